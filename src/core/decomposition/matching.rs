@@ -1,13 +1,13 @@
 //! Who sends whom what, when a region is loaded on another decomposition than it was saved on.
 //!
 //! Ranks that read shards say what these have of an array, and all ranks what they want of it, to the [owners of cells](super::shelf). Each owner finds for its
-//! cells whether every element that is wanted is there, and once, and tells each reader which [pieces](Piece) it sends to whom.
+//! cells whether every element that is wanted is there, and once, and tells each rank which [pieces](Piece) it gets from where.
 
 use super::Cuboid;
 use super::shelf::{Placed, Shelf, Side};
 use crate::base::Rank;
 use crate::format::numbers;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Bytes of a bundle of pieces, about.
 const BUNDLE_BYTES: usize = 64 << 10;
@@ -15,6 +15,10 @@ const BUNDLE_BYTES: usize = 64 << 10;
 /// Elements that go from a shard to a rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Piece {
+    /// The rank that reads the shard for those that cannot.
+    pub reader: Rank,
+    /// The shard is on a tier that all ranks can read.
+    pub is_shared: bool,
     /// The old rank whose shard has them.
     pub shard: Rank,
     /// The place of the box in the shard.
@@ -80,10 +84,8 @@ impl Unmatched {
 /// What one owner has found for its cells.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Matched {
-    /// Pieces, by the rank that reads them.
+    /// Pieces, by the rank that wants them.
     pub pieces: BTreeMap<Rank, Vec<Piece>>,
-    /// The ranks that each rank gets something from.
-    pub senders: BTreeMap<Rank, BTreeSet<Rank>>,
     /// The first thing that is wrong.
     pub unmatched: Option<Unmatched>,
     /// Elements that are wanted in its cells.
@@ -97,7 +99,7 @@ pub fn matched(shelf: &Shelf) -> Matched {
     let mut matched = Matched::default();
     let mut wrong: Vec<Unmatched> = Vec::new();
     for (_, placed) in shelf.cells() {
-        let (has, wants): (Vec<Placed>, Vec<Placed>) = placed.iter().partition(|placed| placed.side == Side::Has);
+        let (wants, has): (Vec<Placed>, Vec<Placed>) = placed.iter().partition(|placed| placed.side == Side::Wants);
         for (at, one) in has.iter().enumerate() {
             wrong.extend(has[at + 1..].iter().filter_map(|other| {
                 Some(Unmatched::Twice(one.cuboid.common(&other.cuboid)?.first_row(), one.of, other.of))
@@ -108,9 +110,16 @@ pub fn matched(shelf: &Shelf) -> Matched {
             for have in &has {
                 let Some(cuboid) = have.cuboid.common(&want.cuboid) else { continue };
                 found += cuboid.volume();
-                let piece = Piece { shard: have.of, part: have.number, to: want.rank, number: want.number, cuboid };
-                matched.pieces.entry(have.rank).or_default().push(piece);
-                matched.senders.entry(want.rank).or_default().insert(have.rank);
+                let piece = Piece {
+                    reader: have.rank,
+                    is_shared: have.side == Side::Shared,
+                    shard: have.of,
+                    part: have.number,
+                    to: want.rank,
+                    number: want.number,
+                    cuboid,
+                };
+                matched.pieces.entry(want.rank).or_default().push(piece);
             }
             if found < want.cuboid.volume() {
                 let has: Vec<Cuboid> = has.iter().map(|have| have.cuboid).collect();
@@ -124,10 +133,29 @@ pub fn matched(shelf: &Shelf) -> Matched {
     matched
 }
 
+/// Pieces that cells have cut, as they were: what a box of one shard has of one box of a rank is one piece. In order.
+pub fn joined(mut pieces: Vec<Piece>) -> Vec<Piece> {
+    pieces.sort_unstable();
+    let mut joined: Vec<Piece> = Vec::new();
+    for of in pieces.chunk_by(|one, other| Piece { cuboid: other.cuboid, ..*one } == *other) {
+        let mut hull = of[0].cuboid;
+        for Piece { cuboid, .. } in of {
+            hull.from.iter_mut().zip(cuboid.from).for_each(|(from, other)| *from = other.min(*from));
+            hull.to.iter_mut().zip(cuboid.to).for_each(|(to, other)| *to = other.max(*to));
+        }
+        match of.iter().map(|piece| piece.cuboid.volume()).sum::<u64>() == hull.volume() {
+            true => joined.push(Piece { cuboid: hull, ..of[0] }),
+            false => joined.extend(of),
+        }
+    }
+    joined
+}
+
 /// Pieces in bundles of a bounded length, for arrays of so many dimensions.
 pub fn bundles(pieces: &[Piece], dims: usize) -> Vec<Vec<u8>> {
     let (mut open, mut bundles) = (Vec::new(), Vec::new());
-    for Piece { shard, part, to, number, cuboid } in pieces {
+    for Piece { reader, is_shared, shard, part, to, number, cuboid } in pieces {
+        numbers::put(&mut open, u64::from(reader.0) << 1 | u64::from(*is_shared));
         for value in [shard.0, *part, to.0, *number] {
             numbers::put(&mut open, u64::from(value));
         }
@@ -144,10 +172,12 @@ pub fn bundles(pieces: &[Piece], dims: usize) -> Vec<Vec<u8>> {
 pub fn unbundled(mut bytes: &[u8], dims: usize) -> Option<Vec<Piece>> {
     let mut pieces = Vec::new();
     while !bytes.is_empty() {
+        let first = numbers::take(&mut bytes)?;
+        let (reader, is_shared) = (Rank(u32::try_from(first >> 1).ok()?), first & 1 == 1);
         let mut value = || u32::try_from(numbers::take(&mut bytes)?).ok();
         let (shard, part, to, number) = (Rank(value()?), value()?, Rank(value()?), value()?);
         let cuboid = Cuboid::take(dims, &mut bytes).filter(|cuboid| !cuboid.is_empty())?;
-        pieces.push(Piece { shard, part, to, number, cuboid });
+        pieces.push(Piece { reader, is_shared, shard, part, to, number, cuboid });
     }
     Some(pieces)
 }
@@ -159,7 +189,7 @@ mod tests {
     use super::super::{Boxes, Parts};
     use super::*;
     use proptest::prelude::*;
-    use std::collections::VecDeque;
+    use std::collections::{BTreeSet, VecDeque};
 
     fn parts(boxes: &Boxes) -> Parts {
         boxes.check().expect("inside").parts().clone()
@@ -212,12 +242,15 @@ mod tests {
         pieces.sort_unstable();
         let between: BTreeSet<(Rank, Rank)> = pieces.iter().map(|piece| (piece.shard, piece.to)).collect();
         assert_eq!(between.len(), 12);
-        // Who reads a shard is told its pieces, and nobody else.
+        // Who wants something is told what it gets, and from whom.
         for matched in &all {
-            for (reader, pieces) in &matched.pieces {
-                assert!(pieces.iter().all(|piece| piece.shard.0 * 3 / 4 == reader.0));
+            for (to, pieces) in &matched.pieces {
+                assert!(pieces.iter().all(|piece| piece.to == *to && piece.shard.0 * 3 / 4 == piece.reader.0));
             }
         }
+        // Cells have cut what is one piece: it is one again.
+        let whole = joined(pieces.clone());
+        assert_eq!((whole.len(), whole.iter().map(|piece| piece.cuboid.volume()).sum::<u64>()), (12, 2400));
         let bundled = bundles(&pieces, 2);
         assert_eq!(unbundled(&bundled.concat(), 2), Some(pieces));
         assert_eq!(unbundled(&bundled[0][..bundled[0].len() - 1], 2), None);

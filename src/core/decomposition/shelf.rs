@@ -41,8 +41,24 @@ pub struct Placed {
 pub enum Side {
     /// They are there.
     Has,
+    /// They are on a tier that all ranks can read; the rank looks after them.
+    Shared,
     /// They are to be there.
     Wants,
+}
+
+impl Side {
+    fn code(self) -> u64 {
+        match self {
+            Side::Has => 0,
+            Side::Wants => 1,
+            Side::Shared => 2,
+        }
+    }
+
+    fn of_code(code: u64) -> Option<Side> {
+        [Side::Has, Side::Wants, Side::Shared].into_iter().find(|side| side.code() == code)
+    }
 }
 
 /// One post: a cell, and what some ranks have of it.
@@ -62,7 +78,7 @@ impl Post {
             cell.put(dims, &mut bytes);
             numbers::put(&mut bytes, parts.len() as u64);
             for Placed { side, rank, of, number, cuboid } in parts {
-                numbers::put(&mut bytes, u64::from(rank.0) << 1 | u64::from(*side == Side::Wants));
+                numbers::put(&mut bytes, u64::from(rank.0) << 2 | side.code());
                 numbers::put(&mut bytes, numbers::from_step(i64::from(of.0) - i64::from(rank.0)));
                 numbers::put(&mut bytes, u64::from(*number));
                 cuboid.put(dims, &mut bytes);
@@ -80,8 +96,8 @@ impl Post {
             let mut parts = Vec::with_capacity(count);
             for _ in 0..count {
                 let first = numbers::take(&mut bytes)?;
-                let rank = Rank(u32::try_from(first >> 1).ok()?);
-                let side = if first & 1 == 1 { Side::Wants } else { Side::Has };
+                let rank = Rank(u32::try_from(first >> 2).ok()?);
+                let side = Side::of_code(first & 3)?;
                 let step = numbers::to_step(numbers::take(&mut bytes)?);
                 let of = Rank(u32::try_from(i64::from(rank.0).checked_add(step)?).ok()?);
                 let number = u32::try_from(numbers::take(&mut bytes)?).ok()?;

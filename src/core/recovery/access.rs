@@ -88,6 +88,11 @@ impl ShardAccess {
         }
     }
 
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
     /// Whose shard it is.
     pub fn shard(&self) -> Rank {
         self.shard

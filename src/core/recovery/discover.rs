@@ -38,6 +38,8 @@ pub struct Found {
     pub damage: Vec<String>,
     /// How many of them there are on each tier, without files that are simply not there.
     pub damaged: PerTier<u64>,
+    /// The segments of the node in which it looked.
+    pub segments: Vec<Arc<OldSegment>>,
 }
 
 impl Found {
@@ -61,6 +63,44 @@ impl Found {
         self.held.get(candidate).is_some_and(|items| items.contains_key(&Item::Shard(shard)))
     }
 
+    /// The copies of a shard on this node, whoever of its ranks has found them, nearest first. What is wrong with others is told by who looks
+    /// after them.
+    ///
+    /// # Blocking
+    /// On the local tier, if node memory has none.
+    pub fn on_node(
+        &self,
+        (series, tiers): (&Series, &[Arc<dyn Tier>]),
+        candidate: &Candidate,
+        shard: Rank,
+    ) -> Vec<Source> {
+        let is_it = |header: &ShardHeader| {
+            header.rank == shard && header.content == Content::Shard && candidate_of_header(header) == *candidate
+        };
+        let name = text_hash(&series.name);
+        let mut copies = Vec::new();
+        for segment in &self.segments {
+            let slots = segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed && slot.name == name);
+            let slots = slots.filter(|slot| header_of(segment, slot).is_some_and(|header| is_it(&header)));
+            let opened = slots.filter_map(|slot| {
+                MemoryShard::open(segment.path(), OldBytes::new(segment, slot), series, shard).ok().map(Source::Memory)
+            });
+            copies.extend(opened);
+        }
+        if !copies.is_empty() {
+            return copies;
+        }
+        let folder = candidate.key.folder();
+        for tier in tiers.iter().filter(|tier| !tier.kind().spec().is_shared) {
+            let files = tier.rank_files(series, &folder).unwrap_or_default();
+            let files = files.into_iter().filter(|(_, rank, content)| (*rank, *content) == (shard, Content::Shard));
+            let opened =
+                files.filter_map(|(file, rank, _)| open_or_mend(&**tier, tiers, series, &folder, &file, rank).ok());
+            copies.extend(opened.filter(|shard| is_it(&shard.head().header)).map(Source::File));
+        }
+        copies
+    }
+
     fn unusable(&mut self, tier: TierId, why: String) {
         self.damaged[tier] += 1;
         self.damage.push(why);
@@ -77,7 +117,10 @@ impl Found {
 }
 
 pub(super) fn candidate_of(head: &Head) -> Candidate {
-    let header = &head.header;
+    candidate_of_header(&head.header)
+}
+
+fn candidate_of_header(header: &ShardHeader) -> Candidate {
     Candidate { key: header.key, agreement: header.agreement, group_size: header.group_size, origin: header.origin }
 }
 
@@ -114,7 +157,7 @@ pub struct Reach<'a> {
 /// # Blocking
 /// Reads heads of shards on the local tier, and manifests on the global tier.
 pub fn discover(reach: &Reach<'_>) -> Found {
-    let mut found = Found::default();
+    let mut found = Found { segments: reach.segments.to_vec(), ..Found::default() };
     for segment in reach.segments {
         discover_memory(reach, segment, &mut found);
     }

@@ -20,6 +20,7 @@ pub mod drain;
 pub mod election;
 pub mod homes;
 mod load_error;
+pub mod opener;
 pub mod outline;
 mod remade;
 pub mod remote;

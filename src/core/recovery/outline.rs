@@ -8,8 +8,10 @@ use crate::base::log;
 use crate::decomposition::{Identity, OnResize, Parts, Record, Rule};
 use crate::format::{ElementType, Region, RegionKind};
 use crate::region;
+use crate::tier::source::Source;
 use crate::tier::storage::zeroed;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// The longest record: that of as many boxes as a rank can have.
 const RECORD_MAX: u64 = 1 << 30;
@@ -88,6 +90,24 @@ impl Outline {
     }
 }
 
+/// A region of a shard that lies on a decomposition.
+pub struct Dealt {
+    /// The copy to read it from.
+    pub source: Source,
+    /// It.
+    pub region: Region,
+    record: Arc<Record>,
+    place: usize,
+}
+
+impl Dealt {
+    /// What the shard has of it, and of which decomposition.
+    pub fn parts(&self) -> (Identity, &Parts) {
+        let (identity, parts) = self.record.of_region(self.place).expect("it was looked for when this was made");
+        (*identity, parts)
+    }
+}
+
 impl ShardAccess {
     /// What the shard records of its decompositions; an empty record if it has none. A copy whose record cannot be is not trusted.
     ///
@@ -122,6 +142,19 @@ impl ShardAccess {
                 }
             }
         }
+    }
+
+    /// A region that lies on a decomposition: the copy to read it from, what the region table there says of it, and the record with its place.
+    ///
+    /// # Errors
+    /// [`LoadError::NoCopy`]; [`LoadError::Missing`] if there is no such region on one.
+    pub fn dealt(&mut self, name: &str) -> Result<Dealt, LoadError> {
+        let record = self.shared_record()?;
+        let source = self.source(name)?;
+        let place = source.head().meta.regions.iter().position(|region| region.name == name);
+        let place = place.filter(|place| record.of_region(*place).is_some()).ok_or_else(|| self.missing(name))?;
+        let region = source.head().meta.regions[place].clone();
+        Ok(Dealt { source, region, record, place })
     }
 
     /// The outline of its checkpoint.

@@ -2,35 +2,45 @@
 //!
 //! ```text
 //!   plan       readers say what their shards have, and all what they want, to the owners of cells       posts, one reduction
-//!              owners tell readers what they send to whom, and all whom they hear from                  posts, one reduction: a gap ends it here
-//!   load       readers go through their shards once, check whole blocks, and send what is wanted        posts, one reduction
+//!              owners tell each rank what it gets from where: a gap ends it here                        posts, one reduction
+//!              ranks ask readers for what they cannot read themselves                                   posts, one reduction
+//!   load       each rank reads what is on its node and on shared tiers, as far as that pays
+//!              readers go through their shards once, check whole blocks, and send what was asked for    posts, one reduction
 //!   close      has everybody got what it wanted?                                                        one reduction
 //! ```
 //!
 //! A plan is kept: the next region that lies on the same decomposition and is loaded on the same one needs no new one.
 
+mod direct;
 mod packet;
+mod readers;
 mod reading;
 mod target;
 mod together;
 
 use super::access::ShardAccess;
 use super::load_error::LoadError;
-use super::outline::OutlinedDecomposition;
+use super::opener::Opener;
+use super::outline::{Dealt, OutlinedDecomposition};
 use crate::base::Rank;
 use crate::base::log;
 use crate::coordination::posts::Posts;
 use crate::coordination::{Ballot, Outcome, Payload};
 use crate::decomposition::matching::{self, Piece, Unmatched};
 use crate::decomposition::shelf::{Shelf, Side, all_of, posts};
-use crate::decomposition::{Decomposition, Identity, Parts};
+use crate::decomposition::{Decomposition, Identity};
 use crate::format::ElementType;
+use crate::tier::TierId;
+use crate::tier::source::Source;
 use crate::transfer::posting::{Handled, Next, all_at_once};
+use direct::{Direct, gap_of, moves_of, touched};
 use packet::{CREDIT, DATA};
+pub use readers::Readers;
 use reading::Reading;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use target::Mapper;
 pub use target::Target;
 pub use together::{ELSEWHERE, Together, plainly};
 
@@ -43,13 +53,25 @@ const FIRST_PACKET: usize = 64 << 10;
 /// The least that is worth a message.
 const PACKET_MIN: usize = 4 << 10;
 
+/// How many bytes of whole blocks a rank reads at most for each byte that it wants, before others read them for it: of memory, and of files, which
+/// cost more than messages do.
+const MEMORY_AMPLIFIED: f64 = 12.0;
+const FILES_AMPLIFIED: f64 = 1.5;
+
+/// Pieces by shard, or by who reads them.
+type Pieces = BTreeMap<Rank, Vec<Piece>>;
+
 /// What one rank does for loads by one plan.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Plan {
+    /// What it reads for itself, by shard.
+    own: Pieces,
     /// What it sends, by shard.
-    pieces: BTreeMap<Rank, Vec<Piece>>,
+    pieces: Pieces,
     /// The ranks that it gets something from.
     senders: Vec<Rank>,
+    /// Some rank sends something. The same on all ranks.
+    is_sent: bool,
 }
 
 impl Plan {
@@ -66,6 +88,7 @@ pub(super) type Plans = HashMap<(Identity, Identity), Arc<Plan>>;
 /// What is loaded.
 pub(super) struct Remaking<'r> {
     pub together: Together<'r>,
+    pub opener: &'r Opener,
     pub element: ElementType,
     /// The decomposition that it lies on.
     pub from: &'r OutlinedDecomposition,
@@ -73,7 +96,7 @@ pub(super) struct Remaking<'r> {
 }
 
 impl Remaking<'_> {
-    /// Loads it; `mistake` is what keeps this rank from that.
+    /// Loads it from the shards whose home this rank is, and those that others read or are near; an error of `target` is what keeps this rank from that.
     ///
     /// # Collective
     /// All ranks.
@@ -82,7 +105,7 @@ impl Remaking<'_> {
     /// [`LoadError`], the same on all ranks.
     pub fn load(
         &self,
-        shards: &mut [ShardAccess],
+        (homes, readers): (&mut [ShardAccess], &mut Readers),
         plans: &mut Plans,
         target: Result<Target<'_>, LoadError>,
     ) -> Result<(), LoadError> {
@@ -90,23 +113,27 @@ impl Remaking<'_> {
         let plan = match plans.get(&key) {
             Some(plan) => plan.clone(),
             None => {
-                let mistake = target.as_ref().err();
-                let plan = Arc::new(self.plan(shards, mistake)?);
+                readers.find(&self.together, self.opener, homes, target.as_ref().err())?;
+                let plan = Arc::new(self.plan((homes, readers), target.as_ref().map(Target::mapper))?);
                 plans.insert(key, plan.clone());
                 plan
             }
         };
-        self.carry(shards, &plan, target)
+        self.carry((homes, readers), &plan, target)
     }
 
     /// Finds out who sends whom what.
-    fn plan(&self, shards: &mut [ShardAccess], mistake: Option<&LoadError>) -> Result<Plan, LoadError> {
+    fn plan(
+        &self,
+        (homes, readers): (&mut [ShardAccess], &mut Readers),
+        mapper: Result<Mapper<'_>, &LoadError>,
+    ) -> Result<Plan, LoadError> {
         let (together, cells, own) = (&self.together, self.on.cells(), self.on.own().parts());
         let (rank, dims, mut failure) = (together.rank(), own.dims(), None);
         let mut placed = Vec::new();
-        for access in &mut *shards {
-            match self.parts(access) {
-                Ok(parts) => placed.extend(all_of(&parts, Side::Has, rank, access.shard())),
+        for access in readers.read_here(homes) {
+            match self.offered(access) {
+                Ok((dealt, side)) => placed.extend(all_of(dealt.parts().1, side, rank, access.shard())),
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
@@ -116,39 +143,29 @@ impl Remaking<'_> {
             let onward = shelf.take(bytes, |_, _| ()).ok_or("it is cut, or says what cannot be")?;
             Ok(Handled { answer: Vec::new(), onward })
         };
+        let mistake = mapper.as_ref().err().copied();
         let ballot = together.failed(together.ballot("parts", Payload::None), mistake.or(failure.as_ref()));
         let first = posts(cells, dims, placed);
         together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, plainly)?;
-        self.hand_out(&shelf)
+        let wanted = self.hand_out(&shelf)?;
+        drop(shelf);
+        // All ranks have one: those that have not have ended it for all above.
+        let Ok(mapper) = mapper else { return Err(together.of_this_rank("it has no memory for it".into())) };
+        self.ask(wanted, readers, &mapper)
     }
 
-    /// Tells readers their pieces, and hears those of this rank.
-    fn hand_out(&self, shelf: &Shelf) -> Result<Plan, LoadError> {
+    /// Tells ranks their pieces, and hears those of this rank.
+    fn hand_out(&self, shelf: &Shelf) -> Result<Vec<Piece>, LoadError> {
         let own = self.on.own().parts();
         let dims = own.dims();
         let found = matching::matched(shelf);
         let mut first: Vec<(Rank, Vec<u8>)> = Vec::new();
-        for (reader, pieces) in &found.pieces {
-            let bundles = matching::bundles(pieces, dims).into_iter();
-            first.extend(bundles.map(|bundle| (*reader, [&[DATA], &bundle[..]].concat())));
+        for (to, pieces) in &found.pieces {
+            first.extend(matching::bundles(pieces, dims).into_iter().map(|bundle| (*to, bundle)));
         }
-        for (to, readers) in &found.senders {
-            let readers: Vec<u8> = readers.iter().flat_map(|reader| reader.0.to_le_bytes()).collect();
-            first.push((*to, [&[CREDIT], &readers[..]].concat()));
-        }
-        let (mut pieces, mut senders) = (BTreeMap::<Rank, Vec<Piece>>::new(), BTreeSet::new());
+        let mut wanted = Vec::new();
         let mut on_post = |_: Rank, bytes: &[u8]| {
-            match bytes.split_first() {
-                Some((&DATA, bundle)) => {
-                    let bundle = matching::unbundled(bundle, dims).ok_or("it is cut")?;
-                    bundle.into_iter().for_each(|piece| pieces.entry(piece.shard).or_default().push(piece));
-                }
-                Some((&CREDIT, readers)) => {
-                    let rank = |at: &[u8]| Some(Rank(u32::from_le_bytes(at.try_into().ok()?)));
-                    senders.extend(readers.chunks(4).filter_map(rank));
-                }
-                _ => return Err("it is empty".to_owned()),
-            }
+            wanted.extend(matching::unbundled(bytes, dims).ok_or("it is cut")?);
             Ok(Handled::default())
         };
         let sums = vec![(0, own.elements()), (1, found.wanted), (2, found.matched)];
@@ -167,22 +184,114 @@ impl Remaking<'_> {
         if sums.iter().any(|(_, sum)| *sum != sums[0].1) {
             return Err(self.unmatched(format!("elements wanted, found in cells, and matched are {sums:?}"), true));
         }
-        // What a rank sends to itself is no message.
-        senders.remove(&self.together.rank());
-        Ok(Plan { pieces, senders: senders.into_iter().collect() })
+        Ok(matching::joined(wanted))
+    }
+
+    /// Chooses what this rank reads for itself of what it wants, and asks readers for the rest.
+    fn ask(&self, wanted: Vec<Piece>, readers: &mut Readers, mapper: &Mapper<'_>) -> Result<Plan, LoadError> {
+        let (together, dims) = (&self.together, self.on.own().parts().dims());
+        let (own, asked) = self.chosen(wanted, readers, mapper);
+        let elements = |of: &Pieces| of.values().flatten().map(|piece| piece.cuboid.volume()).sum::<u64>();
+        let sums = vec![(0, elements(&own)), (1, elements(&asked))];
+        let senders = asked.keys().copied().collect();
+        let mut first: Vec<(Rank, Vec<u8>)> = Vec::new();
+        for (reader, pieces) in &asked {
+            first.extend(matching::bundles(pieces, dims).into_iter().map(|bundle| (*reader, bundle)));
+        }
+        let mut pieces = Pieces::new();
+        let mut on_post = |_: Rank, bytes: &[u8]| {
+            let bundle = matching::unbundled(bytes, dims).ok_or("it is cut")?;
+            bundle.into_iter().for_each(|piece| pieces.entry(piece.shard).or_default().push(piece));
+            Ok(Handled::default())
+        };
+        let ballot = together.ballot("requests", Payload::None).with_sums(sums);
+        let decide = |ballot: &Ballot| Outcome::agreed("requests", &ballot.sums);
+        let verdict = together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, decide)?;
+        let sums: Vec<(u64, u64)> = together.decode(&verdict)?;
+        let sum = |of: u64| sums.iter().find(|(key, _)| *key == of).map_or(0, |(_, sum)| *sum);
+        if together.engine.is_root() {
+            let (region, key) = (together.region, together.key);
+            log::info!("event=planned region={region:?} {key} read={} sent={} elements", sum(0), sum(1));
+        }
+        Ok(Plan { own, pieces, senders, is_sent: sum(1) > 0 })
+    }
+
+    /// What this rank reads for itself, by shard, and what it asks others for, by reader.
+    fn chosen(&self, wanted: Vec<Piece>, readers: &mut Readers, mapper: &Mapper<'_>) -> (Pieces, Pieces) {
+        let (rank, size) = (self.together.rank(), mapper.size());
+        let (mut own, mut asked) = (Pieces::new(), Pieces::new());
+        // Of memory, and of files: what could be read here, and how many bytes of blocks that are.
+        let mut near = [(Pieces::new(), 0u64, 0u64), (Pieces::new(), 0, 0)];
+        let mut by_shard = Pieces::new();
+        wanted.into_iter().for_each(|piece| by_shard.entry(piece.shard).or_default().push(piece));
+        for (shard, pieces) in by_shard {
+            let reader = pieces[0].reader;
+            if reader == rank {
+                own.insert(shard, pieces);
+                continue;
+            }
+            let dealt = readers.near(self.opener, &pieces[0]).and_then(|access| self.offered(access).ok());
+            let Some((dealt, _)) = dealt else {
+                asked.entry(reader).or_default().extend(pieces);
+                continue;
+            };
+            let moves = moves_of(&pieces, dealt.parts().1, mapper);
+            let block = dealt.source.head().header.block_size as usize;
+            let ranges = touched(&moves, block, dealt.region.bytes as usize, gap_of(&dealt.source));
+            let (all, wanted, read) = &mut near[usize::from(matches!(dealt.source, Source::File(_)))];
+            *wanted += pieces.iter().map(|piece| piece.cuboid.volume() * size).sum::<u64>();
+            *read += ranges.iter().map(|range| range.len() as u64).sum::<u64>();
+            all.insert(shard, pieces);
+        }
+        let [memory, files] = near;
+        let pays =
+            [memory.2 as f64 <= MEMORY_AMPLIFIED * memory.1 as f64, files.2 as f64 <= FILES_AMPLIFIED * files.1 as f64];
+        for ((pieces, ..), pays) in [memory, files].into_iter().zip(pays) {
+            match pays {
+                true => own.extend(pieces),
+                false => {
+                    pieces.into_values().flatten().for_each(|piece| asked.entry(piece.reader).or_default().push(piece))
+                }
+            }
+        }
+        (own, asked)
     }
 
     /// Moves the elements.
     fn carry(
         &self,
-        shards: &mut [ShardAccess],
+        (homes, readers): (&mut [ShardAccess], &mut Readers),
         plan: &Plan,
         target: Result<Target<'_>, LoadError>,
     ) -> Result<(), LoadError> {
+        let (target, failure) = match target {
+            Ok(mut target) => {
+                let direct = Direct { region: self.together.region, pieces: &plan.own };
+                let shards: BTreeSet<Rank> = plan.own.keys().copied().collect();
+                let read = direct.load(readers.of(homes, &shards), &mut target);
+                (Some(target), read.err())
+            }
+            Err(error) => (None, Some(error)),
+        };
+        let (delivered, failure) = match plan.is_sent {
+            true => (self.send(readers.read_here(homes), plan, (target, failure))?, None),
+            false => (target.map_or(0, |target| target.delivered()), failure),
+        };
+        // Nothing is under way any more: what has not come never will.
+        self.close(delivered, failure.as_ref())
+    }
+
+    /// Sends and takes what was asked for. Returns how many bytes have come, those among them that had come before.
+    ///
+    /// # Errors
+    /// [`LoadError::Others`], the same on all ranks: also of a rank that has failed before.
+    fn send(
+        &self,
+        mut shards: Vec<&mut ShardAccess>,
+        plan: &Plan,
+        (target, failure): (Option<Target<'_>>, Option<LoadError>),
+    ) -> Result<u64, LoadError> {
         let (together, dims) = (&self.together, self.on.own().parts().dims());
-        let rank = together.rank();
-        let mut failure = None;
-        let target = target.map_err(|error| failure = Some(error)).ok();
         let target = RefCell::new(target);
         // What each of those that this rank sends to takes of it at once.
         let credits: RefCell<BTreeMap<Rank, usize>> = RefCell::default();
@@ -212,12 +321,7 @@ impl Remaking<'_> {
                     }
                     return Next::Post(to, body);
                 }
-                let mut deliver = |piece: &Piece, from: usize, bytes: &[u8]| {
-                    if let Some(target) = &mut *target.borrow_mut() {
-                        target.put(piece.number, &piece.cuboid, from, bytes);
-                    }
-                };
-                match reading.next(shards, rank, &limit, &mut deliver) {
+                match reading.next(&mut shards, &limit) {
                     Ok(Some(packet)) => ready = Some(packet),
                     Ok(None) => return Next::Done,
                     Err(error) => {
@@ -246,19 +350,21 @@ impl Remaking<'_> {
         };
         let vote = |_| together.failed(together.ballot("elements", Payload::None), failure.borrow().as_ref());
         together.exchange(&mut next, &mut on_post, vote, plainly)?;
-        // Nothing is under way any more: what has not come never will.
-        self.close(target.into_inner().map_or(0, |target| target.delivered()))
+        Ok(target.into_inner().map_or(0, |target| target.delivered()))
     }
 
-    /// Has everybody got what it wanted? This rank got so many bytes.
-    fn close(&self, got: u64) -> Result<(), LoadError> {
+    /// Has everybody got what it wanted? This rank got so many bytes, or could not.
+    fn close(&self, got: u64, failure: Option<&LoadError>) -> Result<(), LoadError> {
         let together = &self.together;
         let rank = together.rank();
         let wanted = self.on.elements() * self.element.bytes();
         let ballot = together.ballot("close", Payload::None).with_sums(vec![(0, wanted), (1, got)]);
-        let ballot = match got == wanted {
-            true => ballot,
-            false => ballot.failed(rank, format!("got {got} of {wanted} bytes of region {:?}", together.region), false),
+        let ballot = match (failure, got == wanted) {
+            (Some(_), _) => together.failed(ballot, failure),
+            (None, true) => ballot,
+            (None, false) => {
+                ballot.failed(rank, format!("got {got} of {wanted} bytes of region {:?}", together.region), false)
+            }
         };
         let verdict = together.vote(ballot, |ballot| Outcome::agreed("sums", &ballot.sums))?;
         if self.together.engine.is_root() {
@@ -273,18 +379,21 @@ impl Remaking<'_> {
         LoadError::Unmatched { key: self.together.key, region: self.together.region.into(), what, is_damage }
     }
 
-    /// What a shard has of the array.
-    fn parts(&self, access: &mut ShardAccess) -> Result<Parts, LoadError> {
-        let record = access.shared_record()?;
-        let source = access.source("the region table")?;
-        let place = source.head().meta.regions.iter().position(|region| region.name == self.together.region);
-        let found =
-            place.and_then(|place| record.of_region(place)).filter(|(identity, _)| *identity == self.from.identity);
-        found.map(|(_, parts)| parts.clone()).ok_or_else(|| LoadError::Decomposition {
+    /// What a shard has of the array, and whether all ranks can read it.
+    fn offered(&self, access: &mut ShardAccess) -> Result<(Dealt, Side), LoadError> {
+        let of = access.shard();
+        let dealt = access.dealt(self.together.region)?;
+        // What peers have only their readers see.
+        let is_shared = dealt.source.tier() != TierId::PEERS && dealt.source.tier().spec().is_shared;
+        let side = if is_shared { Side::Shared } else { Side::Has };
+        if dealt.parts().0 == self.from.identity {
+            return Ok((dealt, side));
+        }
+        Err(LoadError::Decomposition {
             rank: self.together.rank(),
             key: self.together.key,
             region: self.together.region.into(),
-            found: format!("lies otherwise in the shard of rank {} than in others", access.shard()),
+            found: format!("lies otherwise in the shard of rank {of} than in others"),
         })
     }
 }

@@ -3,9 +3,11 @@
 mod dealt;
 
 use super::access::{Attempted, Copies, ShardAccess};
+use super::homes::homed;
 use super::load_error::LoadError;
+use super::opener::Opener;
 use super::outline::Outline;
-use super::remade::Plans;
+use super::remade::{Plans, Readers};
 use crate::affinity::keeper::{Keeper, Placement};
 use crate::base::log;
 use crate::base::{CheckpointKey, Rank};
@@ -18,7 +20,6 @@ use crate::tier::source::MemoryShard;
 use crate::tier::source::{Source, UploadError};
 use crate::tier::storage::zeroed;
 use crate::tier::{PerTier, TierId};
-use crate::transfer::Engine;
 use crate::transfer::history::{Field, History, Index, index_name, region_name};
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
@@ -34,9 +35,11 @@ pub struct Restorer {
     homesick: Option<Arc<Keeper>>,
     /// Where pages of regions belong.
     placement: Option<Placement>,
-    /// What moves elements between ranks.
-    engine: Option<Arc<Engine>>,
-    /// Plans of loads by all ranks together.
+    /// What opens shards for loads by all ranks together.
+    opener: Option<Opener>,
+    /// Who reads which shard in them.
+    readers: Readers,
+    /// Plans of them.
     plans: Plans,
 }
 
@@ -49,42 +52,51 @@ enum Shards {
 }
 
 /// What a rank knows of a checkpoint that another number of ranks took.
-pub struct Resized {
+struct Resized {
     /// How many took it.
-    pub of: u32,
+    of: u32,
     /// What it has.
-    pub outline: Outline,
+    outline: Outline,
     /// The shards that this rank is the home of, in order.
-    pub homes: Vec<ShardAccess>,
+    homes: Vec<ShardAccess>,
 }
 
 impl Restorer {
     /// A restorer of a rank's own shard, on one of so many ranks.
     pub fn new(ranks: u32, attempted: &Attempted, copies: Copies) -> Restorer {
+        let own = ShardAccess::new(attempted.rank, attempted, copies);
+        Restorer::of(ranks, attempted, Shards::Own(Box::new(own)))
+    }
+
+    /// A restorer of the checkpoint that was elected; with the outline of one that another number of ranks took.
+    pub(crate) fn opened(opener: Opener, outline: Option<Outline>) -> Restorer {
+        let (rank, ranks) = (opener.engine().identity().rank, opener.engine().identity().size);
+        let access = |shard: Rank| opener.access(shard, opener.home(shard));
+        let shards = match outline {
+            None => Shards::Own(Box::new(access(rank))),
+            Some(outline) => {
+                let of = opener.elected().candidate.group_size;
+                let homes = homed(rank, of, ranks).map(|shard| access(Rank(shard))).collect();
+                Shards::Resized(Box::new(Resized { of, outline, homes }))
+            }
+        };
+        let restorer = Restorer::of(ranks, opener.attempted(), shards);
+        Restorer { opener: Some(opener), ..restorer }
+    }
+
+    fn of(ranks: u32, attempted: &Attempted, shards: Shards) -> Restorer {
         let Attempted { rank, key, .. } = *attempted;
-        let own = ShardAccess::new(rank, attempted, copies);
         Restorer {
             rank,
             ranks,
             key,
-            shards: Shards::Own(Box::new(own)),
+            shards,
             homesick: None,
             placement: None,
-            engine: None,
+            opener: None,
+            readers: Readers::default(),
             plans: Plans::new(),
         }
-    }
-
-    /// A restorer of a checkpoint that another number of ranks took.
-    pub fn resized(ranks: u32, attempted: &Attempted, resized: Resized) -> Restorer {
-        let Attempted { rank, key, .. } = *attempted;
-        let shards = Shards::Resized(Box::new(resized));
-        Restorer { rank, ranks, key, shards, homesick: None, placement: None, engine: None, plans: Plans::new() }
-    }
-
-    /// Lets ranks load together, over the messages of this engine.
-    pub(crate) fn speak_over(&mut self, engine: &Arc<Engine>) {
-        self.engine = Some(engine.clone());
     }
 
     /// This rank's own shard.
@@ -99,11 +111,12 @@ impl Restorer {
     }
 
     /// The shards that this rank reads.
-    fn accesses(&self) -> &[ShardAccess] {
-        match &self.shards {
-            Shards::Own(own) => std::slice::from_ref(own),
+    fn accesses(&self) -> impl Iterator<Item = &ShardAccess> {
+        let own = match &self.shards {
+            Shards::Own(own) => std::slice::from_ref(&**own),
             Shards::Resized(resized) => &resized.homes,
-        }
+        };
+        own.iter().chain(self.readers.accesses())
     }
 
     /// How many ranks took the checkpoint.
@@ -460,7 +473,7 @@ impl Restorer {
 
     /// The first damage that no copy could make good, whether or not the application passed the error on.
     pub fn failure(&self) -> Option<&str> {
-        self.accesses().iter().find_map(ShardAccess::failure)
+        self.accesses().find_map(ShardAccess::failure)
     }
 
     fn find(&mut self, name: &str) -> Result<Region, LoadError> {

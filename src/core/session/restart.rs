@@ -13,14 +13,11 @@ use crate::base::text::list;
 use crate::catalog::Candidate;
 use crate::coordination::{Ballot, Outcome};
 use crate::format::supervision::RestoredFrom;
-use crate::recovery::access::ShardAccess;
 use crate::recovery::discover::{Reach, discover, open_segments};
 use crate::recovery::election::origin_of;
-use crate::recovery::homes::homed;
+use crate::recovery::opener::Opener;
 use crate::recovery::outline::Outline;
-use crate::recovery::remote::Peers;
-use crate::recovery::restorer::Resized;
-use crate::recovery::{Attempted, Copies, Elected, Election, RestartError, Restorer, Want};
+use crate::recovery::{Attempted, Elected, Election, RestartError, Restorer, Want};
 use crate::tier::TierId;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -251,8 +248,7 @@ impl Session {
         };
         self.engine.reporter().beat();
         let elect = self.engine.clock().now().saturating_sub(course.started);
-        let mut restorer = self.restorer(&course, &elected, outline);
-        restorer.speak_over(&self.engine);
+        let mut restorer = Restorer::opened(self.opener(&course, &elected), outline);
         if let Some(keeper) = self.engine.affinity().filter(|_| course.goes_back) {
             restorer.go_back(keeper);
         }
@@ -270,10 +266,13 @@ impl Session {
         elected: &Elected,
     ) -> Result<Result<Outline, Result<Option<Elected>, RestartError>>, RestartError> {
         let read = self.engine.is_root().then(|| {
-            let mut access = self.access(course, elected, Rank::ROOT);
-            access.outline().map_err(|error| error.to_string())
+            let opener = self.opener(course, elected);
+            opener.access(Rank::ROOT, opener.home(Rank::ROOT)).outline().map_err(|error| error.to_string())
         });
         let unread = read.as_ref().and_then(|read| read.as_ref().err()).cloned();
+        if let Some(why) = &unread {
+            log::warn!("event=outline-unread {} error={why}", elected.candidate.key);
+        }
         let Some(outline) = course.election.tell_all(read.and_then(Result::ok))? else {
             return Ok(Err(course.election.end(unread.map(|why| (why, true)))));
         };
@@ -285,43 +284,16 @@ impl Session {
         Err(RestartError::RankBound { version: key.version, found, ours: self.engine.identity().size, regions })
     }
 
-    /// What does not change from shard to shard of an attempt.
-    fn attempted(&self, course: &Course, elected: &Elected) -> Attempted {
+    /// Opens the copies of what was elected.
+    fn opener(&self, course: &Course, elected: &Elected) -> Opener {
         let identity = self.engine.identity();
-        Attempted {
+        let attempted = Attempted {
             rank: identity.rank,
             clock: self.engine.clock().clone(),
             key: elected.candidate.key,
             series: identity.series(&course.name),
-        }
-    }
-
-    /// All ways that this rank has to a shard that it is the home of.
-    fn copies(&self, course: &Course, elected: &Elected, shard: Rank) -> Copies {
-        let engine = &self.engine;
-        let own = course.election.found().copies(&elected.candidate, shard).to_vec();
-        let shared = elected.manifests.iter();
-        let shared = shared.filter_map(|(tier, manifest)| Some((engine.tier(*tier)?.clone(), manifest.clone())));
-        let ways = elected.ways.get(&shard).cloned().unwrap_or_default();
-        let series = engine.identity().series(&course.name);
-        let peers = Peers::new(engine.clone(), series, elected.candidate.key, shard, ways);
-        Copies { own, peers: Some(peers), shared: shared.collect(), tiers: engine.tiers().to_vec() }
-    }
-
-    fn access(&self, course: &Course, elected: &Elected, shard: Rank) -> ShardAccess {
-        ShardAccess::new(shard, &self.attempted(course, elected), self.copies(course, elected, shard))
-    }
-
-    fn restorer(&self, course: &Course, elected: &Elected, outline: Option<Outline>) -> Restorer {
-        let identity = self.engine.identity();
-        let attempted = self.attempted(course, elected);
-        let Some(outline) = outline else {
-            return Restorer::new(identity.size, &attempted, self.copies(course, elected, identity.rank));
         };
-        let of = elected.candidate.group_size;
-        let homes = homed(identity.rank, of, identity.size).map(|shard| self.access(course, elected, Rank(shard)));
-        let resized = Resized { of, outline, homes: homes.collect() };
-        Restorer::resized(identity.size, &attempted, resized)
+        Opener::new(&self.engine, attempted, elected, course.election.found())
     }
 
     /// What all ranks have loaded becomes what this run goes on from: later checkpoints descend from it.

@@ -30,6 +30,10 @@ pub struct Elected {
     pub left_behind: bool,
     /// Ways to shards that this rank is the home of, which lead to other nodes.
     pub ways: BTreeMap<Rank, Vec<Alternative>>,
+    /// The ranks have looked for shards on each other's nodes. The same on all ranks.
+    pub has_gathered: bool,
+    /// It was attempted before, and some copy was damaged. The same on all ranks.
+    pub is_again: bool,
 }
 
 /// One restart, from the first look to the end.
@@ -37,7 +41,7 @@ pub struct Election {
     engine: Arc<Engine>,
     name: String,
     want: Want,
-    found: Found,
+    found: Arc<Found>,
     /// Everything looked at so far, newest first, and whether all ranks can restore it. The same on all ranks.
     known: Vec<Candidate>,
     complete: Vec<bool>,
@@ -68,7 +72,7 @@ impl Election {
             engine: engine.clone(),
             name: name.into(),
             want,
-            found,
+            found: Arc::new(found),
             holdings: BTreeSet::new(),
             asked: BTreeSet::new(),
             distrusted: None,
@@ -86,7 +90,7 @@ impl Election {
     }
 
     /// What this rank has found.
-    pub fn found(&self) -> &Found {
+    pub fn found(&self) -> &Arc<Found> {
         &self.found
     }
 
@@ -426,7 +430,8 @@ impl Election {
                 }
                 self.current = Some(candidate);
                 log::info!("event=elected rank={rank} name={:?} {}", self.name, candidate.key);
-                Ok(Some(Elected { candidate, manifests, left_behind, ways }))
+                let (has_gathered, is_again) = (self.gathered, self.distrusted == Some(candidate));
+                Ok(Some(Elected { candidate, manifests, left_behind, ways, has_gathered, is_again }))
             }
             Word::Done | Word::Nothing | Word::NextWindow | Word::Gather | Word::Seek(_) => Ok(None),
             Word::NothingRestorable(tried, damage, left_behind) => {
@@ -516,7 +521,14 @@ mod tests {
     fn what_comes_later_names_what_was_restored_and_the_restart() {
         let key = CheckpointKey { generation: Generation(3), version: 7, operation: 7, ..CheckpointKey::default() };
         let candidate = Candidate { key, agreement: 1, group_size: 4, origin: None };
-        let elected = Elected { candidate, manifests: Vec::new(), left_behind: false, ways: BTreeMap::new() };
+        let elected = Elected {
+            candidate,
+            manifests: Vec::new(),
+            left_behind: false,
+            ways: BTreeMap::new(),
+            has_gathered: false,
+            is_again: false,
+        };
         let origin = Origin { generation: Generation(3), version: 7, operation: 7, restart: 12 };
         assert_eq!(origin_of(&elected, 12), origin);
     }

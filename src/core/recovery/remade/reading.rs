@@ -1,11 +1,12 @@
-//! A reader's way through its shards: each block that somebody wants something of is read once, checked as a whole, and what is wanted of it goes to whom it is for.
+//! A reader's way through its shards for others: each block that somebody wants something of is read once, checked as a whole, and what is wanted of it goes to
+//! whom it is for.
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
+use super::direct::{inside, starts};
 use super::packet::Packet;
 use crate::base::Rank;
 use crate::base::units::page_ceil;
-use crate::decomposition::DIMS;
 use crate::decomposition::matching::Piece;
 use crate::decomposition::strides::Strides;
 use crate::format::Region;
@@ -45,8 +46,6 @@ pub(super) struct Reading<'p> {
     /// The shard in hand, its region, and up to where that was read.
     open: Option<(usize, Region, usize)>,
     buffer: Option<PageBuffer>,
-    /// What goes to this rank itself.
-    rows: Vec<u8>,
     packets: BTreeMap<Rank, Packet>,
     ready: VecDeque<(Rank, Vec<u8>)>,
 }
@@ -64,22 +63,19 @@ impl<'p> Reading<'p> {
             moving: Vec::new(),
             open: None,
             buffer: None,
-            rows: Vec::new(),
             packets: BTreeMap::new(),
             ready: VecDeque::new(),
         }
     }
 
-    /// The next packet, of about as many bytes as `limit` says for its receiver; what is for `own` is handed to `deliver`: the piece, from which of its bytes on, and the bytes.
+    /// The next packet, of about as many bytes as `limit` says for its receiver.
     ///
     /// # Blocking
     /// On what holds the shards.
     pub fn next(
         &mut self,
-        shards: &mut [ShardAccess],
-        own: Rank,
+        shards: &mut [&mut ShardAccess],
         limit: &impl Fn(Rank) -> usize,
-        deliver: &mut impl FnMut(&Piece, usize, &[u8]),
     ) -> Result<Option<(Rank, Vec<u8>)>, LoadError> {
         loop {
             if let Some(packet) = self.ready.pop_front() {
@@ -87,7 +83,7 @@ impl<'p> Reading<'p> {
             }
             match self.open.take() {
                 Some((at, region, read)) => {
-                    let read = self.read_some(&mut shards[at], (&region, read), own, limit, deliver)?;
+                    let read = self.read_some(shards[at], (&region, read), limit)?;
                     match read {
                         Some(read) => self.open = Some((at, region, read)),
                         None => self.shard = at + 1,
@@ -102,7 +98,7 @@ impl<'p> Reading<'p> {
                     } else if self.shard > shards.len() {
                         return Ok(None);
                     } else {
-                        self.begin(&mut shards[self.shard])?;
+                        self.begin(shards[self.shard])?;
                     }
                 }
             }
@@ -115,31 +111,18 @@ impl<'p> Reading<'p> {
             self.shard += 1;
             return Ok(());
         };
-        let record = access.shared_record()?;
-        let source = access.source(self.region)?;
-        let regions = &source.head().meta.regions;
-        let place = regions.iter().position(|region| region.name == self.region);
-        let found = place.and_then(|place| Some((place, record.of_region(place)?)));
-        let Some((place, (_, parts))) = found else {
-            self.shard += 1;
-            return Ok(());
-        };
-        let mut starts = vec![0u64];
-        starts.extend(parts.own().iter().scan(0, |end, own| {
-            *end += own.volume() * self.size;
-            Some(*end)
-        }));
-        let none = [0; DIMS];
+        let dealt = access.dealt(self.region)?;
+        let parts = dealt.parts().1;
+        let starts = starts(parts, self.size);
         let moving = pieces.iter().filter_map(|piece| {
-            let of = parts.own().get(piece.part as usize)?;
-            let strides = Strides::inside(&piece.cuboid, of, &none, &none, self.size);
-            Some(Moving { piece: *piece, strides, base: starts[piece.part as usize] as usize, sent: 0 })
+            let strides = inside(piece, parts, self.size)?;
+            Some(Moving { piece: *piece, strides, base: starts[piece.part as usize], sent: 0 })
         });
         let mut moving: Vec<Moving> = moving.collect();
         moving.sort_by_key(Moving::first);
         let first = moving.first().map_or(0, Moving::first);
         self.waiting = moving.into();
-        self.open = Some((self.shard, regions[place].clone(), first));
+        self.open = Some((self.shard, dealt.region, first));
         Ok(())
     }
 
@@ -148,9 +131,7 @@ impl<'p> Reading<'p> {
         &mut self,
         access: &mut ShardAccess,
         (region, at): (&Region, usize),
-        own: Rank,
         limit: &impl Fn(Rank) -> usize,
-        deliver: &mut impl FnMut(&Piece, usize, &[u8]),
     ) -> Result<Option<usize>, LoadError> {
         // Nobody wants what lies before the first of these.
         let begun = self.moving.iter().map(Moving::next);
@@ -176,24 +157,16 @@ impl<'p> Reading<'p> {
         let (dims, packets, ready) = (self.dims, &mut self.packets, &mut self.ready);
         for Moving { piece, strides, base, sent } in &mut self.moving {
             let until = strides.before(end - *base);
-            let most = if piece.to == own { FROM_MEMORY } else { limit(piece.to) };
+            let most = limit(piece.to);
             while *sent < until {
                 let to = until.min(*sent + most);
-                let pack = |rows: &mut Vec<u8>| {
-                    strides.each(*sent, to, |place, count| {
-                        rows.extend_from_slice(&bytes[*base + place - start..][..count]);
-                    });
-                };
-                if piece.to == own {
-                    self.rows.clear();
-                    pack(&mut self.rows);
-                    deliver(piece, *sent, &self.rows);
-                } else {
-                    let packet = packets.entry(piece.to).or_default();
-                    pack(packet.begin(dims, piece.number, &piece.cuboid, *sent, to - *sent));
-                    if packet.len() >= most {
-                        ready.push_back((piece.to, std::mem::take(packet).finish()));
-                    }
+                let packet = packets.entry(piece.to).or_default();
+                let rows = packet.begin(dims, piece.number, &piece.cuboid, *sent, to - *sent);
+                strides.each(*sent, to, |place, count| {
+                    rows.extend_from_slice(&bytes[*base + place - start..][..count]);
+                });
+                if packet.len() >= most {
+                    ready.push_back((piece.to, std::mem::take(packet).finish()));
                 }
                 *sent = to;
             }

@@ -86,7 +86,8 @@ impl Together<'_> {
         codec::decode("decision", &verdict.decision).map_err(|error| self.of_this_rank(error.to_string()))
     }
 
-    fn of_this_rank(&self, why: String) -> LoadError {
+    /// This rank cannot go on.
+    pub fn of_this_rank(&self, why: String) -> LoadError {
         let culprits = vec![Culprit::of(self.rank(), why)];
         LoadError::Others { key: self.key, region: self.region.into(), culprits }
     }

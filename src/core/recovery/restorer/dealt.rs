@@ -6,7 +6,7 @@ use super::super::outline::OutlinedDecomposition;
 use super::super::remade::{Remaking, Target, Together, plainly};
 use super::Restorer;
 use super::Shards;
-use crate::base::Rank;
+use crate::base::{CheckpointKey, Rank};
 use crate::coordination::{Culprit, Outcome, Payload};
 use crate::decomposition::{Decomposition, OnResize, Record, Rule};
 use crate::format::ElementType;
@@ -103,14 +103,15 @@ impl Restorer {
         from: &OutlinedDecomposition,
         target: Result<Target<'_>, LoadError>,
     ) -> Result<(), LoadError> {
-        let engine = self.engine.clone();
-        let together = self.together(&engine, name)?;
-        let remaking = Remaking { together, element, from, on };
-        let shards = match &mut self.shards {
+        let Restorer { opener, shards, readers, plans, .. } = self;
+        let (rank, key) = (self.rank, self.key);
+        let opener = opener.as_ref().ok_or_else(|| alone(rank, key, name))?;
+        let together = Together { engine: opener.engine(), key, region: name };
+        let homes = match shards {
             Shards::Own(own) => std::slice::from_mut(&mut **own),
             Shards::Resized(resized) => &mut resized.homes,
         };
-        remaking.load(shards, &mut self.plans, target)
+        Remaking { together, opener, element, from, on }.load((homes, readers), plans, target)
     }
 
     /// The decomposition that a region of this element type lies on.
@@ -142,19 +143,6 @@ impl Restorer {
         Ok(lies)
     }
 
-    /// What all ranks do with a region together.
-    fn together<'r>(&self, engine: &'r Option<Arc<Engine>>, region: &'r str) -> Result<Together<'r>, LoadError> {
-        let key = self.key;
-        match engine {
-            Some(engine) => Ok(Together { engine, key, region }),
-            None => Err(LoadError::Others {
-                key,
-                region: region.into(),
-                culprits: vec![Culprit::of(self.rank, "it cannot be loaded by all ranks together here")],
-            }),
-        }
-    }
-
     /// Loads a small value that all ranks share ([`Checkpoint::shared`](crate::Checkpoint::shared)).
     ///
     /// # Collective
@@ -180,8 +168,8 @@ impl Restorer {
             Some(Err(error)) => (Vec::new(), Some(error)),
             None => (Vec::new(), None),
         };
-        let engine = self.engine.clone();
-        let together = self.together(&engine, name)?;
+        let engine = self.engine(name)?;
+        let together = Together { engine: &engine, key: self.key, region: name };
         let ballot = together.failed(together.ballot("shared", Payload::None), failure.as_ref());
         let verdict = together.vote(ballot, move |_| (Outcome::Agreed, bytes))?;
         region::decode_value(name, &verdict.decision).map_err(|source| LoadError::Value { rank, source })
@@ -206,8 +194,8 @@ impl Restorer {
                 "was not saved as one that ranks may ask for: save it with `per_rank` and `OnResize::Ask`".to_owned();
             return Err(LoadError::Decomposition { rank, key, region: name.into(), found });
         }
-        let engine = self.engine.clone();
-        let together = self.together(&engine, name)?;
+        let engine = self.engine(name)?;
+        let together = Together { engine: &engine, key: self.key, region: name };
         let wanted = ranks.start.min(of)..ranks.end.min(of).max(ranks.start.min(of));
         let first = wanted.clone().map(|shard| (home(Rank(shard), of, self.ranks), shard.to_le_bytes().to_vec()));
         let mut next = all_at_once(first.collect());
@@ -267,4 +255,16 @@ impl Restorer {
         self.source("the region table")?;
         self.own()?.shared_record()
     }
+
+    /// What all ranks load together with.
+    fn engine(&self, region: &str) -> Result<Arc<Engine>, LoadError> {
+        let opener = self.opener.as_ref().ok_or_else(|| alone(self.rank, self.key, region))?;
+        Ok(opener.engine().clone())
+    }
+}
+
+/// This rank has no others to load a region with.
+fn alone(rank: Rank, key: CheckpointKey, region: &str) -> LoadError {
+    let culprits = vec![Culprit::of(rank, "it cannot be loaded by all ranks together here")];
+    LoadError::Others { key, region: region.into(), culprits }
 }

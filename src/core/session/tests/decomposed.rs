@@ -719,7 +719,33 @@ fn a_lost_shard_is_rebuilt_and_read_in_ranges_and_the_job_goes_on_with_fewer_ran
                 ends.iter().all(|(version, tier)| *version == 5 && *tier != "global"),
                 "{scheme:?} {nodes:?} {ends:?}"
             );
-            assert!(ends.iter().any(|(_, tier)| *tier == "peers"), "{scheme:?} {nodes:?} {ends:?}");
+            // A whole copy is read where it is, and sent to those that want some of it; but the root has what all share from there.
+            let are_from_peers = ends.iter().map(|(_, tier)| *tier == "peers");
+            match scheme {
+                Scheme::Partner { .. } => assert!(!are_from_peers.skip(1).any(|is| is), "{nodes:?} {ends:?}"),
+                _ => assert!(are_from_peers.into_iter().any(|is| is), "{scheme:?} {nodes:?} {ends:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_lies_in_the_memory_of_other_nodes_only_comes_from_there() {
+    for (way, nodes) in [(0, &[1, 1, 0][..]), (2, &[1, 0]), (1, &[1, 1, 1, 0, 0, 0])] {
+        let bed = Bed::new();
+        let change = |config: &mut Config| {
+            config.node.local_directory = None;
+            config.job.global_enabled = false;
+        };
+        take_all(&bed, change, Level::Process);
+        bed.disk.drop_locks();
+        let ends = on_nodes(&bed, nodes, change, |rank, session| {
+            let end = load_all(&session, way, rank, nodes.len() as u32);
+            session.close().expect("closed");
+            end
+        });
+        for end in ends {
+            assert_eq!(end.expect("restored").0, 5, "{nodes:?}");
         }
     }
 }
