@@ -3,12 +3,14 @@
 use super::arguments::element;
 use super::gpu::{self, Gpu};
 use super::status::{Failure, Outcome};
+use super::values::Value;
 use bivouac_core::base::units::page_ceil;
+use bivouac_core::decomposition::{Decomposition, OnResize};
 use bivouac_core::device::DeviceSpan;
 use bivouac_core::format::ElementType;
 use bivouac_core::live::LiveMemory;
-use bivouac_core::region::{self, RegionData, SavedRegion};
-use bivouac_core::session::Error;
+use bivouac_core::region::{self, RegionData, RegionError, SHARED_MAX, SavedRegion};
+use bivouac_core::session::{Checkpoint, Error};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
@@ -26,7 +28,55 @@ pub(super) struct Region {
     gpu: Option<usize>,
     /// Host memory that captures leave to be copied behind them.
     pub is_live: bool,
+    /// How it lies over the ranks.
+    pub lies: Lies,
 }
+
+/// How a region lies over the ranks, which says how it is saved and loaded.
+#[derive(Clone, Debug)]
+pub(super) enum Lies {
+    /// It is this rank's, and binds its checkpoint to the number of ranks.
+    Own,
+    /// It is this rank's part of an array: the memory of each of its boxes. The region has no other memory.
+    On(Decomposition, Vec<Piece>),
+    /// It is a value that is the same on all ranks.
+    Shared,
+    /// It is a value of this rank, of which that becomes on another number of ranks.
+    PerRank(OnResize),
+}
+
+/// The memory of a box.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    address: usize,
+    pub bytes: usize,
+}
+
+impl Piece {
+    /// # Safety
+    /// As [`Region::host`].
+    unsafe fn host<'a>(&self) -> &'a [u8] {
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: the application has promised that these bytes are its own and readable; `Region::new` has seen that they do not wrap around.
+        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.address), self.bytes) }
+    }
+
+    /// # Safety
+    /// As [`Region::host_mut`].
+    unsafe fn host_mut<'a>(&self) -> &'a mut [u8] {
+        if self.bytes == 0 {
+            return &mut [];
+        }
+        // SAFETY: as in `host`; the application has promised that the bytes are writable and that nobody uses them in a call
+        // that loads them.
+        unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(self.address), self.bytes) }
+    }
+}
+
+/// What the type of a value and its length take beside its elements, at most.
+pub(super) const VALUE_HEAD: usize = 16;
 
 // The pointer is kept as a number: what is behind it is the application's, and only the calls that are handed a region by the
 // application look there.
@@ -62,9 +112,63 @@ impl Region {
             shape: shape.into(),
             gpu,
             is_live: false,
+            lies: Lies::Own,
         };
         region::check_name(name).map_err(|error| Failure::from(Error::from(error)))?;
         Ok(region)
+    }
+
+    /// Describes the memory of this rank's boxes, `(where, how many elements)` of each; nothing is read from there. Whether it fits them is not looked at.
+    ///
+    /// # Errors
+    /// As [`Region::new`]; memory of a GPU, or of two boxes that overlap.
+    pub(super) fn on(name: &str, on: Decomposition, memory: &[(*const c_void, u64)], kind: c_int) -> Outcome<Region> {
+        let mut region = Region::new(name, std::ptr::null(), kind, &[0])?;
+        let mut pieces = Vec::with_capacity(memory.len());
+        for (data, elements) in memory {
+            let whole = Region::new(name, *data, kind, &[*elements])?;
+            whole.check_host("boxes are")?;
+            pieces.push(Piece { address: whole.address, bytes: whole.bytes });
+        }
+        let mut places: Vec<Range<usize>> =
+            pieces.iter().map(|piece| piece.address..piece.address + piece.bytes).collect();
+        places.retain(|place| !place.is_empty());
+        places.sort_by_key(|place| place.start);
+        if places.windows(2).any(|two| two[0].end > two[1].start) {
+            return Err(Failure::argument(format!("region {name:?}: the memory of two boxes overlaps")));
+        }
+        region.lies = Lies::On(on, pieces);
+        Ok(region)
+    }
+
+    /// The same memory as a value.
+    ///
+    /// # Errors
+    /// It is memory of a GPU, or too much.
+    pub(super) fn of_values(self, lies: Lies) -> Outcome<Region> {
+        self.check_host("values are")?;
+        let bytes = self.bytes + VALUE_HEAD;
+        if bytes > SHARED_MAX {
+            return Err(Error::from(RegionError::Long { name: self.name, bytes }).into());
+        }
+        Ok(Region { lies, ..self })
+    }
+
+    fn check_host(&self, what: &str) -> Outcome<()> {
+        match self.gpu {
+            None => Ok(()),
+            Some(gpu) => {
+                let name = &self.name;
+                Err(Failure::argument(format!(
+                    "region {name:?} lies on GPU {gpu}, and {what} taken from host memory only"
+                )))
+            }
+        }
+    }
+
+    /// Is it this rank's, without more to say of it?
+    pub(super) fn is_own(&self) -> bool {
+        matches!(self.lies, Lies::Own)
     }
 
     /// The same under another name with its first `bytes` elements only; a region of bytes that has at least so many.
@@ -77,9 +181,18 @@ impl Region {
         self.bytes
     }
 
-    /// Bytes of node memory that it takes in a checkpoint: bodies stand on pages, and the table has an entry for each.
+    /// Bytes that its body takes in a checkpoint: those stand on pages.
+    pub(super) fn body(&self) -> u64 {
+        page_ceil(match &self.lies {
+            Lies::Own => self.bytes as u64,
+            Lies::On(on, _) => on.elements().saturating_mul(self.element.bytes()),
+            Lies::Shared | Lies::PerRank(_) => (self.bytes + VALUE_HEAD) as u64,
+        })
+    }
+
+    /// Bytes of node memory that it takes in a checkpoint: the table has an entry for each.
     pub(super) fn room(&self) -> u64 {
-        page_ceil(self.bytes as u64) + 1024
+        self.body() + 1024
     }
 
     pub(super) fn element(&self) -> ElementType {
@@ -111,11 +224,12 @@ impl Region {
     /// # Safety
     /// The application's promise of [`super::session::bvk_protect`] holds for as long as the result is used.
     pub(super) unsafe fn host<'a>(&self) -> &'a [u8] {
-        if self.bytes == 0 {
-            return &[];
-        }
-        // SAFETY: the application has promised that these bytes are its own and readable; `new` has seen that they do not wrap around.
-        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.address), self.bytes) }
+        // SAFETY: as the caller says.
+        unsafe { self.piece().host() }
+    }
+
+    fn piece(&self) -> Piece {
+        Piece { address: self.address, bytes: self.bytes }
     }
 
     /// The same to be written.
@@ -123,12 +237,20 @@ impl Region {
     /// # Safety
     /// As [`Region::host`]; and nobody else uses the bytes meanwhile.
     pub(super) unsafe fn host_mut<'a>(&self) -> &'a mut [u8] {
-        if self.bytes == 0 {
-            return &mut [];
+        // SAFETY: as the caller says.
+        unsafe { self.piece().host_mut() }
+    }
+
+    /// The memory of each box, to be written; none for a region that lies on no boxes.
+    ///
+    /// # Safety
+    /// As [`Region::host_mut`], for each of them.
+    pub(super) unsafe fn boxes_mut<'a>(&self) -> Vec<&'a mut [u8]> {
+        match &self.lies {
+            // SAFETY: as the caller says; they do not overlap.
+            Lies::On(_, memory) => memory.iter().map(|piece| unsafe { piece.host_mut() }).collect(),
+            _ => Vec::new(),
         }
-        // SAFETY: as in `host`; the application has promised that the bytes are writable and that nobody uses them in a call
-        // that loads them.
-        unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(self.address), self.bytes) }
     }
 
     /// The region in device memory.
@@ -138,6 +260,29 @@ impl Region {
     pub(super) unsafe fn span(&self, gpu: &Gpu) -> Outcome<DeviceSpan> {
         // SAFETY: as the caller says.
         Ok(unsafe { gpu.span(self.address as u64, self.bytes as u64) }?)
+    }
+
+    /// Adds the region to a checkpoint; `span` is that of [`Region::span`], for regions in device memory.
+    ///
+    /// # Safety
+    /// As [`Region::saved`].
+    pub(super) unsafe fn add_to<'a>(
+        &self,
+        checkpoint: &mut Checkpoint<'a>,
+        span: Option<&'a DeviceSpan>,
+    ) -> Outcome<()> {
+        match &self.lies {
+            // SAFETY: as the caller says.
+            Lies::Own => checkpoint.add(unsafe { self.saved(span) }?)?,
+            Lies::On(on, memory) => {
+                // SAFETY: as the caller says.
+                let memory: Vec<&[u8]> = memory.iter().map(|piece| unsafe { piece.host() }).collect();
+                checkpoint.save_typed_on(&self.name, on, self.element, &memory)?;
+            }
+            // SAFETY: as the caller says.
+            Lies::Shared | Lies::PerRank(_) => unsafe { Value::of(self) }.add_to(checkpoint)?,
+        }
+        Ok(())
     }
 
     /// The region as it is handed to a checkpoint; `span` is that of [`Region::span`], for regions in device memory.
@@ -174,7 +319,8 @@ pub(super) struct Regions {
 impl Regions {
     /// Adds a region, in the place of the one of its name if there is one; it is live if that one is.
     pub(super) fn put(&mut self, mut region: Region) {
-        region.is_live = region.gpu.is_none() && self.get(&region.name).is_some_and(|replaced| replaced.is_live);
+        region.is_live =
+            region.gpu.is_none() && region.is_own() && self.get(&region.name).is_some_and(|replaced| replaced.is_live);
         let place = self.places.get(&region.name).copied().unwrap_or(self.next);
         if place == self.next {
             self.next += 1;
