@@ -10,7 +10,7 @@ use super::regions::{Lies, Region};
 use super::restart::{self, RestartHandle};
 use super::session::SessionHandle;
 use super::status::{BVK_OK, Failure, Outcome, call};
-use bivouac_core::decomposition::{Boxes, Decomposition};
+use bivouac_core::decomposition::{BOXES_MAX, Boxes, Decomposition, DecompositionError};
 use bivouac_core::region;
 use bivouac_core::session::Error;
 use std::ffi::{c_char, c_int, c_void};
@@ -59,6 +59,9 @@ impl Described {
     unsafe fn boxes(&self) -> Result<Boxes, String> {
         let dims = usize::try_from(self.dimensions).ok().filter(|dims| *dims <= 32);
         let dims = dims.ok_or_else(|| format!("an array of {} dimensions cannot be decomposed", self.dimensions))?;
+        if self.count > BOXES_MAX {
+            return Err(DecompositionError::TooMany { given: self.count }.to_string());
+        }
         // SAFETY: as the caller says.
         let (shape, origins, extents) = unsafe {
             (

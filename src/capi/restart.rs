@@ -364,7 +364,9 @@ pub unsafe extern "C" fn bvk_region_size(
         if region.kind != RegionKind::Array {
             return Err(Failure::new(
                 BVK_ERR_LOAD,
-                format!("region {name:?} is a value of a Rust program, not an array"),
+                format!(
+                    "region {name:?} is a value, not an array: load it with bvk_load_shared or bvk_load_per_rank, or in Rust"
+                ),
             ));
         }
         let (elements, number) = kind_of(&region);

@@ -299,13 +299,12 @@ pub unsafe extern "C" fn bvk_of_ranks(
         let wanted = asked.as_ref().map_or(0..0, |(ranks, _)| ranks.clone());
         // SAFETY: as the caller says.
         let found = restorer.of_ranks::<Elements>(unsafe { arguments::name(name) }, wanted);
+        // SAFETY: as the caller says.
+        let land = |(found, place): (&Elements, &Region)| unsafe { land(found, place) };
         let loaded = match (asked, found) {
             (Err(mistake), _) => Err(mistake),
             (Ok(_), Err(error)) => Ok(Err(error)),
-            // SAFETY: as the caller says.
-            (Ok((_, places)), Ok(found)) => {
-                found.iter().zip(&places).try_for_each(|(found, place)| unsafe { land(found, place) }).map(Ok)
-            }
+            (Ok((_, places)), Ok(found)) => found.iter().zip(&places).try_for_each(land).map(Ok),
         };
         running.note(loaded)
     })

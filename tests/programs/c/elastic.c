@@ -116,6 +116,7 @@ static void wrong_boxes(bvk_session_t session) {
     DISAGREED(bvk_boxes(session, 2, wrong ? wider : shape, 1, origin, extent, NULL, NULL, 0, &boxes), "shape [23, 18]");
     DISAGREED(bvk_boxes(session, 2, shape, 1, wrong ? NULL : origin, extent, NULL, NULL, 0, &boxes), "rank 3: origins is NULL");
     DISAGREED(bvk_boxes(session, wrong ? 33 : 2, shape, 1, origin, extent, NULL, NULL, 0, &boxes), "33 dimensions");
+    DISAGREED(bvk_boxes(session, 2, shape, wrong ? SIZE_MAX : 1, origin, extent, NULL, NULL, 0, &boxes), "boxes on one rank");
     DISAGREED(bvk_boxes(session, 2, shape, 1, origin, extent, wrong ? endless : NULL, NULL, 0, &boxes), "a margin of");
     DISAGREED(bvk_boxes(session, 2, shape, 1, origin, extent, NULL, NULL, 0, wrong ? NULL : &boxes), "boxes is NULL");
     CHECK(!boxes);
@@ -128,7 +129,7 @@ static void wrong_boxes(bvk_session_t session) {
 }
 
 // What this rank alone can know.
-static void wrong_memory(bvk_session_t session, const struct rows *rows) {
+static void wrong_memory(bvk_session_t session, const struct rows *rows, const struct planes *planes) {
     bvk_boxes_t none = NULL, wild = (bvk_boxes_t)(void *)&none;
     IS(bvk_protect_on(session, "t", none, rows->cells, rows->elements, BVK_F64), BVK_ERR_HANDLE);
     IS(bvk_protect_on(session, "t", wild, rows->cells, rows->elements, BVK_F64), BVK_ERR_HANDLE);
@@ -148,6 +149,8 @@ static void wrong_memory(bvk_session_t session, const struct rows *rows) {
     IS(bvk_protect_shared(session, "s", rows->cells, (1 << 20) / 8, BVK_F64), BVK_ERR_REGION);
     IS(bvk_protect_shared(session, "s", NULL, 1, BVK_F64), BVK_ERR_ARGUMENT);
     IS(bvk_protect_per_rank(session, "r", rows->cells, 1, BVK_F64, 3), BVK_ERR_ARGUMENT);
+    IS(bvk_protect_on(session, "none", planes->boxes, NULL, 0, BVK_I32), planes->count ? BVK_ERR_REGION : BVK_OK);
+    if (!planes->count) IS(bvk_unprotect(session, "none"), BVK_OK);
     // What is on boxes or a value cannot be live.
     IS(bvk_protect_on(session, "t", rows->boxes, rows->cells, rows->elements, BVK_F64), BVK_OK);
     IS(bvk_set_live(session, "t", 1), BVK_ERR_ARGUMENT);
@@ -159,7 +162,7 @@ static void save(bvk_session_t session, const struct rows *rows, const struct pl
     set(rows);
     set_planes(planes);
     wrong_boxes(session);
-    wrong_memory(session, rows);
+    wrong_memory(session, rows, planes);
     bvk_pending_t pending;
     // Of all that is protected.
     IS(bvk_protect_on(session, "rows", rows->boxes, rows->cells, rows->elements, BVK_F64), BVK_OK);
@@ -233,6 +236,12 @@ static void wrong_loads(bvk_session_t session, const struct rows *rows) {
     IS(bvk_restart_end(&restart, -1, NULL), BVK_ERR_RESTART);
     IS(bvk_restart_begin(session, "saved", BVK_NEWEST, &restart), BVK_OK);
     IS(bvk_load_on(restart, "rows", rows->boxes, rows->cells, rows->elements, BVK_I64), BVK_ERR_LOAD);
+    IS(bvk_load_on(restart, "nothing", rows->boxes, rows->cells, rows->elements, BVK_F64), BVK_ERR_LOAD);
+    CHECK(strstr(bvk_error(), "it has: step, seed, rows, planes"));
+    // Each kind by the call that it was saved for.
+    IS(bvk_load_on(restart, "step", rows->boxes, rows->cells, rows->elements, BVK_U8), BVK_ERR_LOAD);
+    IS(bvk_load_shared(restart, "rows", rows->cells, 1, BVK_F64), BVK_ERR_LOAD);
+    IS(bvk_load(restart, "step", rows->cells, 1, BVK_U64), BVK_ERR_LOAD);
     IS(bvk_restart_end(&restart, -1, NULL), BVK_ERR_RESTART);
     IS(bvk_restart_begin(session, "saved", BVK_NEWEST, &restart), BVK_OK);
     // Where it is collective all have an error; where it is not, this rank.
