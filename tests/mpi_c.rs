@@ -171,9 +171,11 @@ fn what_is_on_boxes_or_shared_is_restored_on_any_number_of_ranks() {
     let folder = folder();
     let options = ["-fsanitize=address", "-fno-omit-frame-pointer"];
     let program = compile(folder.path(), "elastic", &[root().join("tests/programs/c/elastic.c")], &options);
-    for (ranks, what) in [(4, "save"), (4, "load"), (3, "load"), (1, "load"), (6, "load")] {
-        // Each run restores what the first one saved: it takes no checkpoint.
-        let mut command = mpirun(ranks, folder.path(), &program, &[what]);
+    let loads = [(4, "multiple"), (3, "funneled"), (1, "multiple"), (6, "multiple")]
+        .map(|(ranks, threads)| (ranks, "load", threads));
+    // Each run restores what the first one saved: it takes no checkpoint.
+    for (ranks, what, threads) in [(4, "save", "multiple")].into_iter().chain(loads) {
+        let mut command = mpirun(ranks, folder.path(), &program, &[what, threads]);
         let output = command.env("ASAN_OPTIONS", "detect_leaks=0").output().expect("started");
         assert_eq!(printed(&output).trim(), "ok", "{what} on {ranks} ranks");
     }

@@ -3,11 +3,10 @@
 use super::arguments::{self, must_put, put};
 use super::handles::{self, Entry, Part, lock, part, to_pointer};
 use super::open::{Begun, Holding, Open, described, insert_part, with as with_session};
-use super::regions::{Region, Regions, only_gpu};
+use super::regions::{Region, Regions, Value, only_gpu};
 use super::restart::BVK_NEWEST;
 use super::session::{self, SessionHandle, level_number};
 use super::status::{BVK_OK, Failure, Outcome, call};
-use super::values::Value;
 use bivouac_core::config::Method;
 use bivouac_core::format;
 use bivouac_core::session::{Checkpoint, Error, Pending};

@@ -3,9 +3,8 @@
 use super::arguments::{number, text};
 use super::gpu::Gpu;
 use super::handles::{self, Entry, Id, Part, Shared, lock};
-use super::regions::{Region, Regions};
+use super::regions::{Region, Regions, Value};
 use super::status::{Failure, Outcome, call};
-use super::values::Value;
 use bivouac_core::config::Method;
 use bivouac_core::decomposition::Decomposition;
 use bivouac_core::session::{Attempt, Checkpoint, Session};

@@ -2,8 +2,8 @@
 
 use super::arguments::element;
 use super::gpu::{self, Gpu};
-use super::status::{Failure, Outcome};
-use super::values::Value;
+use super::status::{BVK_ERR_LOAD, Failure, Outcome};
+use bivouac_core::Elements;
 use bivouac_core::base::units::page_ceil;
 use bivouac_core::decomposition::{Decomposition, OnResize};
 use bivouac_core::device::DeviceSpan;
@@ -76,7 +76,7 @@ impl Piece {
 }
 
 /// What the type of a value and its length take beside its elements, at most.
-pub(super) const VALUE_HEAD: usize = 16;
+const VALUE_HEAD: usize = 16;
 
 // The pointer is kept as a number: what is behind it is the application's, and only the calls that are handed a region by the
 // application look there.
@@ -253,6 +253,34 @@ impl Region {
         }
     }
 
+    /// The value that a region of values is now.
+    ///
+    /// # Safety
+    /// As [`Region::host`].
+    pub(super) unsafe fn value(&self) -> Value {
+        // SAFETY: as the caller says.
+        let elements = Elements::typed(self.element, unsafe { self.host() });
+        Value { name: self.name.clone(), elements, lies: self.lies.clone() }
+    }
+
+    /// Copies a value that was loaded to where the region is.
+    ///
+    /// # Safety
+    /// As [`Region::host_mut`].
+    pub(super) unsafe fn land(&self, loaded: &Elements) -> Outcome<()> {
+        let (name, kind) = (&self.name, self.element);
+        if loaded.element() != kind || loaded.bytes().len() != self.bytes {
+            let (found, count, wanted) = (loaded.element(), loaded.count(), self.bytes as u64 / kind.bytes().max(1));
+            let text = format!(
+                "value {name:?} has {count} elements of type {found}, and {wanted} of type {kind} were asked for"
+            );
+            return Err(Failure::new(BVK_ERR_LOAD, text));
+        }
+        // SAFETY: as the caller says.
+        unsafe { self.host_mut() }.copy_from_slice(loaded.bytes());
+        Ok(())
+    }
+
     /// The region in device memory.
     ///
     /// # Safety
@@ -280,7 +308,7 @@ impl Region {
                 checkpoint.save_typed_on(&self.name, on, self.element, &memory)?;
             }
             // SAFETY: as the caller says.
-            Lies::Shared | Lies::PerRank(_) => unsafe { Value::of(self) }.add_to(checkpoint)?,
+            Lies::Shared | Lies::PerRank(_) => unsafe { self.value() }.add_to(checkpoint)?,
         }
         Ok(())
     }
@@ -301,6 +329,29 @@ impl Region {
             None => RegionData::Host(Cow::Borrowed(unsafe { self.host() })),
         };
         region::typed(&self.name, self.element, &self.shape, data).map_err(|error| Error::from(error).into())
+    }
+}
+
+/// A value that waits for its checkpoint, copied already.
+pub(super) struct Value {
+    pub name: String,
+    elements: Elements,
+    lies: Lies,
+}
+
+impl Value {
+    /// Bytes that its body takes in a checkpoint: those stand on pages.
+    pub(super) fn body(&self) -> u64 {
+        page_ceil((self.elements.bytes().len() + VALUE_HEAD) as u64)
+    }
+
+    /// Adds it to a checkpoint.
+    pub(super) fn add_to(&self, checkpoint: &mut Checkpoint<'_>) -> Outcome<()> {
+        match self.lies {
+            Lies::PerRank(on_resize) => checkpoint.per_rank(&self.name, &self.elements, on_resize)?,
+            _ => checkpoint.shared(&self.name, &self.elements)?,
+        }
+        Ok(())
     }
 }
 
@@ -394,6 +445,8 @@ pub(super) fn only_gpu<'a>(regions: impl IntoIterator<Item = &'a Region>) -> Out
 mod tests {
     use super::super::arguments::BVK_U8;
     use super::*;
+    use bivouac_core::device::Device;
+    use bivouac_core::device::host::{HostDevice, HostModel};
 
     fn region(name: &str, bytes: &[u8]) -> Region {
         Region::new(name, bytes.as_ptr().cast(), BVK_U8, &[bytes.len() as u64]).unwrap()
@@ -454,5 +507,20 @@ mod tests {
         assert!(!is_live(&a));
         a.is_live = true;
         assert!(is_live(&a));
+    }
+
+    #[test]
+    fn values_are_small_and_on_the_host() {
+        let device = HostDevice::new(HostModel::default());
+        let span = device.allocate(8).expect("memory");
+        let there = std::ptr::without_provenance(span.address() as usize);
+        let on_gpu = Region::new("a", there, BVK_U8, &[8]).expect("a region").of_values(Lies::Shared);
+        assert!(on_gpu.expect_err("it is on a GPU").text.contains("values are taken from host memory only"));
+        let bytes = vec![7; SHARED_MAX - VALUE_HEAD + 1];
+        let most = region("a", &bytes[1..]).of_values(Lies::Shared).expect("as much as there may be");
+        // SAFETY: the bytes live as long as this function.
+        let elements = Elements::typed(most.element(), unsafe { most.host() });
+        assert!(region::shared("a", &elements).is_ok());
+        assert!(region("a", &bytes).of_values(Lies::Shared).is_err());
     }
 }

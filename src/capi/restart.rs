@@ -6,7 +6,6 @@ use super::open::{Open, Running, described, insert_part, kind_of, with as with_s
 use super::regions::{Lies, Region, only_gpu};
 use super::session::SessionHandle;
 use super::status::{BVK_AGAIN, BVK_ERR_LOAD, BVK_ERR_STATE, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
-use super::values::land;
 use bivouac_core::Elements;
 use bivouac_core::base::text::list;
 use bivouac_core::format::RegionKind;
@@ -91,14 +90,14 @@ pub(super) unsafe fn load_region(
         Lies::Shared => {
             let loaded = restorer.shared::<Elements>(&region.name);
             // SAFETY: as the caller says.
-            return loaded.map_or_else(|error| Ok(Err(error)), |found| unsafe { land(&found, region) }.map(Ok));
+            return loaded.map_or_else(|error| Ok(Err(error)), |found| unsafe { region.land(&found) }.map(Ok));
         }
         // Nothing there is this rank's own.
         Lies::PerRank(_) if restorer.saved_ranks() != session.engine().identity().size => return Ok(Ok(())),
         Lies::PerRank(_) => {
             let loaded = restorer.value::<Elements>(&region.name);
             // SAFETY: as the caller says.
-            return loaded.map_or_else(|error| Ok(Err(error)), |found| unsafe { land(&found, region) }.map(Ok));
+            return loaded.map_or_else(|error| Ok(Err(error)), |found| unsafe { region.land(&found) }.map(Ok));
         }
     }
     if region.gpu().is_none() {

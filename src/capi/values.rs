@@ -5,14 +5,12 @@
 use super::arguments::{self, element, must_put};
 use super::checkpoint::{self, CheckpointHandle};
 use super::open::{described, with as with_session};
-use super::regions::{Lies, Region, VALUE_HEAD};
+use super::regions::{Lies, Region};
 use super::restart::{self, RestartHandle};
 use super::session::SessionHandle;
-use super::status::{BVK_ERR_LOAD, BVK_OK, Failure, Outcome};
+use super::status::{BVK_OK, Failure, Outcome};
 use bivouac_core::Elements;
 use bivouac_core::OnResize;
-use bivouac_core::base::units::page_ceil;
-use bivouac_core::session::Checkpoint;
 use std::ffi::{c_char, c_int, c_void};
 
 /// The checkpoint cannot be restored on another number of ranks, as with `bvk_protect`.
@@ -30,57 +28,6 @@ fn on_resize(number: c_int) -> Outcome<OnResize> {
         BVK_RESIZE_ASK => Ok(OnResize::Ask),
         _ => Err(Failure::argument(format!("on_resize is {number}; see BVK_RESIZE_..."))),
     }
-}
-
-/// A value that waits for its checkpoint, copied already.
-pub(super) struct Value {
-    pub name: String,
-    elements: Elements,
-    lies: Lies,
-}
-
-impl Value {
-    /// That of a region of values, as it is now.
-    ///
-    /// # Safety
-    /// As [`Region::host`].
-    pub(super) unsafe fn of(region: &Region) -> Value {
-        // SAFETY: as the caller says.
-        let elements = Elements::typed(region.element(), unsafe { region.host() });
-        Value { name: region.name.clone(), elements, lies: region.lies.clone() }
-    }
-
-    /// Bytes that its body takes in a checkpoint: those stand on pages.
-    pub(super) fn body(&self) -> u64 {
-        page_ceil((self.elements.bytes().len() + VALUE_HEAD) as u64)
-    }
-
-    /// Adds it to a checkpoint.
-    pub(super) fn add_to(&self, checkpoint: &mut Checkpoint<'_>) -> Outcome<()> {
-        match self.lies {
-            Lies::PerRank(on_resize) => checkpoint.per_rank(&self.name, &self.elements, on_resize)?,
-            _ => checkpoint.shared(&self.name, &self.elements)?,
-        }
-        Ok(())
-    }
-}
-
-/// Copies elements that were loaded to where the region is.
-///
-/// # Safety
-/// As [`Region::host_mut`].
-pub(super) unsafe fn land(loaded: &Elements, region: &Region) -> Outcome<()> {
-    let (size, name) = (region.element().bytes().max(1), &region.name);
-    let (wanted, kind) = (region.bytes() as u64 / size, region.element());
-    if loaded.element() != kind || loaded.bytes().len() != region.bytes() {
-        let (found, count) = (loaded.element(), loaded.count());
-        let text =
-            format!("value {name:?} has {count} elements of type {found}, and {wanted} of type {kind} were asked for");
-        return Err(Failure::new(BVK_ERR_LOAD, text));
-    }
-    // SAFETY: as the caller says.
-    unsafe { region.host_mut() }.copy_from_slice(loaded.bytes());
-    Ok(())
 }
 
 /// A region of values from the arguments of a call.
@@ -171,7 +118,7 @@ pub unsafe extern "C" fn bvk_save_shared(
 ) -> c_int {
     checkpoint::with(checkpoint, |open, at| {
         // SAFETY: as the caller says.
-        let value = unsafe { Value::of(&valued(name, data, count, kind, Ok(Lies::Shared))?) };
+        let value = unsafe { valued(name, data, count, kind, Ok(Lies::Shared))?.value() };
         open.begun[at].1.add_value(value)
     })
 }
@@ -196,7 +143,7 @@ pub unsafe extern "C" fn bvk_save_per_rank(
     checkpoint::with(checkpoint, |open, at| {
         let lies = self::on_resize(on_resize).map(Lies::PerRank);
         // SAFETY: as the caller says.
-        let value = unsafe { Value::of(&valued(name, data, count, kind, lies)?) };
+        let value = unsafe { valued(name, data, count, kind, lies)?.value() };
         open.begun[at].1.add_value(value)
     })
 }
@@ -247,7 +194,7 @@ pub unsafe extern "C" fn bvk_load_per_rank(
         let region = unsafe { valued(name, data, count, kind, Ok(Lies::PerRank(OnResize::Drop))) };
         let loaded = region.and_then(|region| match running.attempt.restorer().value::<Elements>(&region.name) {
             // SAFETY: as the caller says.
-            Ok(elements) => unsafe { land(&elements, &region) }.map(Ok),
+            Ok(elements) => unsafe { region.land(&elements) }.map(Ok),
             Err(error) => Ok(Err(error)),
         });
         running.note(loaded)
@@ -300,7 +247,7 @@ pub unsafe extern "C" fn bvk_of_ranks(
         // SAFETY: as the caller says.
         let found = restorer.of_ranks::<Elements>(unsafe { arguments::name(name) }, wanted);
         // SAFETY: as the caller says.
-        let land = |(found, place): (&Elements, &Region)| unsafe { land(found, place) };
+        let land = |(found, place): (&Elements, &Region)| unsafe { place.land(found) };
         let loaded = match (asked, found) {
             (Err(mistake), _) => Err(mistake),
             (Ok(_), Err(error)) => Ok(Err(error)),

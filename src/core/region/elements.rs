@@ -79,6 +79,9 @@ mod tests {
         assert_eq!((three.element(), three.count()), (ElementType::F64, 3));
         let saved = value("t", &three).expect("a value");
         let RegionData::Host(bytes) = &saved.data else { panic!("a value is in host memory") };
+        // Type, length in bytes, and the elements.
+        let head = [9, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!((&bytes[..12], bytes.len()), (&head[..], 12 + 24));
         let read: Elements = decode_value("t", bytes).expect("elements");
         assert_eq!(read.to_vec::<f64>("t"), Ok(vec![1.5, -2.0, 3.0]));
         let error = read.to_vec::<u64>("t").expect_err("another type").to_string();

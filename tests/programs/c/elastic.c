@@ -1,5 +1,5 @@
-// Restarts on another number of ranks by the C interface, and its mistakes: `elastic save` on some ranks, then `elastic load` on others. Run by
-// tests/mpi_c.rs; prints `ok` on rank 0 at the end.
+// Restarts on another number of ranks by the C interface, and its mistakes: `elastic save` on 4 ranks, then `elastic load` on others; with
+// `funneled` behind it below MPI_THREAD_MULTIPLE. Run by tests/mpi_c.rs; prints `ok` on rank 0 at the end.
 #include <stdlib.h>
 #include <string.h>
 
@@ -306,7 +306,8 @@ static void load(bvk_session_t session, const struct rows *rows, const struct pl
 
 int main(int argc, char **argv) {
     int granted;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &granted);
+    int is_funneled = argc > 2 && !strcmp(argv[2], "funneled");
+    MPI_Init_thread(&argc, &argv, is_funneled ? MPI_THREAD_FUNNELED : MPI_THREAD_MULTIPLE, &granted);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     bvk_session_t session, second;
