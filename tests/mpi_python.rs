@@ -4,7 +4,9 @@
 
 mod interfaces;
 
-use interfaces::{digest_after_kills, folder, library_folder, line, live_program_ended, mpirun, printed, root};
+use interfaces::{
+    compile, digest_after_kills, folder, library_folder, line, live_program_ended, mpirun, printed, root,
+};
 use std::path::Path;
 use std::process::Command;
 
@@ -88,6 +90,18 @@ fn arrays_on_boxes_come_back_on_any_number_of_ranks() {
         let said = printed(&run(python, ranks, place.path(), program, &[what]).output().expect("mpirun is there"));
         assert_eq!(said.trim(), "all right", "{what} on {ranks} ranks");
     }
+}
+
+/// The same bytes, types and order of dimensions, whichever language saved them.
+#[test]
+fn what_a_program_in_c_has_saved_is_loaded() {
+    let Some(python) = python() else { return };
+    let place = folder();
+    let saves = compile(place.path(), "elastic", &[root().join("tests/programs/c/elastic.c")], &[]);
+    let said = printed(&mpirun(4, place.path(), &saves, &["save"]).output().expect("mpirun is there"));
+    assert_eq!(said.trim(), "ok");
+    let loads = run(python, 2, place.path(), "tests/programs/python/elastic.py", &["load-of-c"]).output();
+    assert_eq!(printed(&loads.expect("mpirun is there")).trim(), "all right");
 }
 
 #[test]

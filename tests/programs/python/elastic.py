@@ -136,7 +136,23 @@ def load(session):
     refused(bivouac.RestartError, "rank 0", session.restart("saved").run, wrong_on_one_rank)
 
 
+def load_of_c(session):
+    """What tests/programs/c/elastic.c has saved on 4 ranks."""
+    bands, band, _, _, _ = cut(session)
+    step, seeds = numpy.zeros(1, numpy.uint64), numpy.zeros((4, 2), numpy.uint64)
+
+    def attempt_of_c(attempt):
+        assert attempt.saved_ranks == 4
+        attempt.load_on("rows", bands, band)
+        attempt.load_shared("step", step)
+        attempt.of_ranks("seed", 0, seeds)
+
+    session.restart("saved").run(attempt_of_c)
+    check(band, [], [])
+    assert step.tolist() == [9] and seeds.tolist() == [[rank * 10, 4] for rank in range(4)]
+
+
 with bivouac.Session(world) as session:
-    {"save": save, "load": load}[sys.argv[1]](session)
+    {"save": save, "load": load, "load-of-c": load_of_c}[sys.argv[1]](session)
 if rank == 0:
     print("all right")
