@@ -21,6 +21,7 @@ typedef struct bvk_pending_s *bvk_pending_t;
 typedef struct bvk_restart_s *bvk_restart_t;
 typedef struct bvk_history_s *bvk_history_t;
 typedef struct bvk_write_set_s *bvk_write_set_t;
+typedef struct bvk_boxes_s *bvk_boxes_t;
 typedef struct bvk_options bvk_options;
 typedef struct bvk_region bvk_region;
 typedef struct bvk_stats bvk_stats;
@@ -36,7 +37,7 @@ typedef struct bvk_restored bvk_restored;
 #define BVK_STATS_INIT {sizeof(bvk_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define BVK_LEVEL_STATS_INIT {sizeof(bvk_level_stats), 0, 0, 0, 0, 0, 0, 0}
 #define BVK_REPORT_INIT {sizeof(bvk_report), 0, 0, 0, {0}, {0}}
-#define BVK_RESTORED_INIT {sizeof(bvk_restored), 0, 0, 0, 0, 0}
+#define BVK_RESTORED_INIT {sizeof(bvk_restored), 0, 0, 0, 0, 0, 0}
 
 // Success.
 #define BVK_OK 0
@@ -78,7 +79,7 @@ typedef struct bvk_restored bvk_restored;
 // The checkpoint did not reach the level that was waited for, and will not.
 #define BVK_ERR_NOT_COMMITTED (-10)
 
-// Ranks made different calls, or some did not call.
+// Ranks made different calls, or some did not call; or their boxes are not the whole array, each element once.
 #define BVK_ERR_DISAGREED (-11)
 
 // The session has failed and commits nothing more; the application may compute on.
@@ -163,6 +164,15 @@ typedef struct bvk_restored bvk_restored;
 // As a version: the newest that all ranks can restore.
 #define BVK_NEWEST UINT64_MAX
 
+// The checkpoint cannot be restored on another number of ranks, as with `bvk_protect`.
+#define BVK_RESIZE_REFUSE 0
+
+// On another number of ranks the value is of no use, and nobody asks for it.
+#define BVK_RESIZE_DROP 1
+
+// On another number of ranks each rank may ask for the values of whichever old ranks it likes (`bvk_of_ranks`).
+#define BVK_RESIZE_ASK 2
+
 // As the device of a history: there is no GPU, versions are kept in host memory and in the file.
 #define BVK_NO_GPU (-1)
 
@@ -171,6 +181,8 @@ typedef struct bvk_restored bvk_restored;
 
 // A version stays until the history is closed.
 #define BVK_KEEP_ALL 1
+
+// How an array lies over the ranks. Opaque; NULL is none.
 
 // A checkpoint that is being put together. Opaque; NULL is none.
 
@@ -347,6 +359,8 @@ struct bvk_restored {
   double seconds;
   // The level of the farthest tier that this rank read from (`BVK_LEVEL_...`).
   int64_t level;
+  // How many ranks took it.
+  uint64_t ranks;
 };
 
 #ifdef __cplusplus
@@ -672,7 +686,8 @@ int bvk_save_protected(bvk_checkpoint_t checkpoint);
 
 // Copies what `bvk_save` has added on the host to where the checkpoint will be: when this returns the application may overwrite it, and
 // `bvk_capture` may come later. The process needs no memory of its own for the copy. A region that was copied may be added and
-// copied again, with the same type and shape (`BVK_ERR_REGION` of `bvk_save` otherwise). What is on a GPU, what is protected and histories are read by `bvk_capture`.
+// copied again, with the same type and shape (`BVK_ERR_REGION` of `bvk_save` otherwise). What is on a GPU or on boxes, what is protected and histories are read
+// by `bvk_capture`.
 //
 // Collective: all ranks or none, between the same other collective calls, with the same regions on the host and on a GPU; returns without
 // waiting for the others. Blocks as `bvk_checkpoint`. A restart before the capture makes it fail.
@@ -768,7 +783,8 @@ int bvk_wait(bvk_pending_t pending,
 int bvk_release(bvk_pending_t *pending);
 
 // Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that were
-// saved. A version that is damaged on some rank is given up on all, for the next older one; a single version that was asked for has none.
+// saved. What is protected on boxes or as a value is loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); a version with anything else
+// only on as many as took it. A version that is damaged on some rank is given up on all, for the next older one; a single version that was asked for has none.
 // `restored`: NULL, or what is to be filled. `BVK_NOTHING`: there is nothing to restore. Regions of the checkpoint that are not protected are
 // left out, and named in a warning; with nothing protected that is an error.
 //
@@ -895,6 +911,267 @@ int bvk_versions(bvk_session_t session,
                  uint64_t *versions,
                  size_t capacity,
                  size_t *count);
+
+// Says which elements of an array that is cut into boxes this rank owns, and proves together with the other ranks that each element has one owner.
+// Regions that are saved on `*boxes` can be restored on any number of ranks, and on any other boxes of an array of that shape. Called once for each
+// way in which arrays are cut, whatever the types of their elements.
+//
+// `shape`: the extents of the array in its `dimensions` dimensions (1 to 8), slowest first, as rows before columns in C. This rank owns `count` boxes,
+// 0 too. Box number b begins at the `dimensions` numbers from `origins + b * dimensions` on, counted from 0, and has the extent of as many from
+// `extents + b * dimensions` on. In memory each box has ghost cells around it: so many elements more before it and behind it in each dimension as the
+// `dimensions` numbers of `before` and `after` say, NULL for none. They are not saved, and a load leaves them as they are. `sparse`: 1 if the boxes of
+// all ranks need not cover the array, as those of a level of an adaptive mesh; 0 if they have to.
+//
+// Collective: all ranks, with the same `dimensions`, `shape` and `sparse`; a rank that owns nothing too. Blocks until all have called.
+//
+// Errors: `BVK_ERR_DISAGREED`, the same on all ranks: two ranks own an element, or nobody does (the text names both ranks and the first elements); an
+// argument of some rank cannot be, or ranks gave different shapes. `BVK_ERR_FAILED`. `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the
+// others hear of nothing.
+//
+// Requirements:
+// `shape` has `dimensions` numbers, `origins` and `extents` have `count * dimensions` each, `before` and `after` are NULL or have `dimensions`. `boxes` is
+// a place for a handle, which is yours until `bvk_boxes_close` or `bvk_close`.
+int bvk_boxes(bvk_session_t session,
+              int dimensions,
+              const uint64_t *shape,
+              size_t count,
+              const uint64_t *origins,
+              const uint64_t *extents,
+              const uint64_t *before,
+              const uint64_t *after,
+              int sparse,
+              bvk_boxes_t *boxes);
+
+// Gives boxes back; what was protected or saved on them stays so. `*boxes` becomes NULL; one that is NULL already is no error.
+//
+// Local, never waits.
+//
+// Requirements:
+// `boxes` is NULL or points to a handle.
+int bvk_boxes_close(bvk_boxes_t *boxes);
+
+// Protects this rank's part of an array: the memory of its box, with the ghost cells that `boxes` say, as region `name`. `bvk_checkpoint` saves it,
+// `bvk_restart` loads it, on any number of ranks. `elements`: how many there are in memory, ghost cells among them, which is compared with what box and
+// ghost cells take. A rank that owns nothing gives 0. Only memory of the host. All else is as with `bvk_protect`, and all ranks protect their regions in
+// the same order.
+//
+// Local, never waits, as `bvk_protect`.
+//
+// Errors: as `bvk_protect`; `BVK_ERR_REGION` too if there are not as many elements as box and ghost cells take, or if this rank owns several boxes.
+//
+// Requirements:
+// As `bvk_protect`.
+int bvk_protect_on(bvk_session_t session,
+                   const char *name,
+                   bvk_boxes_t boxes,
+                   void *data,
+                   uint64_t elements,
+                   int kind);
+
+// The same for a rank that owns any number of boxes: `count` pointers to the memory of each, in the order in which `bvk_boxes` was told of them, and how
+// many elements each has. The lists are not kept.
+//
+// Local, never waits, as `bvk_protect`.
+//
+// Errors: as `bvk_protect_on`; `BVK_ERR_REGION` too if `count` is not the number of boxes that this rank owns; `BVK_ERR_ARGUMENT` if boxes overlap in
+// memory.
+//
+// Requirements:
+// As `bvk_protect`, for the memory of each box; `data` and `elements` have `count` entries.
+int bvk_protect_boxes_on(bvk_session_t session,
+                         const char *name,
+                         bvk_boxes_t boxes,
+                         size_t count,
+                         void *const *data,
+                         const uint64_t *elements,
+                         int kind);
+
+// Adds this rank's part of an array as region `name` to a checkpoint: memory as in `bvk_protect_on`. It is read by `bvk_capture`, not by `bvk_hold`.
+//
+// Local, never waits; nothing is read before `bvk_capture`.
+//
+// Errors: as `bvk_protect_on`, and `BVK_ERR_REGION` for a name that was added before; the checkpoint stays as it was.
+//
+// Requirements:
+// The memory is readable until `bvk_capture` has returned. `name` is NULL or ends with zero.
+int bvk_save_on(bvk_checkpoint_t checkpoint,
+                const char *name,
+                bvk_boxes_t boxes,
+                const void *data,
+                uint64_t elements,
+                int kind);
+
+// The same for a rank that owns any number of boxes, with lists as in `bvk_protect_boxes_on`.
+//
+// Local, never waits.
+//
+// Errors: as `bvk_save_on` and `bvk_protect_boxes_on`.
+//
+// Requirements:
+// As `bvk_save_on`, for the memory of each box; `data` and `elements` have `count` entries.
+int bvk_save_boxes_on(bvk_checkpoint_t checkpoint,
+                      const char *name,
+                      bvk_boxes_t boxes,
+                      size_t count,
+                      const void *const *data,
+                      const uint64_t *elements,
+                      int kind);
+
+// Loads the region `name` into this rank's part of an array: memory as in `bvk_protect_on`. The boxes may be others than those that it was saved on, of
+// an array of the same shape; ghost cells stay as they are.
+//
+// Local if the region was saved on the same number of ranks and on the same boxes. Otherwise collective: all ranks load the same regions in the same
+// order. Blocks on the tiers that hold the copies, and then until all have called.
+//
+// Errors: `BVK_ERR_LOAD`: the region is not there, has another type or shape, was not saved on boxes, or elements that are wanted were saved by nobody;
+// the memory is not that of the boxes. Where it is collective all ranks have an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this rank does not take part,
+// and the others have an error when it calls `bvk_restart_end`.
+//
+// Requirements:
+// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
+int bvk_load_on(bvk_restart_t restart,
+                const char *name,
+                bvk_boxes_t boxes,
+                void *data,
+                uint64_t elements,
+                int kind);
+
+// The same for a rank that owns any number of boxes, with lists as in `bvk_protect_boxes_on`.
+//
+// Local or collective as `bvk_load_on`, and blocks as that.
+//
+// Errors: as `bvk_load_on`.
+//
+// Requirements:
+// As `bvk_load_on`, for the memory of each box; `data` and `elements` have `count` entries.
+int bvk_load_boxes_on(bvk_restart_t restart,
+                      const char *name,
+                      bvk_boxes_t boxes,
+                      size_t count,
+                      void *const *data,
+                      const uint64_t *elements,
+                      int kind);
+
+// Protects `count` elements at `data` that are the same on all ranks, as a step or a time is, under `name`: `bvk_checkpoint` saves them, `bvk_restart`
+// loads them, on any number of ranks. Less than 1 MiB, on the host. Where a rank has others than the rest there is no checkpoint: the verdict names it. All
+// else is as with `bvk_protect`, and all ranks protect their regions in the same order.
+//
+// A program in Rust loads them with `shared::<Elements>`.
+//
+// Local, never waits, as `bvk_protect`.
+//
+// Errors: as `bvk_protect`; `BVK_ERR_REGION` for 1 MiB or more.
+//
+// Requirements:
+// As `bvk_protect`.
+int bvk_protect_shared(bvk_session_t session,
+                       const char *name,
+                       void *data,
+                       uint64_t count,
+                       int kind);
+
+// Protects `count` elements at `data` that are this rank's own, such as the state of its random numbers, under `name`, and says what becomes of them when
+// the checkpoint is restored on another number of ranks: `on_resize` is one of `BVK_RESIZE_...`, the same on all ranks. On the same number `bvk_restart`
+// loads them. On another number it is refused with `BVK_RESIZE_REFUSE`; otherwise it leaves them as they are, and `bvk_restored` says how many ranks there
+// were. Less than 1 MiB, on the host.
+//
+// Local, never waits, as `bvk_protect`.
+//
+// Errors: as `bvk_protect_shared`.
+//
+// Requirements:
+// As `bvk_protect`.
+int bvk_protect_per_rank(bvk_session_t session,
+                         const char *name,
+                         void *data,
+                         uint64_t count,
+                         int kind,
+                         int on_resize);
+
+// Adds `count` elements at `data` that are the same on all ranks to a checkpoint, as in `bvk_protect_shared`. They are copied now.
+//
+// Local, never waits.
+//
+// Errors: as `bvk_protect_shared`, and `BVK_ERR_REGION` for a name that was added before; the checkpoint stays as it was.
+//
+// Requirements:
+// The memory is readable. `name` is NULL or ends with zero.
+int bvk_save_shared(bvk_checkpoint_t checkpoint,
+                    const char *name,
+                    const void *data,
+                    uint64_t count,
+                    int kind);
+
+// Adds `count` elements at `data` that are this rank's own to a checkpoint, as in `bvk_protect_per_rank`. They are copied now.
+//
+// Local, never waits.
+//
+// Errors: as `bvk_save_shared`.
+//
+// Requirements:
+// As `bvk_save_shared`.
+int bvk_save_per_rank(bvk_checkpoint_t checkpoint,
+                      const char *name,
+                      const void *data,
+                      uint64_t count,
+                      int kind,
+                      int on_resize);
+
+// Loads what was saved with `bvk_save_shared` or `bvk_protect_shared` under `name` into `count` elements at `data`, which must be its length and type.
+//
+// Local if as many ranks took the checkpoint. Otherwise collective, and blocks until all ranks have called: all load the same regions in the same order.
+//
+// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` and `BVK_ERR_REGION` as with `bvk_load_on`. `data` then is as it was.
+//
+// Requirements:
+// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
+int bvk_load_shared(bvk_restart_t restart,
+                    const char *name,
+                    void *data,
+                    uint64_t count,
+                    int kind);
+
+// Loads what this rank has saved with `bvk_save_per_rank` or `bvk_protect_per_rank` under `name` into `count` elements at `data`, which must be its length
+// and type. If another number of ranks took the checkpoint (`bvk_saved_ranks`) that is an error: nothing of it is this rank's own, see `bvk_of_ranks`.
+//
+// Local. Blocks on the tier that holds the copy.
+//
+// Errors: as `bvk_load_shared`.
+//
+// Requirements:
+// As `bvk_load_shared`.
+int bvk_load_per_rank(bvk_restart_t restart,
+                      const char *name,
+                      void *data,
+                      uint64_t count,
+                      int kind);
+
+// How many ranks took the checkpoint that is being restored.
+//
+// Local, never waits; the same on all ranks.
+//
+// Requirements:
+// `ranks` is a place for a number.
+int bvk_saved_ranks(bvk_restart_t restart, int *ranks);
+
+// Loads what the ranks `first` to `first + count - 1` of those that took the checkpoint have saved with `BVK_RESIZE_ASK` under `name`: `each` elements of
+// every one of them, which must be what it has saved, one rank behind the other from `data` on. Each rank may ask for whichever it likes of the
+// `bvk_saved_ranks` that there were, and with `count` 0 for none.
+//
+// Collective: all ranks. Blocks on the tiers that hold the shards, and until all ranks have called.
+//
+// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for ranks that there were not, of which the others do not hear before `bvk_restart_end`. `data` then holds
+// nothing of use.
+//
+// Requirements:
+// The memory has room for `count * each` elements, and nobody else uses it before this returns. `name` is NULL or ends with zero.
+int bvk_of_ranks(bvk_restart_t restart,
+                 const char *name,
+                 int first,
+                 int count,
+                 void *data,
+                 uint64_t each,
+                 int kind);
 
 // Opens a history called `name` of this rank, with a cache on GPU number `gpu`, or `BVK_NO_GPU`: then the first cache is memory of
 // the process. `keep`: `BVK_KEEP_...`. How much memory and file space it may take says the configuration (`[device]`, `[history]`);
@@ -1109,7 +1386,7 @@ int bvk_allow_marks(bvk_session_t session);
 //
 // Local. Never waits with 1; with 0 it blocks for what is being copied.
 //
-// Errors: `BVK_ERR_ARGUMENT` if no such region is protected, or if it lies on a GPU; `BVK_ERR_HANDLE`.
+// Errors: `BVK_ERR_ARGUMENT` if no such region is protected, if it lies on a GPU, or if it was protected on boxes or as a value; `BVK_ERR_HANDLE`.
 //
 // Requirements:
 // The following holds from each checkpoint that the region is in, until `bvk_settle`, `bvk_unprotect` of it, the next checkpoint with a live region,

@@ -4,7 +4,8 @@
 
 use std::path::Path;
 
-const SOURCES: [&str; 8] = ["status", "arguments", "session", "checkpoint", "restart", "history", "offload", "live"];
+const SOURCES: [&str; 10] =
+    ["status", "arguments", "session", "checkpoint", "restart", "boxes", "values", "history", "offload", "live"];
 
 /// The header that the sources make.
 fn generated() -> String {
@@ -26,7 +27,7 @@ fn generated() -> String {
 /// What cbindgen has no setting for: handles are pointers by their own type, negative constants stand in parentheses, and
 /// documentation is in C's words.
 fn polished(text: &str) -> String {
-    let handles = ["session", "checkpoint", "pending", "restart", "history", "write_set"];
+    let handles = ["session", "checkpoint", "pending", "restart", "history", "write_set", "boxes"];
     let mut out = String::new();
     for line in text.lines() {
         let is_forward = |name: &&str| line == format!("struct bvk_{name}_s;");

@@ -8,8 +8,8 @@ mod limit;
 
 use interfaces::memcheck::{self, is_ours};
 use interfaces::{
-    compile, compile_with, compiler, folder, gpu_program_ended, library_folder, line, live_program_ended, mpirun,
-    printed, root,
+    compile, compile_with, compiler, digest_after_kills, folder, gpu_program_ended, library_folder, line,
+    live_program_ended, mpirun, printed, root,
 };
 use limit::LIMIT;
 use std::path::{Path, PathBuf};
@@ -156,18 +156,29 @@ fn digest_of_rust_example(options: &[&str]) -> String {
 }
 
 #[test]
-fn heat_in_c_goes_on_after_a_kill_and_ends_as_in_rust() {
+fn heat_in_c_goes_on_after_kills_on_any_number_of_ranks_and_ends_as_in_rust() {
     let folder = folder();
     let program = heat2d(folder.path());
     let options = ["--grid", "93x71", "--steps", "120"];
-    let with = |more: &[&'static str]| [&options[..], more].concat();
-    let killed =
-        mpirun(3, folder.path(), &program, &with(&["--every", "10", "--die-at", "77:1"])).output().expect("started");
-    assert!(!killed.status.success(), "{killed:?}");
-    let again = printed(&mpirun(3, folder.path(), &program, &with(&["--every", "10"])).output().expect("started"));
-    // The kill may have cut off the agreement on the last checkpoint or two.
-    assert!(["version=70", "version=60", "version=50"].contains(&line(&again, "restored").as_str()), "{again}");
-    assert_eq!(line(&again, "digest"), digest_of_rust_example(&options));
+    let digest = digest_after_kills(|ranks, more| {
+        mpirun(ranks, folder.path(), &program, &[&options[..], &["--every", "10"], more].concat())
+    });
+    assert_eq!(digest, digest_of_rust_example(&options));
+}
+
+#[test]
+fn what_is_on_boxes_or_shared_is_restored_on_any_number_of_ranks() {
+    let folder = folder();
+    let options = ["-fsanitize=address", "-fno-omit-frame-pointer"];
+    let program = compile(folder.path(), "elastic", &[root().join("tests/programs/c/elastic.c")], &options);
+    let loads = [(4, "multiple"), (3, "funneled"), (1, "multiple"), (6, "multiple")]
+        .map(|(ranks, threads)| (ranks, "load", threads));
+    // Each run restores what the first one saved: it takes no checkpoint.
+    for (ranks, what, threads) in [(4, "save", "multiple")].into_iter().chain(loads) {
+        let mut command = mpirun(ranks, folder.path(), &program, &[what, threads]);
+        let output = command.env("ASAN_OPTIONS", "detect_leaks=0").output().expect("started");
+        assert_eq!(printed(&output).trim(), "ok", "{what} on {ranks} ranks");
+    }
 }
 
 /// What a run writes to standard error.

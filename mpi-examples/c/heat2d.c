@@ -4,8 +4,8 @@
 //   mpirun -n 4 ./heat2d --grid 1024x1024 --steps 1000 --every 100
 //
 // The plate is cut into strips of rows, one per rank. Started again after it was killed the program goes on from the newest
-// checkpoint that all ranks can load; its last line, `digest`, is the same for every number of ranks, with and without
-// interruptions, and the same as that of the Rust example. `--die-at STEP:RANK` lets a rank kill itself after that step.
+// checkpoint that all ranks can load, also on another number of ranks; its last line, `digest`, is the same for every number of
+// ranks, with and without interruptions, and the same as that of the Rust example. `--die-at STEP:RANK` lets a rank kill itself after that step.
 //
 // All calls of Bivouac are in open_session, restore, checkpoint and main.
 #include <bivouac.h>
@@ -168,10 +168,15 @@ int main(int argc, char **argv) {
     // What a restart needs: the state, how far it is, and which problem it belongs to.
     uint64_t done = 0;
     int64_t grid[2] = {plate.nx, plate.ny};
-    uint64_t shape[2] = {(uint64_t)plate.rows + 2, (uint64_t)plate.nx + 2};
-    must(bvk_protect_shaped(session, "temperature", plate.now, BVK_F64, 2, shape), "protecting the plate");
-    must(bvk_protect(session, "step", &done, 1, BVK_U64), "protecting the step");
-    must(bvk_protect(session, "grid", grid, 2, BVK_I64), "protecting the grid");
+    // The plate is cut into boxes, one per rank, with a ring of one ghost cell; the rest is the same on all ranks.
+    uint64_t shape[2] = {(uint64_t)plate.ny, (uint64_t)plate.nx}, ring[2] = {1, 1};
+    uint64_t origin[2] = {(uint64_t)plate.first, 0}, extent[2] = {(uint64_t)plate.rows, (uint64_t)plate.nx};
+    uint64_t cells = (extent[0] + 2) * (extent[1] + 2);
+    bvk_boxes_t boxes;
+    must(bvk_boxes(session, 2, shape, 1, origin, extent, ring, ring, 0, &boxes), "cutting the plate");
+    must(bvk_protect_on(session, "temperature", boxes, plate.now, cells, BVK_F64), "protecting the plate");
+    must(bvk_protect_shared(session, "step", &done, 1, BVK_U64), "protecting the step");
+    must(bvk_protect_shared(session, "grid", grid, 2, BVK_I64), "protecting the grid");
 
     bvk_restored restored = BVK_RESTORED_INIT;
     int status = bvk_restart(session, "heat", BVK_NEWEST, &restored);

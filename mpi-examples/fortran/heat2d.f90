@@ -4,7 +4,8 @@
 !
 ! The plate is cut into bands of rows, one for each rank; the first index of an array goes from west to east. Every cell is
 ! computed by the same expression in the same order as in the Rust example, so both print the same digest, for every number of
-! ranks and however often the run was killed, if the compiler does not contract a product and a sum (-ffp-contract=off).
+! ranks and however often the run was killed, if the compiler does not contract a product and a sum (-ffp-contract=off). It may be
+! started again on another number of ranks.
 program heat2d
   use, intrinsic :: iso_fortran_env, only: error_unit, output_unit, int8, int64, real64
   use, intrinsic :: iso_c_binding, only: c_int
@@ -22,6 +23,7 @@ program heat2d
 
   type(MPI_Comm) :: world
   type(bvk_session_t) :: session
+  type(bvk_boxes_t) :: boxes
   integer :: rank, ranks, provided, first, rows
   ! Bivouac reads these at each checkpoint and writes them at a restart.
   real(real64), allocatable, target :: now(:, :)
@@ -41,8 +43,10 @@ program heat2d
   call start_plate()
 
   call open_session()
-  call check(bvk_protect(session, 'temperature', now), 'bvk_protect')
-  call check(bvk_protect(session, 'step', step), 'bvk_protect')
+  ! This rank's part of the plate begins in row first + 1, and has the indices 1 to nx and 1 to rows of `now`.
+  call check(bvk_boxes(session, [nx, ny], [1, first + 1], [nx, rows], boxes, lbound(now), ubound(now)), 'bvk_boxes')
+  call check(bvk_protect_on(session, 'temperature', boxes, now), 'bvk_protect_on')
+  call check(bvk_protect_shared(session, 'step', step), 'bvk_protect_shared')
   call restart()
 
   stopped = .false.

@@ -3,7 +3,8 @@
     mpirun -n 4 python3 -m mpi4py heat.py --dir /scratch/me/heat --grid 512x512 --steps 2000 --every 100
 
 The plate is cut into bands of rows, one for each rank. Every cell is computed by the same operations in the same order as in the
-Rust example, so both print the same digest, for every number of ranks and however often the run was killed.
+Rust example, so both print the same digest, for every number of ranks and however often the run was killed. It may be started again
+on another number of ranks.
 """
 
 import argparse
@@ -26,8 +27,9 @@ def main():
     step = numpy.array(0)
     settings = options.dir and {"global.directory": f"{options.dir}/global", "local.directory": f"{options.dir}/local"}
     with bivouac.Session(world, settings=settings) as session:
-        session.protect("temperature", plate.now)
-        session.protect("step", step)
+        boxes = session.boxes(plate.shape, own=plate.own, halo=1)
+        session.protect_on("temperature", boxes, plate.now)
+        session.protect_shared("step", step)
         restored = session.restore(NAME)
         if restored and world.rank == 0:
             print(f"restored version={restored.version} generation={restored.generation} level={restored.level.name}", flush=True)
@@ -69,6 +71,8 @@ class Plate:
         first, last = ny * world.rank // world.size, ny * (world.rank + 1) // world.size
         if ny < world.size:
             raise SystemExit(f"{world.size} ranks cannot share {ny} rows")
+        # Rows before columns, as in memory.
+        self.shape, self.own = (ny, nx), ((first, 0), (last - first, nx))
         u = ((numpy.arange(nx) + 0.5) / nx)[numpy.newaxis, :]
         v = ((numpy.arange(first, last) + 0.5) / ny)[:, numpy.newaxis]
 

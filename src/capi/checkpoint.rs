@@ -3,11 +3,10 @@
 use super::arguments::{self, must_put, put};
 use super::handles::{self, Entry, Part, lock, part, to_pointer};
 use super::open::{Begun, Holding, Open, described, insert_part, with as with_session};
-use super::regions::{Region, Regions, only_gpu};
+use super::regions::{Region, Regions, Value, only_gpu};
 use super::restart::BVK_NEWEST;
 use super::session::{self, SessionHandle, level_number};
 use super::status::{BVK_OK, Failure, Outcome, call};
-use bivouac_core::base::units::page_ceil;
 use bivouac_core::config::Method;
 use bivouac_core::format;
 use bivouac_core::session::{Checkpoint, Error, Pending};
@@ -31,6 +30,28 @@ impl Begun {
             Holding::Some(checkpoint) => checkpoint.held(name),
             Holding::Nothing | Holding::Refused(_) => None,
         }
+    }
+
+    /// Adds a region that the capture reads, unless there is one of its name.
+    pub(super) fn add(&mut self, region: Region) -> Outcome {
+        self.check_new(&region.name)?;
+        self.regions.put(region);
+        Ok(BVK_OK)
+    }
+
+    /// The same for a value that is copied already.
+    pub(super) fn add_value(&mut self, value: Value) -> Outcome {
+        self.check_new(&value.name)?;
+        self.values.push(value);
+        Ok(BVK_OK)
+    }
+
+    fn check_new(&self, name: &str) -> Outcome<()> {
+        let is_value = self.values.iter().any(|value| value.name == name);
+        if is_value || self.regions.has(name) || self.held(name).is_some() {
+            return Err(Error::from(bivouac_core::region::RegionError::Twice { name: name.into() }).into());
+        }
+        Ok(())
     }
 
     /// Copies the regions on the host.
@@ -62,13 +83,15 @@ impl Begun {
             Holding::Nothing => return Ok(()),
         };
         let later = self.with_protected.then(|| open.protected.iter()).into_iter().flatten();
-        let on_gpu = self.regions.iter().filter(|region| region.gpu().is_some());
-        let room = on_gpu.chain(later).map(|region| page_ceil(region.bytes() as u64)).sum();
-        let on_host = self.regions.iter().filter(|region| region.gpu().is_none());
+        let is_held = |region: &Region| region.gpu().is_none() && region.is_own();
+        let unheld = self.regions.iter().filter(|region| !is_held(region));
+        let values = self.values.iter().map(Value::body);
+        let room = unheld.chain(later).map(Region::body).chain(values).sum();
+        let on_host = self.regions.iter().filter(|region| is_held(region));
         // SAFETY: as the caller says.
         let saved = on_host.map(|region| unsafe { region.saved(None) }).collect::<Outcome<Vec<_>>>()?;
         checkpoint.hold(saved, room)?;
-        self.regions.retain(|region| region.gpu().is_some());
+        self.regions.retain(|region| !is_held(region));
         Ok(())
     }
 }
@@ -135,7 +158,7 @@ pub(super) unsafe fn finish(
     spans = regions.iter().map(span).collect::<Outcome<Vec<_>>>()?;
     for (region, span) in regions.iter().zip(&spans) {
         // SAFETY: as the caller says.
-        checkpoint.add(unsafe { region.saved(span.as_ref()) }?)?;
+        unsafe { region.add_to(&mut checkpoint, span.as_ref()) }?;
     }
     for id in histories {
         let past = open.histories.get(id);
@@ -241,6 +264,7 @@ pub unsafe extern "C" fn bvk_checkpoint_begin(
                     version,
                     held: Holding::Nothing,
                     regions: Regions::default(),
+                    values: Vec::new(),
                     with_protected: false,
                     histories: Vec::new(),
                     wishes: Vec::new(),
@@ -255,7 +279,7 @@ pub unsafe extern "C" fn bvk_checkpoint_begin(
 }
 
 /// Works on a checkpoint that was begun.
-fn with(checkpoint: *mut CheckpointHandle, work: impl FnOnce(&mut Open, usize) -> Outcome) -> c_int {
+pub(super) fn with(checkpoint: *mut CheckpointHandle, work: impl FnOnce(&mut Open, usize) -> Outcome) -> c_int {
     call(|| {
         let (id, open) = part(checkpoint, Part::Checkpoint)?;
         let mut open = lock(&open)?;
@@ -303,11 +327,12 @@ pub unsafe extern "C" fn bvk_save_shaped(
         // SAFETY: as the caller says.
         let region = unsafe { described(name, data, kind, dimensions, shape) }?;
         let begun = &mut open.begun[at].1;
-        if begun.regions.has(&region.name) || begun.held(&region.name).is_some_and(|held| !region.is_like(held)) {
-            return Err(Error::from(bivouac_core::region::RegionError::Twice { name: region.name }).into());
+        if begun.held(&region.name).is_some_and(|held| region.is_like(held)) && !begun.regions.has(&region.name) {
+            // It is copied again.
+            begun.regions.put(region);
+            return Ok(BVK_OK);
         }
-        begun.regions.put(region);
-        Ok(BVK_OK)
+        begun.add(region)
     })
 }
 
@@ -325,7 +350,8 @@ pub extern "C" fn bvk_save_protected(checkpoint: *mut CheckpointHandle) -> c_int
 
 /// Copies what `bvk_save` has added on the host to where the checkpoint will be: when this returns the application may overwrite it, and
 /// `bvk_capture` may come later. The process needs no memory of its own for the copy. A region that was copied may be added and
-/// copied again, with the same type and shape (`BVK_ERR_REGION` of `bvk_save` otherwise). What is on a GPU, what is protected and histories are read by `bvk_capture`.
+/// copied again, with the same type and shape (`BVK_ERR_REGION` of `bvk_save` otherwise). What is on a GPU or on boxes, what is protected and histories are read
+/// by `bvk_capture`.
 ///
 /// Collective: all ranks or none, between the same other collective calls, with the same regions on the host and on a GPU; returns without
 /// waiting for the others. Blocks as `bvk_checkpoint`. A restart before the capture makes it fail.
@@ -424,6 +450,7 @@ pub unsafe extern "C" fn bvk_capture(
             Holding::Some(checkpoint) => *checkpoint,
             Holding::Refused(failure) => return Err(failure),
         };
+        begun.values.iter().try_for_each(|value| value.add_to(&mut checkpoint))?;
         begun.wishes.iter().for_each(|(region, method)| checkpoint.reduce(region, *method));
         // SAFETY: as the caller says.
         let taken = unsafe { finish(open, checkpoint, &regions, &begun.histories) }?;

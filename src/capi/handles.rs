@@ -36,7 +36,7 @@ impl DerefMut for Locked<'_> {
 #[derive(Clone)]
 pub(super) enum Entry {
     Session(Shared),
-    /// A checkpoint, a restart, a history or a set of writes, kept in its session.
+    /// A checkpoint, a restart, a history, a set of writes or of boxes, kept in its session.
     Part(Part, Shared),
     Pending(Arc<Pending>),
 }
@@ -48,6 +48,7 @@ pub(super) enum Part {
     Restart,
     History,
     WriteSet,
+    Boxes,
 }
 
 /// The process that sessions belong to. A forked child is refused by this, before it waits for a lock that a thread of its parent held
@@ -171,6 +172,7 @@ pub(super) fn part<T>(handle: *mut T, part: Part) -> Outcome<(Id, Shared)> {
                 Part::Restart => "restart",
                 Part::History => "history",
                 Part::WriteSet => "set of writes",
+                Part::Boxes => "set of boxes",
             };
             Err(wrong(what, handle.is_null()))
         }

@@ -13,6 +13,8 @@
 //! | [`session`] | opening, configuration, decisions, statistics |
 //! | [`regions`] | what was protected or is to be saved: pointers with their type and shape |
 //! | [`checkpoint`], [`restart`], [`history`] | the calls of those names |
+//! | [`boxes`] | arrays that are cut into boxes over the ranks, for restarts on any number of them |
+//! | [`values`] | what all ranks share, and what is one rank's own, in such restarts |
 //! | [`offload`] | checkpoints that are marked, and what the application declares for them |
 //! | [`live`] | host memory that is copied behind a capture |
 //! | [`gpu`] | device memory by its address: the caches of its device |
@@ -26,6 +28,7 @@
 #![cfg(feature = "mpi")]
 
 pub mod arguments;
+pub mod boxes;
 pub mod checkpoint;
 pub mod gpu;
 pub mod handles;
@@ -37,4 +40,5 @@ pub mod regions;
 pub mod restart;
 pub mod session;
 pub mod status;
+pub mod values;
 pub mod veloc;

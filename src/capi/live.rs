@@ -22,6 +22,11 @@ impl Open {
                 "region {name:?} lies on GPU {gpu}, and only host memory can be live: bvk_offload is for the memory of a GPU"
             )));
         }
+        if is_live && !region.is_own() {
+            return Err(Failure::argument(format!(
+                "region {name:?} was protected on boxes or as a value: only one of bvk_protect can be live"
+            )));
+        }
         let was_live = std::mem::replace(&mut region.is_live, is_live);
         self.has_live = true;
         if was_live && !is_live {
@@ -47,7 +52,7 @@ impl Open {
 ///
 /// Local. Never waits with 1; with 0 it blocks for what is being copied.
 ///
-/// Errors: `BVK_ERR_ARGUMENT` if no such region is protected, or if it lies on a GPU; `BVK_ERR_HANDLE`.
+/// Errors: `BVK_ERR_ARGUMENT` if no such region is protected, if it lies on a GPU, or if it was protected on boxes or as a value; `BVK_ERR_HANDLE`.
 ///
 /// # Safety
 /// The following holds from each checkpoint that the region is in, until `bvk_settle`, `bvk_unprotect` of it, the next checkpoint with a live region,

@@ -376,7 +376,8 @@ pub extern "C" fn bvk_allow_marks(session: *mut SessionHandle) -> c_int {
 mod tests {
     //! The functions of C on the twin, whose memory counts as a GPU's here: a rank that marks what it saves, over a link that takes its time.
 
-    use super::super::arguments::{BVK_U8, BVK_U64};
+    use super::super::arguments::{BVK_U8, BVK_U32, BVK_U64};
+    use super::super::boxes::{bvk_boxes, bvk_boxes_close, bvk_protect_on};
     use super::super::checkpoint::{PendingHandle, bvk_checkpoint, bvk_release, bvk_wait};
     use super::super::handles::Entry;
     use super::super::history::{BVK_KEEP_ALL, HistoryHandle};
@@ -766,6 +767,37 @@ mod tests {
         assert!(program.holds(2));
         // SAFETY: as above.
         is(unsafe { bvk_restart(session, c"another".as_ptr(), BVK_NEWEST, null_mut()) }, BVK_NOTHING);
+        program.close();
+    }
+
+    #[test]
+    fn boxes_are_of_host_memory_and_are_saved_beside_what_is_marked() {
+        let root = folder();
+        let mut program = Program::offloading(root.path());
+        let (session, mut boxes) = (program.session, null_mut());
+        // A row of 100 with a ghost cell before it and two behind it.
+        let mut row: Vec<u32> = (0..103).collect();
+        let (shape, origin, before, after) = ([100], [0], [1], [2]);
+        // SAFETY: there are as many numbers as dimensions; the row lives as long as the program.
+        unsafe {
+            let (shape, origin) = (shape.as_ptr(), origin.as_ptr());
+            let made =
+                bvk_boxes(session, 1, shape, 1, origin, shape, before.as_ptr(), after.as_ptr(), 0, &raw mut boxes);
+            is(made, BVK_OK);
+            let on_gpu = bvk_protect_on(session, c"row".as_ptr(), boxes, at(&program.field), 103, BVK_U32);
+            is(on_gpu, BVK_ERR_ARGUMENT);
+            assert!(error().contains("boxes are taken from host memory only"), "{}", error());
+            is(bvk_protect_on(session, c"row".as_ptr(), boxes, row.as_mut_ptr().cast(), 103, BVK_U32), BVK_OK);
+            is(bvk_boxes_close(&raw mut boxes), BVK_OK);
+        }
+        program.compute(1);
+        let pending = program.checkpoint(1);
+        row.fill(7);
+        program.compute(101);
+        is(Program::waited(pending), BVK_OK);
+        is(program.restart(), BVK_OK);
+        assert!(program.holds(1) && row[1..101].iter().copied().eq(1..101), "{row:?}");
+        assert_eq!([row[0], row[101], row[102]], [7, 7, 7], "ghost cells");
         program.close();
     }
 }

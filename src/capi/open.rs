@@ -3,9 +3,10 @@
 use super::arguments::{number, text};
 use super::gpu::Gpu;
 use super::handles::{self, Entry, Id, Part, Shared, lock};
-use super::regions::{Region, Regions};
+use super::regions::{Region, Regions, Value};
 use super::status::{Failure, Outcome, call};
 use bivouac_core::config::Method;
+use bivouac_core::decomposition::Decomposition;
 use bivouac_core::session::{Attempt, Checkpoint, Session};
 use bivouac_core::transfer::Report;
 use bivouac_core::transfer::history::History;
@@ -24,6 +25,8 @@ pub(super) struct Open {
     /// What `bvk_write_set` has named.
     pub sets: BTreeMap<Id, Writes>,
     pub histories: BTreeMap<Id, Past>,
+    /// What `bvk_boxes` has been told, and the ranks have agreed on.
+    pub boxes: BTreeMap<Id, Decomposition>,
     pub gpus: BTreeMap<Option<usize>, Gpu>,
     pub protected: Regions,
     /// Regions on the host are, or were, live.
@@ -47,6 +50,7 @@ impl Open {
             offload: None,
             sets: BTreeMap::new(),
             histories: BTreeMap::new(),
+            boxes: BTreeMap::new(),
             gpus: BTreeMap::new(),
             protected: Regions::default(),
             has_live: false,
@@ -71,7 +75,10 @@ impl Open {
     pub(super) fn protect(&mut self, regions: impl IntoIterator<Item = Region>) {
         for region in regions {
             // The application may free the memory of one that is protected elsewhere from now on.
-            self.let_go(self.protected.get(&region.name).filter(|known| known.range() != region.range()));
+            self.let_go(self.protected.get(&region.name).filter(|known| {
+                // One that is no longer of the kind that can be live is not waited for later.
+                known.range() != region.range() || !region.is_own()
+            }));
             self.protected.put(region);
         }
         self.make_ready(self.protected.room());
@@ -119,6 +126,8 @@ pub(super) struct Begun {
     pub held: Holding,
     /// What is read by the capture.
     pub regions: Regions,
+    /// Copied already.
+    pub values: Vec<Value>,
     /// What is protected at the capture goes with it.
     pub with_protected: bool,
     pub histories: Vec<Id>,

@@ -2,13 +2,15 @@
 
 use super::arguments::element;
 use super::gpu::{self, Gpu};
-use super::status::{Failure, Outcome};
+use super::status::{BVK_ERR_LOAD, Failure, Outcome};
+use bivouac_core::Elements;
 use bivouac_core::base::units::page_ceil;
+use bivouac_core::decomposition::{Decomposition, OnResize};
 use bivouac_core::device::DeviceSpan;
 use bivouac_core::format::ElementType;
 use bivouac_core::live::LiveMemory;
-use bivouac_core::region::{self, RegionData, SavedRegion};
-use bivouac_core::session::Error;
+use bivouac_core::region::{self, RegionData, RegionError, SHARED_MAX, SavedRegion};
+use bivouac_core::session::{Checkpoint, Error};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
@@ -26,7 +28,55 @@ pub(super) struct Region {
     gpu: Option<usize>,
     /// Host memory that captures leave to be copied behind them.
     pub is_live: bool,
+    /// How it lies over the ranks.
+    pub lies: Lies,
 }
+
+/// How a region lies over the ranks, which says how it is saved and loaded.
+#[derive(Clone, Debug)]
+pub(super) enum Lies {
+    /// It is this rank's, and binds its checkpoint to the number of ranks.
+    Own,
+    /// It is this rank's part of an array: the memory of each of its boxes. The region has no other memory.
+    On(Decomposition, Vec<Piece>),
+    /// It is a value that is the same on all ranks.
+    Shared,
+    /// It is a value of this rank, of which that becomes on another number of ranks.
+    PerRank(OnResize),
+}
+
+/// The memory of a box.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    address: usize,
+    pub bytes: usize,
+}
+
+impl Piece {
+    /// # Safety
+    /// As [`Region::host`].
+    unsafe fn host<'a>(&self) -> &'a [u8] {
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: the application has promised that these bytes are its own and readable; `Region::new` has seen that they do not wrap around.
+        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.address), self.bytes) }
+    }
+
+    /// # Safety
+    /// As [`Region::host_mut`].
+    unsafe fn host_mut<'a>(&self) -> &'a mut [u8] {
+        if self.bytes == 0 {
+            return &mut [];
+        }
+        // SAFETY: as in `host`; the application has promised that the bytes are writable and that nobody uses them in a call
+        // that loads them.
+        unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(self.address), self.bytes) }
+    }
+}
+
+/// What the type of a value and its length take beside its elements, at most.
+const VALUE_HEAD: usize = 16;
 
 // The pointer is kept as a number: what is behind it is the application's, and only the calls that are handed a region by the
 // application look there.
@@ -62,9 +112,63 @@ impl Region {
             shape: shape.into(),
             gpu,
             is_live: false,
+            lies: Lies::Own,
         };
         region::check_name(name).map_err(|error| Failure::from(Error::from(error)))?;
         Ok(region)
+    }
+
+    /// Describes the memory of this rank's boxes, `(where, how many elements)` of each; nothing is read from there. Whether it fits them is not looked at.
+    ///
+    /// # Errors
+    /// As [`Region::new`]; memory of a GPU, or of two boxes that overlap.
+    pub(super) fn on(name: &str, on: Decomposition, memory: &[(*const c_void, u64)], kind: c_int) -> Outcome<Region> {
+        let mut region = Region::new(name, std::ptr::null(), kind, &[0])?;
+        let mut pieces = Vec::with_capacity(memory.len());
+        for (data, elements) in memory {
+            let whole = Region::new(name, *data, kind, &[*elements])?;
+            whole.check_host("boxes are")?;
+            pieces.push(Piece { address: whole.address, bytes: whole.bytes });
+        }
+        let mut places: Vec<Range<usize>> =
+            pieces.iter().map(|piece| piece.address..piece.address + piece.bytes).collect();
+        places.retain(|place| !place.is_empty());
+        places.sort_by_key(|place| place.start);
+        if places.windows(2).any(|two| two[0].end > two[1].start) {
+            return Err(Failure::argument(format!("region {name:?}: the memory of two boxes overlaps")));
+        }
+        region.lies = Lies::On(on, pieces);
+        Ok(region)
+    }
+
+    /// The same memory as a value.
+    ///
+    /// # Errors
+    /// It is memory of a GPU, or too much.
+    pub(super) fn of_values(self, lies: Lies) -> Outcome<Region> {
+        self.check_host("values are")?;
+        let bytes = self.bytes + VALUE_HEAD;
+        if bytes > SHARED_MAX {
+            return Err(Error::from(RegionError::Long { name: self.name, bytes }).into());
+        }
+        Ok(Region { lies, ..self })
+    }
+
+    fn check_host(&self, what: &str) -> Outcome<()> {
+        match self.gpu {
+            None => Ok(()),
+            Some(gpu) => {
+                let name = &self.name;
+                Err(Failure::argument(format!(
+                    "region {name:?} lies on GPU {gpu}, and {what} taken from host memory only"
+                )))
+            }
+        }
+    }
+
+    /// Is it this rank's, without more to say of it?
+    pub(super) fn is_own(&self) -> bool {
+        matches!(self.lies, Lies::Own)
     }
 
     /// The same under another name with its first `bytes` elements only; a region of bytes that has at least so many.
@@ -77,9 +181,18 @@ impl Region {
         self.bytes
     }
 
-    /// Bytes of node memory that it takes in a checkpoint: bodies stand on pages, and the table has an entry for each.
+    /// Bytes that its body takes in a checkpoint: those stand on pages.
+    pub(super) fn body(&self) -> u64 {
+        page_ceil(match &self.lies {
+            Lies::Own => self.bytes as u64,
+            Lies::On(on, _) => on.elements().saturating_mul(self.element.bytes()),
+            Lies::Shared | Lies::PerRank(_) => (self.bytes + VALUE_HEAD) as u64,
+        })
+    }
+
+    /// Bytes of node memory that it takes in a checkpoint: the table has an entry for each.
     pub(super) fn room(&self) -> u64 {
-        page_ceil(self.bytes as u64) + 1024
+        self.body() + 1024
     }
 
     pub(super) fn element(&self) -> ElementType {
@@ -111,11 +224,12 @@ impl Region {
     /// # Safety
     /// The application's promise of [`super::session::bvk_protect`] holds for as long as the result is used.
     pub(super) unsafe fn host<'a>(&self) -> &'a [u8] {
-        if self.bytes == 0 {
-            return &[];
-        }
-        // SAFETY: the application has promised that these bytes are its own and readable; `new` has seen that they do not wrap around.
-        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.address), self.bytes) }
+        // SAFETY: as the caller says.
+        unsafe { self.piece().host() }
+    }
+
+    fn piece(&self) -> Piece {
+        Piece { address: self.address, bytes: self.bytes }
     }
 
     /// The same to be written.
@@ -123,12 +237,48 @@ impl Region {
     /// # Safety
     /// As [`Region::host`]; and nobody else uses the bytes meanwhile.
     pub(super) unsafe fn host_mut<'a>(&self) -> &'a mut [u8] {
-        if self.bytes == 0 {
-            return &mut [];
+        // SAFETY: as the caller says.
+        unsafe { self.piece().host_mut() }
+    }
+
+    /// The memory of each box, to be written; none for a region that lies on no boxes.
+    ///
+    /// # Safety
+    /// As [`Region::host_mut`], for each of them.
+    pub(super) unsafe fn boxes_mut<'a>(&self) -> Vec<&'a mut [u8]> {
+        match &self.lies {
+            // SAFETY: as the caller says; they do not overlap.
+            Lies::On(_, memory) => memory.iter().map(|piece| unsafe { piece.host_mut() }).collect(),
+            _ => Vec::new(),
         }
-        // SAFETY: as in `host`; the application has promised that the bytes are writable and that nobody uses them in a call
-        // that loads them.
-        unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(self.address), self.bytes) }
+    }
+
+    /// The value that a region of values is now.
+    ///
+    /// # Safety
+    /// As [`Region::host`].
+    pub(super) unsafe fn value(&self) -> Value {
+        // SAFETY: as the caller says.
+        let elements = Elements::typed(self.element, unsafe { self.host() });
+        Value { name: self.name.clone(), elements, lies: self.lies.clone() }
+    }
+
+    /// Copies a value that was loaded to where the region is.
+    ///
+    /// # Safety
+    /// As [`Region::host_mut`].
+    pub(super) unsafe fn land(&self, loaded: &Elements) -> Outcome<()> {
+        let (name, kind) = (&self.name, self.element);
+        if loaded.element() != kind || loaded.bytes().len() != self.bytes {
+            let (found, count, wanted) = (loaded.element(), loaded.count(), self.bytes as u64 / kind.bytes().max(1));
+            let text = format!(
+                "value {name:?} has {count} elements of type {found}, and {wanted} of type {kind} were asked for"
+            );
+            return Err(Failure::new(BVK_ERR_LOAD, text));
+        }
+        // SAFETY: as the caller says.
+        unsafe { self.host_mut() }.copy_from_slice(loaded.bytes());
+        Ok(())
     }
 
     /// The region in device memory.
@@ -138,6 +288,29 @@ impl Region {
     pub(super) unsafe fn span(&self, gpu: &Gpu) -> Outcome<DeviceSpan> {
         // SAFETY: as the caller says.
         Ok(unsafe { gpu.span(self.address as u64, self.bytes as u64) }?)
+    }
+
+    /// Adds the region to a checkpoint; `span` is that of [`Region::span`], for regions in device memory.
+    ///
+    /// # Safety
+    /// As [`Region::saved`].
+    pub(super) unsafe fn add_to<'a>(
+        &self,
+        checkpoint: &mut Checkpoint<'a>,
+        span: Option<&'a DeviceSpan>,
+    ) -> Outcome<()> {
+        match &self.lies {
+            // SAFETY: as the caller says.
+            Lies::Own => checkpoint.add(unsafe { self.saved(span) }?)?,
+            Lies::On(on, memory) => {
+                // SAFETY: as the caller says.
+                let memory: Vec<&[u8]> = memory.iter().map(|piece| unsafe { piece.host() }).collect();
+                checkpoint.save_typed_on(&self.name, on, self.element, &memory)?;
+            }
+            // SAFETY: as the caller says.
+            Lies::Shared | Lies::PerRank(_) => unsafe { self.value() }.add_to(checkpoint)?,
+        }
+        Ok(())
     }
 
     /// The region as it is handed to a checkpoint; `span` is that of [`Region::span`], for regions in device memory.
@@ -159,6 +332,29 @@ impl Region {
     }
 }
 
+/// A value that waits for its checkpoint, copied already.
+pub(super) struct Value {
+    pub name: String,
+    elements: Elements,
+    lies: Lies,
+}
+
+impl Value {
+    /// Bytes that its body takes in a checkpoint: those stand on pages.
+    pub(super) fn body(&self) -> u64 {
+        page_ceil((self.elements.bytes().len() + VALUE_HEAD) as u64)
+    }
+
+    /// Adds it to a checkpoint.
+    pub(super) fn add_to(&self, checkpoint: &mut Checkpoint<'_>) -> Outcome<()> {
+        match self.lies {
+            Lies::PerRank(on_resize) => checkpoint.per_rank(&self.name, &self.elements, on_resize)?,
+            _ => checkpoint.shared(&self.name, &self.elements)?,
+        }
+        Ok(())
+    }
+}
+
 /// Regions in the order in which they came, each name once. A call costs the same however many there are: codes protect thousands.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
@@ -174,7 +370,8 @@ pub(super) struct Regions {
 impl Regions {
     /// Adds a region, in the place of the one of its name if there is one; it is live if that one is.
     pub(super) fn put(&mut self, mut region: Region) {
-        region.is_live = region.gpu.is_none() && self.get(&region.name).is_some_and(|replaced| replaced.is_live);
+        region.is_live =
+            region.gpu.is_none() && region.is_own() && self.get(&region.name).is_some_and(|replaced| replaced.is_live);
         let place = self.places.get(&region.name).copied().unwrap_or(self.next);
         if place == self.next {
             self.next += 1;
@@ -248,6 +445,8 @@ pub(super) fn only_gpu<'a>(regions: impl IntoIterator<Item = &'a Region>) -> Out
 mod tests {
     use super::super::arguments::BVK_U8;
     use super::*;
+    use bivouac_core::device::Device;
+    use bivouac_core::device::host::{HostDevice, HostModel};
 
     fn region(name: &str, bytes: &[u8]) -> Region {
         Region::new(name, bytes.as_ptr().cast(), BVK_U8, &[bytes.len() as u64]).unwrap()
@@ -308,5 +507,20 @@ mod tests {
         assert!(!is_live(&a));
         a.is_live = true;
         assert!(is_live(&a));
+    }
+
+    #[test]
+    fn values_are_small_and_on_the_host() {
+        let device = HostDevice::new(HostModel::default());
+        let span = device.allocate(8).expect("memory");
+        let there = std::ptr::without_provenance(span.address() as usize);
+        let on_gpu = Region::new("a", there, BVK_U8, &[8]).expect("a region").of_values(Lies::Shared);
+        assert!(on_gpu.expect_err("it is on a GPU").text.contains("values are taken from host memory only"));
+        let bytes = vec![7; SHARED_MAX - VALUE_HEAD + 1];
+        let most = region("a", &bytes[1..]).of_values(Lies::Shared).expect("as much as there may be");
+        // SAFETY: the bytes live as long as this function.
+        let elements = Elements::typed(most.element(), unsafe { most.host() });
+        assert!(region::shared("a", &elements).is_ok());
+        assert!(region("a", &bytes).of_values(Lies::Shared).is_err());
     }
 }

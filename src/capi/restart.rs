@@ -3,9 +3,10 @@
 use super::arguments::{self, fill, must_put, put, text};
 use super::handles::{self, Part, lock, part, to_pointer};
 use super::open::{Open, Running, described, insert_part, kind_of, with as with_session};
-use super::regions::{Region, only_gpu};
+use super::regions::{Lies, Region, only_gpu};
 use super::session::SessionHandle;
 use super::status::{BVK_AGAIN, BVK_ERR_LOAD, BVK_ERR_STATE, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
+use bivouac_core::Elements;
 use bivouac_core::base::text::list;
 use bivouac_core::format::RegionKind;
 use bivouac_core::recovery::{LoadError, Restorer, Want};
@@ -41,6 +42,8 @@ pub struct CRestored {
     pub seconds: f64,
     /// The level of the farthest tier that this rank read from (`BVK_LEVEL_...`).
     pub level: i64,
+    /// How many ranks took it.
+    pub ranks: u64,
 }
 
 fn want(version: u64) -> Want {
@@ -52,7 +55,7 @@ fn check_wanted(version: u64) -> Outcome<()> {
     if version == BVK_NEWEST { Ok(()) } else { arguments::check_version(version) }
 }
 
-fn described_restored(restored: &Restored) -> CRestored {
+fn described_restored(restored: &Restored, ranks: u32) -> CRestored {
     let tiers = ["memory", "local", "peers", "global"];
     let level = tiers.iter().position(|tier| *tier == restored.tier).map_or(0, |at| at as i64 + 1);
     CRestored {
@@ -62,6 +65,7 @@ fn described_restored(restored: &Restored) -> CRestored {
         bytes: restored.bytes,
         seconds: restored.seconds,
         level,
+        ranks: ranks.into(),
     }
 }
 
@@ -76,6 +80,26 @@ pub(super) unsafe fn load_region(
     gpus: &mut BTreeMap<Option<usize>, super::gpu::Gpu>,
     stream: usize,
 ) -> Outcome<Result<(), LoadError>> {
+    match &region.lies {
+        Lies::Own => {}
+        Lies::On(on, _) => {
+            // SAFETY: as the caller says.
+            let memory = unsafe { region.boxes_mut() };
+            return Ok(restorer.load_typed_on(&region.name, on, region.element(), memory));
+        }
+        Lies::Shared => {
+            let loaded = restorer.shared::<Elements>(&region.name);
+            // SAFETY: as the caller says.
+            return loaded.map_or_else(|error| Ok(Err(error)), |found| unsafe { region.land(&found) }.map(Ok));
+        }
+        // Nothing there is this rank's own.
+        Lies::PerRank(_) if restorer.saved_ranks() != session.engine().identity().size => return Ok(Ok(())),
+        Lies::PerRank(_) => {
+            let loaded = restorer.value::<Elements>(&region.name);
+            // SAFETY: as the caller says.
+            return loaded.map_or_else(|error| Ok(Err(error)), |found| unsafe { region.land(&found) }.map(Ok));
+        }
+    }
     if region.gpu().is_none() {
         // SAFETY: as the caller says.
         return Ok(restorer.load_bytes(&region.name, region.element(), unsafe { region.host_mut() }));
@@ -86,9 +110,21 @@ pub(super) unsafe fn load_region(
     Ok(restorer.load_span(&region.name, region.element(), &span, &*stream))
 }
 
+/// Loads a region that a call describes. A mistake of this rank is heard by the others at the end of the attempt.
+///
+/// # Safety
+/// As [`load_region`].
+pub(super) unsafe fn load_described(open: &mut Open, running: &mut Running, region: Outcome<Region>) -> Outcome {
+    let Open { session, gpus, stream, .. } = open;
+    // SAFETY: as the caller says.
+    let load = |region: Region| unsafe { load_region(running.attempt.restorer(), &region, session, gpus, *stream) };
+    let loaded = region.and_then(load);
+    running.note(loaded)
+}
+
 impl Running {
     /// Keeps what went wrong last, for the end of the attempt.
-    fn note(&mut self, outcome: Outcome<Result<(), LoadError>>) -> Outcome {
+    pub(super) fn note(&mut self, outcome: Outcome<Result<(), LoadError>>) -> Outcome {
         let (failure, would_help) = match outcome {
             Ok(Ok(())) => return Ok(BVK_OK),
             Ok(Err(error)) => {
@@ -104,7 +140,8 @@ impl Running {
 }
 
 /// Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that were
-/// saved. A version that is damaged on some rank is given up on all, for the next older one; a single version that was asked for has none.
+/// saved. What is protected on boxes or as a value is loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); a version with anything else
+/// only on as many as took it. A version that is damaged on some rank is given up on all, for the next older one; a single version that was asked for has none.
 /// `restored`: NULL, or what is to be filled. `BVK_NOTHING`: there is nothing to restore. Regions of the checkpoint that are not protected are
 /// left out, and named in a warning; with nothing protected that is an error.
 ///
@@ -139,10 +176,11 @@ pub unsafe extern "C" fn bvk_restart(
                 // SAFETY: as the caller says.
                 _ = unsafe { load_protected(open, &mut running) };
             }
+            let ranks = running.attempt.restorer().saved_ranks();
             match running.attempt.end(&open.session, running.failed)? {
                 AttemptEnd::Counts(done) => {
                     // SAFETY: as the caller says; there is no padding.
-                    unsafe { fill(restored, described_restored(&done), "bvk_restored") }?;
+                    unsafe { fill(restored, described_restored(&done, ranks), "bvk_restored") }?;
                     return Ok(BVK_OK);
                 }
                 AttemptEnd::Again(other) => next = Some(*other),
@@ -266,7 +304,7 @@ pub unsafe extern "C" fn bvk_restart_begin(
 }
 
 /// Works on an open restart.
-fn with(restart: *mut RestartHandle, work: impl FnOnce(&mut Open, &mut Running) -> Outcome) -> c_int {
+pub(super) fn with(restart: *mut RestartHandle, work: impl FnOnce(&mut Open, &mut Running) -> Outcome) -> c_int {
     call(|| {
         let (id, open) = part(restart, Part::Restart)?;
         let mut open = lock(&open)?;
@@ -325,7 +363,9 @@ pub unsafe extern "C" fn bvk_region_size(
         if region.kind != RegionKind::Array {
             return Err(Failure::new(
                 BVK_ERR_LOAD,
-                format!("region {name:?} is a value of a Rust program, not an array"),
+                format!(
+                    "region {name:?} is a value, not an array: load it with bvk_load_shared or bvk_load_per_rank, or in Rust"
+                ),
             ));
         }
         let (elements, number) = kind_of(&region);
@@ -441,7 +481,7 @@ pub unsafe extern "C" fn bvk_restart_end(
         let (id, open) = part(*place, Part::Restart)?;
         let mut open = lock(&open)?;
         let running = open.attempt.take_if(|running| running.id == id);
-        let running = running.ok_or_else(|| Failure::state("this restart has ended"))?;
+        let mut running = running.ok_or_else(|| Failure::state("this restart has ended"))?;
         let refused = || ("the application could not use it".to_owned(), true);
         let mut failure = (ok <= 0).then(|| running.failed.unwrap_or_else(refused));
         if let Some((_, retry)) = failure.as_mut() {
@@ -452,6 +492,7 @@ pub unsafe extern "C" fn bvk_restart_end(
             // A mistake of this rank ends the restart of all: none may go on from a version that another does not hear of.
             failure = Some((mistake.text, false));
         }
+        let ranks = running.attempt.restorer().saved_ranks();
         match running.attempt.end(&open.session, failure) {
             Ok(AttemptEnd::Again(next)) => {
                 open.attempt = Some(Running { id, attempt: *next, failed: None });
@@ -461,7 +502,7 @@ pub unsafe extern "C" fn bvk_restart_end(
                 handles::remove(id);
                 *place = std::ptr::null_mut();
                 // SAFETY: as the caller says; there is no padding.
-                unsafe { fill(restored, described_restored(&done), "bvk_restored") }?;
+                unsafe { fill(restored, described_restored(&done, ranks), "bvk_restored") }?;
                 Ok(BVK_OK)
             }
             Err(error) => {

@@ -34,7 +34,7 @@ pub const BVK_ERR_LOAD: c_int = -8;
 pub const BVK_ERR_RESTART: c_int = -9;
 /// The checkpoint did not reach the level that was waited for, and will not.
 pub const BVK_ERR_NOT_COMMITTED: c_int = -10;
-/// Ranks made different calls, or some did not call.
+/// Ranks made different calls, or some did not call; or their boxes are not the whole array, each element once.
 pub const BVK_ERR_DISAGREED: c_int = -11;
 /// The session has failed and commits nothing more; the application may compute on.
 pub const BVK_ERR_FAILED: c_int = -12;
@@ -84,7 +84,7 @@ impl From<Error> for Failure {
             Error::Load(_) | Error::Application(_) => BVK_ERR_LOAD,
             Error::Restart(_) => BVK_ERR_RESTART,
             Error::NotCommitted { .. } => BVK_ERR_NOT_COMMITTED,
-            Error::Disagreed { .. } => BVK_ERR_DISAGREED,
+            Error::Disagreed { .. } | Error::Decomposition { .. } => BVK_ERR_DISAGREED,
             Error::Failed { .. } => BVK_ERR_FAILED,
             Error::Undrained { .. } => BVK_ERR_UNDRAINED,
             // A kind that has come since; its text says which.

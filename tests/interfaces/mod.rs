@@ -163,6 +163,34 @@ pub fn printed(output: &Output) -> String {
     out.into_owned()
 }
 
+/// The digest of an example that is killed again and again and goes on, on as many ranks, on fewer, and on more; `command` starts it on so many ranks with
+/// further arguments. It takes a checkpoint every 10 of 120 steps.
+pub fn digest_after_kills(command: impl Fn(usize, &[&str]) -> Command) -> String {
+    let mut killed_at = None;
+    for (ranks, die_at) in [(4, Some((37, 2))), (4, Some((54, 1))), (3, Some((75, 2))), (1, Some((96, 0))), (6, None)] {
+        let die = die_at.map(|(step, rank)| format!("{step}:{rank}"));
+        let arguments: Vec<&str> = die.as_ref().map_or_else(Vec::new, |die| vec!["--die-at", die]);
+        let output = command(ranks, &arguments).output().expect("started");
+        let out = String::from_utf8_lossy(&output.stdout);
+        let said = || format!("{ranks} ranks: {out}\n{}", String::from_utf8_lossy(&output.stderr));
+        let restored = out.lines().find_map(|line| line.strip_prefix("restored version="));
+        let version = restored.map(|rest| rest.split(' ').next().and_then(|number| number.parse::<u64>().ok()));
+        // A kill may cut off the agreement on the last checkpoint or two.
+        let expected = |version: u64, step: u64| version.is_multiple_of(10) && step - 30 < version && version < step;
+        match (killed_at, version) {
+            (None, None) => {}
+            (Some(step), Some(Some(version))) if expected(version, step) => {}
+            _ => panic!("after {killed_at:?}: {}", said()),
+        }
+        assert_eq!(output.status.success(), die_at.is_none(), "{}", said());
+        if die_at.is_none() {
+            return line(&out, "digest");
+        }
+        killed_at = die_at.map(|(step, _)| step);
+    }
+    unreachable!("the last run is not killed")
+}
+
 /// The rest of the only line that starts with `word`.
 pub fn line(text: &str, word: &str) -> String {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned());

@@ -10,6 +10,8 @@
 !   elements are not contiguous is refused, never copied. Extents are recorded slowest first, so a(3, 5) is kept as 5 by 3.
 !   Complex numbers are records of 8 or 16 bytes. Everything else goes by its address: type(c_ptr), a number of elements and
 !   their type.
+! - bvk_boxes, and origins and extents that it takes, have Fortran's order of dimensions and count elements from 1. bvk_protect_on,
+!   bvk_save_on and bvk_load_on take an array for a rank with one box, or the addresses of the memory of any number of boxes.
 ! - bvk_before_write and bvk_before take the stream as an optional last argument (in C they are two functions each).
 ! - Versions are integer(int64). Names and texts may end with blanks, which do not count.
 ! - A communicator is type(MPI_Comm) of mpi_f08, or an integer of mpi and mpif.h.
@@ -40,6 +42,8 @@ module bivouac
   integer, parameter, public :: BVK_KEEP_UNTIL_READ = 0, BVK_KEEP_ALL = 1
   ! As the device of a history: there is no GPU.
   integer, parameter, public :: BVK_NO_GPU = -1
+  ! What becomes of a value of one rank on another number of ranks.
+  integer, parameter, public :: BVK_RESIZE_REFUSE = 0, BVK_RESIZE_DROP = 1, BVK_RESIZE_ASK = 2
   ! As a version: the newest that all ranks can restore. All bits are set, as in C.
   integer(int64), parameter, public :: BVK_NEWEST = -1_int64
 
@@ -61,6 +65,11 @@ module bivouac
   end type
   type, public :: bvk_write_set_t
     type(c_ptr) :: handle = c_null_ptr
+  end type
+  type, public :: bvk_boxes_t
+    type(c_ptr) :: handle = c_null_ptr
+    ! The extents of each box in memory, ghost cells among them: memory(:, box), slowest first.
+    integer(c_int64_t), allocatable, private :: memory(:, :)
   end type
 
   ! Counters and times of this rank since its session was opened.
@@ -90,13 +99,13 @@ module bivouac
     real(c_double) :: flushed_s = 0
   end type
 
-  ! What a restart restored: the version, the run that took it, the bytes that this rank read, the seconds it took, and the
-  ! level of the farthest tier that this rank read from.
+  ! What a restart restored: the version, the run that took it, the bytes that this rank read, the seconds it took, the
+  ! level of the farthest tier that this rank read from, and how many ranks took it.
   type, bind(c), public :: bvk_restored
     integer(c_size_t) :: size = 0
     integer(c_int64_t) :: version = 0, generation = 0, bytes = 0
     real(c_double) :: seconds = 0
-    integer(c_int64_t) :: level = 0
+    integer(c_int64_t) :: level = 0, ranks = 0
   end type
 
   ! What the ranks have agreed on one level of one checkpoint. committed: 1 yes, 0 no (the reason says why), -1 unknown.
@@ -128,6 +137,9 @@ module bivouac
     bvk_load_history, bvk_restart_end, bvk_versions
   public :: bvk_history_open, bvk_history_field, bvk_history_clear_fields, bvk_history_append, bvk_history_restore, &
     bvk_history_hint, bvk_history_start_prefetch, bvk_history_wait_flushed, bvk_history_close
+  public :: bvk_boxes, bvk_boxes_close, bvk_protect_on, bvk_save_on, bvk_load_on
+  public :: bvk_protect_shared, bvk_save_shared, bvk_load_shared, bvk_protect_per_rank, bvk_save_per_rank, bvk_load_per_rank, &
+    bvk_saved_ranks, bvk_of_ranks
   public :: bvk_set_live, bvk_offload, bvk_before_write, bvk_write_set, bvk_before, bvk_write_set_close, bvk_settle, bvk_allow_marks
 
   interface bvk_open
@@ -157,6 +169,60 @@ module bivouac
   interface bvk_before_write
     module procedure before_write_i8, before_write_i16, before_write_i32, before_write_i64, before_write_f32, &
       before_write_f64, before_write_c32, before_write_c64, before_write_address
+  end interface
+
+  interface bvk_boxes
+    module procedure boxes_one_i32, boxes_one_i64, boxes_many_i32, boxes_many_i64
+  end interface
+
+  interface bvk_protect_on
+    module procedure protect_on_i8, protect_on_i16, protect_on_i32, protect_on_i64, protect_on_f32, &
+      protect_on_f64, protect_on_c32, protect_on_c64, protect_on_address
+  end interface
+
+  interface bvk_save_on
+    module procedure save_on_i8, save_on_i16, save_on_i32, save_on_i64, save_on_f32, &
+      save_on_f64, save_on_c32, save_on_c64, save_on_address
+  end interface
+
+  interface bvk_load_on
+    module procedure load_on_i8, load_on_i16, load_on_i32, load_on_i64, load_on_f32, &
+      load_on_f64, load_on_c32, load_on_c64, load_on_address
+  end interface
+
+  interface bvk_protect_shared
+    module procedure protect_shared_i32, protect_shared_i64, protect_shared_f32, &
+      protect_shared_f64, protect_shared_address
+  end interface
+
+  interface bvk_save_shared
+    module procedure save_shared_i32, save_shared_i64, save_shared_f32, &
+      save_shared_f64, save_shared_address
+  end interface
+
+  interface bvk_load_shared
+    module procedure load_shared_i32, load_shared_i64, load_shared_f32, &
+      load_shared_f64, load_shared_address
+  end interface
+
+  interface bvk_protect_per_rank
+    module procedure protect_per_rank_i32, protect_per_rank_i64, protect_per_rank_f32, &
+      protect_per_rank_f64, protect_per_rank_address
+  end interface
+
+  interface bvk_save_per_rank
+    module procedure save_per_rank_i32, save_per_rank_i64, save_per_rank_f32, &
+      save_per_rank_f64, save_per_rank_address
+  end interface
+
+  interface bvk_load_per_rank
+    module procedure load_per_rank_i32, load_per_rank_i64, load_per_rank_f32, &
+      load_per_rank_f64, load_per_rank_address
+  end interface
+
+  interface bvk_of_ranks
+    module procedure of_ranks_i32, of_ranks_i64, &
+      of_ranks_f32, of_ranks_f64
   end interface
 
   ! An error that was found here, before the library was called. Of a fixed length, because threads may share it.
@@ -431,6 +497,114 @@ module bivouac
       integer(c_int64_t), intent(inout) :: versions(*)
       integer(c_size_t), value :: capacity
       integer(c_size_t), intent(inout) :: count
+      integer(c_int) :: status
+    end function
+
+    ! What a list has no entries for is c_null_ptr.
+    function c_boxes(session, dimensions, shape, count, origins, extents, before, after, sparse, boxes) result(status) &
+      bind(c, name='bvk_boxes')
+      import :: c_int, c_ptr, c_size_t
+      type(c_ptr), value :: session, shape, origins, extents, before, after
+      integer(c_int), value :: dimensions, sparse
+      integer(c_size_t), value :: count
+      type(c_ptr), intent(inout) :: boxes
+      integer(c_int) :: status
+    end function
+    function c_boxes_close(boxes) result(status) bind(c, name='bvk_boxes_close')
+      import :: c_int, c_ptr
+      type(c_ptr), intent(inout) :: boxes
+      integer(c_int) :: status
+    end function
+    function c_protect_on(session, name, boxes, count, data, elements, kind) result(status) bind(c, name='bvk_protect_boxes_on')
+      import :: c_int, c_ptr, c_char, c_int64_t, c_size_t
+      type(c_ptr), value :: session, boxes
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_size_t), value :: count
+      type(c_ptr), intent(in) :: data(*)
+      integer(c_int64_t), intent(in) :: elements(*)
+      integer(c_int), value :: kind
+      integer(c_int) :: status
+    end function
+    function c_save_on(checkpoint, name, boxes, count, data, elements, kind) result(status) bind(c, name='bvk_save_boxes_on')
+      import :: c_int, c_ptr, c_char, c_int64_t, c_size_t
+      type(c_ptr), value :: checkpoint, boxes
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_size_t), value :: count
+      type(c_ptr), intent(in) :: data(*)
+      integer(c_int64_t), intent(in) :: elements(*)
+      integer(c_int), value :: kind
+      integer(c_int) :: status
+    end function
+    function c_load_on(restart, name, boxes, count, data, elements, kind) result(status) bind(c, name='bvk_load_boxes_on')
+      import :: c_int, c_ptr, c_char, c_int64_t, c_size_t
+      type(c_ptr), value :: restart, boxes
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_size_t), value :: count
+      type(c_ptr), intent(in) :: data(*)
+      integer(c_int64_t), intent(in) :: elements(*)
+      integer(c_int), value :: kind
+      integer(c_int) :: status
+    end function
+    function c_protect_shared(session, name, data, count, kind) result(status) bind(c, name='bvk_protect_shared')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: session, data
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: count
+      integer(c_int), value :: kind
+      integer(c_int) :: status
+    end function
+    function c_protect_per_rank(session, name, data, count, kind, on_resize) result(status) bind(c, name='bvk_protect_per_rank')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: session, data
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: count
+      integer(c_int), value :: kind, on_resize
+      integer(c_int) :: status
+    end function
+    function c_save_shared(checkpoint, name, data, count, kind) result(status) bind(c, name='bvk_save_shared')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: checkpoint, data
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: count
+      integer(c_int), value :: kind
+      integer(c_int) :: status
+    end function
+    function c_save_per_rank(checkpoint, name, data, count, kind, on_resize) result(status) bind(c, name='bvk_save_per_rank')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: checkpoint, data
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: count
+      integer(c_int), value :: kind, on_resize
+      integer(c_int) :: status
+    end function
+    function c_load_shared(restart, name, data, count, kind) result(status) bind(c, name='bvk_load_shared')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: restart, data
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: count
+      integer(c_int), value :: kind
+      integer(c_int) :: status
+    end function
+    function c_load_per_rank(restart, name, data, count, kind) result(status) bind(c, name='bvk_load_per_rank')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: restart, data
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: count
+      integer(c_int), value :: kind
+      integer(c_int) :: status
+    end function
+    function c_saved_ranks(restart, ranks) result(status) bind(c, name='bvk_saved_ranks')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: restart
+      integer(c_int), intent(inout) :: ranks
+      integer(c_int) :: status
+    end function
+    function c_of_ranks(restart, name, first, count, data, each, kind) result(status) bind(c, name='bvk_of_ranks')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: restart, data
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: first, count, kind
+      integer(c_int64_t), value :: each
       integer(c_int) :: status
     end function
 
@@ -1415,6 +1589,974 @@ contains
       room = 2*count
     end do
     versions = versions(:count)
+  end function
+
+  ! --------------------------------------------------------------- restarts on another number of ranks: arrays on boxes
+
+  ! Says which elements of an array of extents `shape` this rank owns, and proves together with the other ranks that each has one
+  ! owner. Collective; a rank with a mistake takes part all the same. All is in Fortran's order of dimensions, first index fastest.
+  !
+  ! One box: `origin` is the place of its first element in the array, counted from 1, and `extent` how many it has in each
+  ! dimension. In memory the box has the indices 1 to extent(d) in each dimension d, inside an array with the bounds `lower` and
+  ! `upper`: what is outside of the box is ghost cells. For an array t that is lbound(t) and ubound(t); without them there are none.
+  !
+  ! Several boxes, or none: `origin` and `extent` have a column for each, and `before` and `after` say how many ghost cells there are
+  ! before and behind each box in each dimension.
+  !
+  ! With `sparse` the boxes of all ranks need not cover the array.
+  function boxes_one_i32(session, shape, origin, extent, boxes, lower, upper, sparse) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer(int32), intent(in) :: shape(:), origin(:), extent(:)
+    type(bvk_boxes_t), intent(inout) :: boxes
+    integer(int32), intent(in), optional :: lower(:), upper(:)
+    logical, intent(in), optional :: sparse
+    integer :: status
+    integer(int64), allocatable :: before(:), after(:)
+    before = spread(0_int64, 1, size(shape))
+    after = before
+    if (present(lower)) before = 1 - int(lower, int64)
+    if (present(upper)) then
+      if (size(upper) == size(extent)) then
+        after = int(upper, int64) - extent
+      else
+        after = int(upper, int64)
+      end if
+    end if
+    status = boxes_any(session, int(shape, int64), spread(int(origin, int64), 2, 1), spread(int(extent, int64), 2, 1), boxes, &
+      before, after, sparse)
+  end function
+
+  function boxes_many_i32(session, shape, origin, extent, boxes, before, after, sparse) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer(int32), intent(in) :: shape(:), origin(:, :), extent(:, :)
+    type(bvk_boxes_t), intent(inout) :: boxes
+    integer(int32), intent(in), optional :: before(:), after(:)
+    logical, intent(in), optional :: sparse
+    integer :: status
+    integer(int64), allocatable :: margins(:, :)
+    allocate (margins(size(shape), 2), source=0_int64)
+    if (present(before)) then
+      if (size(before) /= size(shape)) then
+        status = no_boxes(session, boxes, 'before has not as many numbers as shape')
+        return
+      end if
+      margins(:, 1) = before
+    end if
+    if (present(after)) then
+      if (size(after) /= size(shape)) then
+        status = no_boxes(session, boxes, 'after has not as many numbers as shape')
+        return
+      end if
+      margins(:, 2) = after
+    end if
+    status = boxes_any(session, int(shape, int64), int(origin, int64), int(extent, int64), boxes, margins(:, 1), margins(:, 2), &
+      sparse)
+  end function
+
+  function boxes_one_i64(session, shape, origin, extent, boxes, lower, upper, sparse) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer(int64), intent(in) :: shape(:), origin(:), extent(:)
+    type(bvk_boxes_t), intent(inout) :: boxes
+    integer(int64), intent(in), optional :: lower(:), upper(:)
+    logical, intent(in), optional :: sparse
+    integer :: status
+    integer(int64), allocatable :: before(:), after(:)
+    before = spread(0_int64, 1, size(shape))
+    after = before
+    if (present(lower)) before = 1 - int(lower, int64)
+    if (present(upper)) then
+      if (size(upper) == size(extent)) then
+        after = int(upper, int64) - extent
+      else
+        after = int(upper, int64)
+      end if
+    end if
+    status = boxes_any(session, int(shape, int64), spread(int(origin, int64), 2, 1), spread(int(extent, int64), 2, 1), boxes, &
+      before, after, sparse)
+  end function
+
+  function boxes_many_i64(session, shape, origin, extent, boxes, before, after, sparse) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer(int64), intent(in) :: shape(:), origin(:, :), extent(:, :)
+    type(bvk_boxes_t), intent(inout) :: boxes
+    integer(int64), intent(in), optional :: before(:), after(:)
+    logical, intent(in), optional :: sparse
+    integer :: status
+    integer(int64), allocatable :: margins(:, :)
+    allocate (margins(size(shape), 2), source=0_int64)
+    if (present(before)) then
+      if (size(before) /= size(shape)) then
+        status = no_boxes(session, boxes, 'before has not as many numbers as shape')
+        return
+      end if
+      margins(:, 1) = before
+    end if
+    if (present(after)) then
+      if (size(after) /= size(shape)) then
+        status = no_boxes(session, boxes, 'after has not as many numbers as shape')
+        return
+      end if
+      margins(:, 2) = after
+    end if
+    status = boxes_any(session, int(shape, int64), int(origin, int64), int(extent, int64), boxes, margins(:, 1), margins(:, 2), &
+      sparse)
+  end function
+
+  function boxes_any(session, shape, origin, extent, boxes, before, after, sparse) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer(int64), intent(in) :: shape(:), origin(:, :), extent(:, :), before(:), after(:)
+    type(bvk_boxes_t), intent(inout) :: boxes
+    logical, intent(in), optional :: sparse
+    integer :: status, box
+    integer(c_int64_t), allocatable, target :: lists(:, :), origins(:, :), extents(:, :)
+    integer(c_int) :: is_sparse
+    if (size(origin, 1) /= size(shape) .or. size(extent, 1) /= size(shape) .or. size(origin, 2) /= size(extent, 2) &
+      .or. size(before) /= size(shape) .or. size(after) /= size(shape)) then
+      status = no_boxes(session, boxes, 'shape, origin, extent and what surrounds a box have different numbers of dimensions, ' &
+        //'or there are not as many origins as extents')
+      return
+    end if
+    if (any(before < 0) .or. any(after < 0)) then
+      status = no_boxes(session, boxes, 'a box reaches out of its memory: its indices there are 1 to extent, and the bounds ' &
+        //'are narrower')
+      return
+    end if
+    if (any(origin < 1)) then
+      status = no_boxes(session, boxes, 'an origin is less than 1: elements are counted from 1')
+      return
+    end if
+    if (any(shape < 0) .or. any(extent < 0)) then
+      status = no_boxes(session, boxes, 'an extent is negative')
+      return
+    end if
+    ! The library has the slowest dimension first.
+    allocate (lists(size(shape), 3))
+    lists(:, 1) = shape(size(shape):1:-1)
+    lists(:, 2) = before(size(shape):1:-1)
+    lists(:, 3) = after(size(shape):1:-1)
+    origins = origin(size(shape):1:-1, :) - 1
+    extents = extent(size(shape):1:-1, :)
+    is_sparse = 0
+    if (present(sparse)) is_sparse = merge(1_c_int, 0_c_int, sparse)
+    status = told(c_boxes(session%handle, size(shape, kind=c_int), address_of(lists(:, 1:1)), size(extents, 2, c_size_t), &
+      address_of(origins), address_of(extents), address_of(lists(:, 2:2)), address_of(lists(:, 3:3)), is_sparse, boxes%handle))
+    if (status /= BVK_OK) return
+    do box = 1, size(extents, 2)
+      extents(:, box) = extents(:, box) + lists(:, 2) + lists(:, 3)
+    end do
+    call move_alloc(extents, boxes%memory)
+  end function
+
+  ! Where a list is; nowhere if it is empty.
+  function address_of(list) result(address)
+    integer(c_int64_t), intent(in), contiguous, target :: list(:, :)
+    type(c_ptr) :: address
+    address = c_null_ptr
+    if (size(list) > 0) address = c_loc(list)
+  end function
+
+  ! Takes part in bvk_boxes with a mistake that was found here, so that the other ranks hear that there is one.
+  function no_boxes(session, boxes, text) result(status)
+    type(bvk_session_t), intent(in) :: session
+    type(bvk_boxes_t), intent(inout) :: boxes
+    character(len=*), intent(in) :: text
+    integer :: status
+    status = told(c_boxes(session%handle, 1_c_int, c_null_ptr, 0_c_size_t, c_null_ptr, c_null_ptr, c_null_ptr, c_null_ptr, &
+      0_c_int, boxes%handle))
+    if (status == BVK_ERR_DISAGREED) status = refused(text)
+  end function
+
+  ! Gives boxes back; what was protected or saved on them stays so.
+  function bvk_boxes_close(boxes) result(status)
+    type(bvk_boxes_t), intent(inout) :: boxes
+    integer :: status
+    status = told(c_boxes_close(boxes%handle))
+    if (status == BVK_OK .and. allocated(boxes%memory)) deallocate (boxes%memory)
+  end function
+
+  ! The memory of this rank's only box, which has to have its extents with the ghost cells, or one dimension and as many elements. A
+  ! rank without a box has an array without elements.
+  function place_on(name, boxes, data, addresses, elements) result(status)
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    type(*), dimension(..), target, intent(in) :: data
+    type(c_ptr), allocatable, intent(out) :: addresses(:)
+    integer(c_int64_t), allocatable, intent(out) :: elements(:)
+    integer :: status
+    type(c_ptr) :: address
+    integer(c_int64_t), allocatable :: extents(:)
+    allocate (addresses(0), elements(0))
+    status = place(name, data, address, extents)
+    if (status /= BVK_OK) return
+    if (.not. allocated(boxes%memory)) then
+      status = refused('region "'//trim(name)//'": its boxes were closed, or are none: call bvk_boxes first')
+    else if (size(boxes%memory, 2) == 0 .and. product(extents) == 0) then
+      return
+    else if (size(boxes%memory, 2) /= 1) then
+      status = refused('region "'//trim(name)//'": this rank has not one box; give the addresses of the memory of each')
+    else if (size(extents) > 1 .and. .not. same(extents, boxes%memory(:, 1))) then
+      status = refused('region "'//trim(name)//'": the array has not the extents of the box with its ghost cells')
+    else
+      addresses = [address]
+      elements = [product(extents)]
+    end if
+  end function
+
+  pure function same(one, other)
+    integer(c_int64_t), intent(in) :: one(:), other(:)
+    logical :: same
+    same = size(one) == size(other)
+    if (same) same = all(one == other)
+  end function
+
+  function protect_on_any(session, name, boxes, data, kind) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    type(*), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: kind
+    integer :: status
+    type(c_ptr), allocatable :: addresses(:)
+    integer(c_int64_t), allocatable :: elements(:)
+    status = place_on(name, boxes, data, addresses, elements)
+    if (status == BVK_OK) then
+      status = told(c_protect_on(session%handle, ended(name), boxes%handle, size(addresses, kind=c_size_t), addresses, elements, &
+        int(kind, c_int)))
+    end if
+  end function
+
+  ! The memory of any number of boxes by their addresses, with ghost cells as bvk_boxes was told.
+  function protect_on_address(session, name, boxes, addresses, kind) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    type(c_ptr), intent(in) :: addresses(:)
+    integer, intent(in) :: kind
+    integer :: status
+    status = told(c_protect_on(session%handle, ended(name), boxes%handle, size(addresses, kind=c_size_t), [addresses], &
+      elements_of(boxes, size(addresses)), int(kind, c_int)))
+  end function
+
+  function save_on_any(checkpoint, name, boxes, data, kind) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    type(*), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: kind
+    integer :: status
+    type(c_ptr), allocatable :: addresses(:)
+    integer(c_int64_t), allocatable :: elements(:)
+    status = place_on(name, boxes, data, addresses, elements)
+    if (status == BVK_OK) then
+      status = told(c_save_on(checkpoint%handle, ended(name), boxes%handle, size(addresses, kind=c_size_t), addresses, elements, &
+        int(kind, c_int)))
+    end if
+  end function
+
+  ! The memory of any number of boxes by their addresses, with ghost cells as bvk_boxes was told.
+  function save_on_address(checkpoint, name, boxes, addresses, kind) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    type(c_ptr), intent(in) :: addresses(:)
+    integer, intent(in) :: kind
+    integer :: status
+    status = told(c_save_on(checkpoint%handle, ended(name), boxes%handle, size(addresses, kind=c_size_t), [addresses], &
+      elements_of(boxes, size(addresses)), int(kind, c_int)))
+  end function
+
+  function load_on_any(restart, name, boxes, data, kind) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    type(*), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: kind
+    integer :: status
+    integer :: mistake
+    type(c_ptr), allocatable :: addresses(:)
+    integer(c_int64_t), allocatable :: elements(:)
+    status = place_on(name, boxes, data, addresses, elements)
+    if (status == BVK_OK) then
+      status = told(c_load_on(restart%handle, ended(name), boxes%handle, size(addresses, kind=c_size_t), addresses, elements, &
+        int(kind, c_int)))
+    else
+      ! With memory that does not fit, and so that the other ranks do not wait. The text stays the one from here.
+      mistake = int(c_load_on(restart%handle, ended(name), boxes%handle, 0_c_size_t, addresses, elements, int(kind, c_int)))
+      if (mistake == BVK_ERR_HANDLE) status = told(int(mistake, c_int))
+    end if
+  end function
+
+  ! The memory of any number of boxes by their addresses, with ghost cells as bvk_boxes was told.
+  function load_on_address(restart, name, boxes, addresses, kind) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    type(c_ptr), intent(in) :: addresses(:)
+    integer, intent(in) :: kind
+    integer :: status
+    status = told(c_load_on(restart%handle, ended(name), boxes%handle, size(addresses, kind=c_size_t), [addresses], &
+      elements_of(boxes, size(addresses)), int(kind, c_int)))
+  end function
+
+  ! How many elements the memory of each box has; what there are more addresses for has none.
+  pure function elements_of(boxes, count) result(elements)
+    type(bvk_boxes_t), intent(in) :: boxes
+    integer, intent(in) :: count
+    integer(c_int64_t) :: elements(count)
+    integer :: box
+    elements = 0
+    if (.not. allocated(boxes%memory)) return
+    do box = 1, min(count, size(boxes%memory, 2))
+      elements(box) = product(boxes%memory(:, box))
+    end do
+  end function
+
+  function protect_on_i8(session, name, boxes, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    integer(int8), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_on_any(session, name, boxes, data, BVK_I8)
+  end function
+
+  function protect_on_i16(session, name, boxes, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    integer(int16), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_on_any(session, name, boxes, data, BVK_I16)
+  end function
+
+  function protect_on_i32(session, name, boxes, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    integer(int32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_on_any(session, name, boxes, data, BVK_I32)
+  end function
+
+  function protect_on_i64(session, name, boxes, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    integer(int64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_on_any(session, name, boxes, data, BVK_I64)
+  end function
+
+  function protect_on_f32(session, name, boxes, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    real(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_on_any(session, name, boxes, data, BVK_F32)
+  end function
+
+  function protect_on_f64(session, name, boxes, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    real(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_on_any(session, name, boxes, data, BVK_F64)
+  end function
+
+  function protect_on_c32(session, name, boxes, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    complex(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_on_any(session, name, boxes, data, BVK_RECORD_C32)
+  end function
+
+  function protect_on_c64(session, name, boxes, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    complex(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_on_any(session, name, boxes, data, BVK_RECORD_C64)
+  end function
+
+  function save_on_i8(checkpoint, name, boxes, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    integer(int8), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = save_on_any(checkpoint, name, boxes, data, BVK_I8)
+  end function
+
+  function save_on_i16(checkpoint, name, boxes, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    integer(int16), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = save_on_any(checkpoint, name, boxes, data, BVK_I16)
+  end function
+
+  function save_on_i32(checkpoint, name, boxes, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    integer(int32), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = save_on_any(checkpoint, name, boxes, data, BVK_I32)
+  end function
+
+  function save_on_i64(checkpoint, name, boxes, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    integer(int64), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = save_on_any(checkpoint, name, boxes, data, BVK_I64)
+  end function
+
+  function save_on_f32(checkpoint, name, boxes, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    real(real32), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = save_on_any(checkpoint, name, boxes, data, BVK_F32)
+  end function
+
+  function save_on_f64(checkpoint, name, boxes, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    real(real64), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = save_on_any(checkpoint, name, boxes, data, BVK_F64)
+  end function
+
+  function save_on_c32(checkpoint, name, boxes, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    complex(real32), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = save_on_any(checkpoint, name, boxes, data, BVK_RECORD_C32)
+  end function
+
+  function save_on_c64(checkpoint, name, boxes, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    complex(real64), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = save_on_any(checkpoint, name, boxes, data, BVK_RECORD_C64)
+  end function
+
+  function load_on_i8(restart, name, boxes, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    integer(int8), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_on_any(restart, name, boxes, data, BVK_I8)
+  end function
+
+  function load_on_i16(restart, name, boxes, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    integer(int16), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_on_any(restart, name, boxes, data, BVK_I16)
+  end function
+
+  function load_on_i32(restart, name, boxes, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    integer(int32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_on_any(restart, name, boxes, data, BVK_I32)
+  end function
+
+  function load_on_i64(restart, name, boxes, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    integer(int64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_on_any(restart, name, boxes, data, BVK_I64)
+  end function
+
+  function load_on_f32(restart, name, boxes, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    real(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_on_any(restart, name, boxes, data, BVK_F32)
+  end function
+
+  function load_on_f64(restart, name, boxes, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    real(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_on_any(restart, name, boxes, data, BVK_F64)
+  end function
+
+  function load_on_c32(restart, name, boxes, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    complex(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_on_any(restart, name, boxes, data, BVK_RECORD_C32)
+  end function
+
+  function load_on_c64(restart, name, boxes, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    type(bvk_boxes_t), intent(in) :: boxes
+    complex(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_on_any(restart, name, boxes, data, BVK_RECORD_C64)
+  end function
+
+  ! ------------------------------------------------------------- the same: values that ranks share, or that are a rank's own
+
+  ! What is saved or loaded has less than 1 MiB. What bvk_..._shared take is the same on all ranks; what bvk_..._per_rank take is
+  ! this rank's own, and `on_resize` (BVK_RESIZE_...) says what becomes of it on another number of ranks. Types beside int32,
+  ! int64, real32 and real64 go by their address.
+
+  function protect_shared_any(session, name, data, kind) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(*), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: kind
+    integer :: status
+    type(c_ptr) :: address
+    integer(c_int64_t), allocatable :: extents(:)
+    status = place(name, data, address, extents)
+    if (status == BVK_OK) then
+      status = told(c_protect_shared(session%handle, ended(name), address, product(extents), int(kind, &
+        c_int)))
+    end if
+  end function
+
+  function protect_shared_address(session, name, address, count, kind) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(c_ptr), intent(in) :: address
+    integer(int64), intent(in) :: count
+    integer, intent(in) :: kind
+    integer :: status
+    status = told(c_protect_shared(session%handle, ended(name), address, count, int(kind, c_int)))
+  end function
+
+  function protect_shared_i32(session, name, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    integer(int32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_shared_any(session, name, data, BVK_I32)
+  end function
+
+  function protect_shared_i64(session, name, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    integer(int64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_shared_any(session, name, data, BVK_I64)
+  end function
+
+  function protect_shared_f32(session, name, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    real(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_shared_any(session, name, data, BVK_F32)
+  end function
+
+  function protect_shared_f64(session, name, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    real(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_shared_any(session, name, data, BVK_F64)
+  end function
+
+  function save_shared_any(checkpoint, name, data, kind) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(*), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: kind
+    integer :: status
+    type(c_ptr) :: address
+    integer(c_int64_t), allocatable :: extents(:)
+    status = place(name, data, address, extents)
+    if (status == BVK_OK) then
+      status = told(c_save_shared(checkpoint%handle, ended(name), address, product(extents), int(kind, &
+        c_int)))
+    end if
+  end function
+
+  function save_shared_address(checkpoint, name, address, count, kind) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(c_ptr), intent(in) :: address
+    integer(int64), intent(in) :: count
+    integer, intent(in) :: kind
+    integer :: status
+    status = told(c_save_shared(checkpoint%handle, ended(name), address, count, int(kind, c_int)))
+  end function
+
+  function save_shared_i32(checkpoint, name, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    integer(int32), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = save_shared_any(checkpoint, name, data, BVK_I32)
+  end function
+
+  function save_shared_i64(checkpoint, name, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    integer(int64), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = save_shared_any(checkpoint, name, data, BVK_I64)
+  end function
+
+  function save_shared_f32(checkpoint, name, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    real(real32), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = save_shared_any(checkpoint, name, data, BVK_F32)
+  end function
+
+  function save_shared_f64(checkpoint, name, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    real(real64), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = save_shared_any(checkpoint, name, data, BVK_F64)
+  end function
+
+  function load_shared_any(restart, name, data, kind) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    type(*), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: kind
+    integer :: status
+    type(c_ptr) :: address
+    integer(c_int64_t), allocatable :: extents(:)
+    status = place(name, data, address, extents)
+    if (status == BVK_OK) then
+      status = told(c_load_shared(restart%handle, ended(name), address, product(extents), int(kind, &
+        c_int)))
+    end if
+  end function
+
+  function load_shared_address(restart, name, address, count, kind) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    type(c_ptr), intent(in) :: address
+    integer(int64), intent(in) :: count
+    integer, intent(in) :: kind
+    integer :: status
+    status = told(c_load_shared(restart%handle, ended(name), address, count, int(kind, c_int)))
+  end function
+
+  function load_shared_i32(restart, name, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer(int32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_shared_any(restart, name, data, BVK_I32)
+  end function
+
+  function load_shared_i64(restart, name, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer(int64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_shared_any(restart, name, data, BVK_I64)
+  end function
+
+  function load_shared_f32(restart, name, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    real(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_shared_any(restart, name, data, BVK_F32)
+  end function
+
+  function load_shared_f64(restart, name, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    real(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_shared_any(restart, name, data, BVK_F64)
+  end function
+
+  function protect_per_rank_any(session, name, data, kind, on_resize) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(*), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: kind
+    integer, intent(in) :: on_resize
+    integer :: status
+    type(c_ptr) :: address
+    integer(c_int64_t), allocatable :: extents(:)
+    status = place(name, data, address, extents)
+    if (status == BVK_OK) then
+      status = told(c_protect_per_rank(session%handle, ended(name), address, product(extents), int(kind, &
+        c_int), int(on_resize, c_int)))
+    end if
+  end function
+
+  function protect_per_rank_address(session, name, address, count, kind, on_resize) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(c_ptr), intent(in) :: address
+    integer(int64), intent(in) :: count
+    integer, intent(in) :: kind
+    integer, intent(in) :: on_resize
+    integer :: status
+    status = told(c_protect_per_rank(session%handle, ended(name), address, count, int(kind, c_int), int(on_resize, c_int)))
+  end function
+
+  function protect_per_rank_i32(session, name, data, on_resize) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    integer(int32), dimension(..), target, intent(inout) :: data
+    integer, intent(in) :: on_resize
+    integer :: status
+    status = protect_per_rank_any(session, name, data, BVK_I32, on_resize)
+  end function
+
+  function protect_per_rank_i64(session, name, data, on_resize) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    integer(int64), dimension(..), target, intent(inout) :: data
+    integer, intent(in) :: on_resize
+    integer :: status
+    status = protect_per_rank_any(session, name, data, BVK_I64, on_resize)
+  end function
+
+  function protect_per_rank_f32(session, name, data, on_resize) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    real(real32), dimension(..), target, intent(inout) :: data
+    integer, intent(in) :: on_resize
+    integer :: status
+    status = protect_per_rank_any(session, name, data, BVK_F32, on_resize)
+  end function
+
+  function protect_per_rank_f64(session, name, data, on_resize) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    real(real64), dimension(..), target, intent(inout) :: data
+    integer, intent(in) :: on_resize
+    integer :: status
+    status = protect_per_rank_any(session, name, data, BVK_F64, on_resize)
+  end function
+
+  function save_per_rank_any(checkpoint, name, data, kind, on_resize) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(*), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: kind
+    integer, intent(in) :: on_resize
+    integer :: status
+    type(c_ptr) :: address
+    integer(c_int64_t), allocatable :: extents(:)
+    status = place(name, data, address, extents)
+    if (status == BVK_OK) then
+      status = told(c_save_per_rank(checkpoint%handle, ended(name), address, product(extents), int(kind, &
+        c_int), int(on_resize, c_int)))
+    end if
+  end function
+
+  function save_per_rank_address(checkpoint, name, address, count, kind, on_resize) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(c_ptr), intent(in) :: address
+    integer(int64), intent(in) :: count
+    integer, intent(in) :: kind
+    integer, intent(in) :: on_resize
+    integer :: status
+    status = told(c_save_per_rank(checkpoint%handle, ended(name), address, count, int(kind, c_int), int(on_resize, c_int)))
+  end function
+
+  function save_per_rank_i32(checkpoint, name, data, on_resize) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    integer(int32), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: on_resize
+    integer :: status
+    status = save_per_rank_any(checkpoint, name, data, BVK_I32, on_resize)
+  end function
+
+  function save_per_rank_i64(checkpoint, name, data, on_resize) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    integer(int64), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: on_resize
+    integer :: status
+    status = save_per_rank_any(checkpoint, name, data, BVK_I64, on_resize)
+  end function
+
+  function save_per_rank_f32(checkpoint, name, data, on_resize) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    real(real32), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: on_resize
+    integer :: status
+    status = save_per_rank_any(checkpoint, name, data, BVK_F32, on_resize)
+  end function
+
+  function save_per_rank_f64(checkpoint, name, data, on_resize) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    real(real64), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: on_resize
+    integer :: status
+    status = save_per_rank_any(checkpoint, name, data, BVK_F64, on_resize)
+  end function
+
+  function load_per_rank_any(restart, name, data, kind) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    type(*), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: kind
+    integer :: status
+    type(c_ptr) :: address
+    integer(c_int64_t), allocatable :: extents(:)
+    status = place(name, data, address, extents)
+    if (status == BVK_OK) then
+      status = told(c_load_per_rank(restart%handle, ended(name), address, product(extents), int(kind, &
+        c_int)))
+    end if
+  end function
+
+  function load_per_rank_address(restart, name, address, count, kind) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    type(c_ptr), intent(in) :: address
+    integer(int64), intent(in) :: count
+    integer, intent(in) :: kind
+    integer :: status
+    status = told(c_load_per_rank(restart%handle, ended(name), address, count, int(kind, c_int)))
+  end function
+
+  function load_per_rank_i32(restart, name, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer(int32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_per_rank_any(restart, name, data, BVK_I32)
+  end function
+
+  function load_per_rank_i64(restart, name, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer(int64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_per_rank_any(restart, name, data, BVK_I64)
+  end function
+
+  function load_per_rank_f32(restart, name, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    real(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_per_rank_any(restart, name, data, BVK_F32)
+  end function
+
+  function load_per_rank_f64(restart, name, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    real(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_per_rank_any(restart, name, data, BVK_F64)
+  end function
+
+  ! How many ranks took the checkpoint that is being restored.
+  function bvk_saved_ranks(restart, ranks) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    integer, intent(out) :: ranks
+    integer :: status
+    integer(c_int) :: saved
+    saved = 0
+    status = told(c_saved_ranks(restart%handle, saved))
+    ranks = int(saved)
+  end function
+
+  function of_ranks_any(restart, name, first, count, data, kind) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer, intent(in) :: first, count, kind
+    type(*), dimension(..), target, intent(in) :: data
+    integer :: status, mistake
+    type(c_ptr) :: address
+    integer(c_int64_t), allocatable :: extents(:)
+    status = place(name, data, address, extents)
+    if (status == BVK_OK) then
+      if (mod(product(extents), int(max(count, 1), c_int64_t)) /= 0) then
+        status = refused('value "'//trim(name)//'": the array is not of as many parts of one length as ranks are asked for')
+      end if
+    end if
+    if (status == BVK_OK) then
+      status = told(c_of_ranks(restart%handle, ended(name), int(first, c_int), int(count, c_int), address, &
+        product(extents)/max(count, 1), int(kind, c_int)))
+    else
+      ! It asks for nothing, so that the other ranks do not wait.
+      mistake = int(c_of_ranks(restart%handle, ended(name), 0_c_int, 0_c_int, c_null_ptr, 0_c_int64_t, int(kind, c_int)))
+    end if
+  end function
+
+  ! What the ranks `first` to `first + count - 1` of those that took the checkpoint, counted from 0 as MPI does, have saved with
+  ! BVK_RESIZE_ASK: `data` has an equal part for each, one behind the other. Collective; `count` may be 0.
+  function of_ranks_i32(restart, name, first, count, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer, intent(in) :: first, count
+    integer(int32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = of_ranks_any(restart, name, first, count, data, BVK_I32)
+  end function
+
+  function of_ranks_i64(restart, name, first, count, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer, intent(in) :: first, count
+    integer(int64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = of_ranks_any(restart, name, first, count, data, BVK_I64)
+  end function
+
+  function of_ranks_f32(restart, name, first, count, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer, intent(in) :: first, count
+    real(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = of_ranks_any(restart, name, first, count, data, BVK_F32)
+  end function
+
+  function of_ranks_f64(restart, name, first, count, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer, intent(in) :: first, count
+    real(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = of_ranks_any(restart, name, first, count, data, BVK_F64)
   end function
 
   ! -------------------------------------------------------------------------------------------------- histories

@@ -32,5 +32,5 @@ pub mod strides;
 pub use boxes::{Boxes, Decomposition, DecompositionError, Parts};
 pub use cuboid::{Cuboid, DIMS};
 pub use identity::Identity;
-pub use packed::PackedParts;
+pub use packed::{BOXES_MAX, PackedParts};
 pub use record::{OnResize, Record, Rule, View};

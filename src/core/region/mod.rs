@@ -5,9 +5,11 @@
 //! ([`bytemuck::Pod`]), so that loading bytes whose digest is right can never make an invalid value.
 #![forbid(unsafe_code)]
 
+mod elements;
 mod packed;
 mod unpacked;
 
+pub use elements::Elements;
 pub use packed::{Packed, check_memory};
 pub use unpacked::Unpacked;
 
@@ -239,6 +241,20 @@ pub enum RegionError {
         /// Elements of the box and its margin.
         need: u64,
     },
+    /// A small array that was loaded has another type than the application asks for.
+    #[error(
+        "value {name:?} has {bytes} bytes of elements of type {found}, and those of type {expected} were asked for"
+    )]
+    Elements {
+        /// The name.
+        name: String,
+        /// Its length.
+        bytes: usize,
+        /// The type that it has.
+        found: ElementType,
+        /// The type asked for.
+        expected: ElementType,
+    },
     /// A value that other ranks may get is too long.
     #[error(
         "value {name:?} takes {bytes} bytes, and one that all ranks share, or that others may ask for, has at most {SHARED_MAX}"
@@ -346,29 +362,43 @@ pub fn kept_array<'a>(
 /// Describes a rank's part of a decomposed array as a region: the memory of each of its boxes.
 ///
 /// # Errors
-/// [`RegionError`] for an unusable name or element type, a decomposition of another rank or group than `rank` of `ranks`, or memory that does not fit.
+/// [`RegionError`] for an unusable name or element type, a decomposition of another rank or group than `place`, or memory that does not fit.
 pub fn decomposed<'a, T: Element>(
     name: &str,
     on: &Decomposition,
     memory: &[&'a [T]],
-    (rank, ranks): (Rank, u32),
+    place: (Rank, u32),
 ) -> Result<SavedRegion<'a>, RegionError> {
-    check_place(name, on, (rank, ranks))?;
-    check_memory(name, on, memory.iter().map(|memory| memory.len()))?;
-    let size = size_of::<T>() as u64;
-    let boxes =
-        (0..).zip(memory).map(|(number, memory)| (bytemuck::cast_slice(memory), on.own().strides(number, size)));
+    check_element::<T>(name)?;
+    let bytes: Vec<&[u8]> = memory.iter().map(|memory| bytemuck::cast_slice(memory)).collect();
+    typed_decomposed(name, on, T::TYPE, &bytes, place)
+}
+
+/// The same for elements of a type that is known at run time only, of which each memory has a whole number.
+///
+/// # Errors
+/// As [`decomposed`].
+pub fn typed_decomposed<'a>(
+    name: &str,
+    on: &Decomposition,
+    element: ElementType,
+    memory: &[&'a [u8]],
+    place: (Rank, u32),
+) -> Result<SavedRegion<'a>, RegionError> {
+    let size = element.bytes();
+    check_place(name, on, place)?;
+    check_memory(name, on, memory.iter().map(|memory| memory.len() / size.max(1) as usize))?;
+    let boxes = (0..).zip(memory).map(|(number, memory)| (*memory, on.own().strides(number, size)));
     let packed = Packed::new(boxes.collect());
     let shape: Vec<u64> = match on.own().parts().own() {
         [own] => (0..on.shape().len()).map(|dim| own.extent(dim)).collect(),
         _ => vec![on.elements()],
     };
-    check_array::<T>(name, on.elements(), &shape)?;
     let data = match packed.in_one_piece() {
         Some(bytes) => RegionData::Host(Cow::Borrowed(bytes)),
         None => RegionData::Kept(Arc::new(packed)),
     };
-    describe(name, RegionKind::Array, T::TYPE, &shape, data)
+    typed(name, element, &shape, data)
 }
 
 /// Was the decomposition made by this rank of a group of this size?
@@ -392,6 +422,10 @@ fn check_shape(name: &str, elements: u64, shape: &[u64]) -> Result<(), RegionErr
 
 fn check_array<T: Element>(name: &str, elements: u64, shape: &[u64]) -> Result<(), RegionError> {
     check_shape(name, elements, shape)?;
+    check_element::<T>(name)
+}
+
+fn check_element<T: Element>(name: &str) -> Result<(), RegionError> {
     if T::TYPE.bytes() != size_of::<T>() as u64 || size_of::<T>() == 0 {
         return Err(RegionError::ElementSize { name: name.into(), element: T::TYPE, bytes: size_of::<T>() as u64 });
     }

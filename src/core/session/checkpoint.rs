@@ -5,11 +5,13 @@ use super::error::{Error, Result};
 use super::pending::Pending;
 use super::terms::Terms;
 use crate::affinity::keeper::Whereabouts;
+use crate::base::Rank;
 use crate::base::ids::text_hash;
 use crate::base::log;
 use crate::config::Method;
 use crate::decomposition::{Decomposition, OnResize, Rule};
 use crate::device::{DeviceSpan, Stream};
+use crate::format::ElementType;
 use crate::live::LiveMemory;
 use crate::region::{self, Element, RegionData, RegionError, SavedRegion};
 use crate::tier::names::is_component;
@@ -163,8 +165,29 @@ impl<'a> Checkpoint<'a> {
     /// # Errors
     /// As [`Checkpoint::save_on`].
     pub fn save_boxes_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &[&'a [T]]) -> Result<()> {
+        let saved = region::decomposed(name, on, memory, self.place())?;
+        self.add_on(saved, on)
+    }
+
+    /// The same for elements of a type that is known at run time only.
+    #[doc(hidden)]
+    pub fn save_typed_on(
+        &mut self,
+        name: &str,
+        on: &Decomposition,
+        element: ElementType,
+        memory: &[&'a [u8]],
+    ) -> Result<()> {
+        let saved = region::typed_decomposed(name, on, element, memory, self.place())?;
+        self.add_on(saved, on)
+    }
+
+    fn place(&self) -> (Rank, u32) {
         let identity = self.engine.identity();
-        let saved = region::decomposed(name, on, memory, (identity.rank, identity.size))?;
+        (identity.rank, identity.size)
+    }
+
+    fn add_on(&mut self, saved: SavedRegion<'a>, on: &Decomposition) -> Result<()> {
         let place = self.regions.len();
         self.add(saved)?;
         self.terms.on(place, on);

@@ -47,23 +47,31 @@ impl Session {
     /// The same on all ranks. [`Error::Disagreed`]: a rank said what cannot be (a box outside the array, nine dimensions), or another shape.
     /// [`Error::Decomposition`]: elements belong to two ranks, or to none ([`Boxes::sparse`] allows that). [`Error::Failed`].
     pub fn decompose(&self, boxes: Boxes) -> Result<Decomposition> {
+        self.decompose_described(Ok(boxes))
+    }
+
+    /// The same for a caller that may have been told what is no description: the mistake is this rank's, and all ranks hear of it.
+    #[doc(hidden)]
+    pub fn decompose_described(&self, described: std::result::Result<Boxes, String>) -> Result<Decomposition> {
         let engine = &self.engine;
         engine.reporter().beat();
         let identity = engine.identity();
         let (rank, ranks) = (identity.rank, identity.size);
-        let an = if boxes.is_sparse() { "a sparse" } else { "an" };
-        let call = format!("decompose {an} array of shape {:?}", boxes.shape());
-        let checked = boxes.check();
-        let ballot = match &checked {
-            Ok(own) => {
+        let described = described.and_then(|boxes| {
+            let own = boxes.check().map_err(|mistake| mistake.to_string())?;
+            let an = if boxes.is_sparse() { "a sparse" } else { "an" };
+            Ok((own, format!("decompose {an} array of shape {:?}", boxes.shape())))
+        });
+        let ballot = match &described {
+            Ok((own, call)) => {
                 let sums = Sums::of_rank(own.parts(), rank, ranks);
-                engine.ballot(&call, Payload::None).with_sums(sums.numbers())
+                engine.ballot(call, Payload::None).with_sums(sums.numbers())
             }
-            Err(mistake) => engine.refusal(&mistake.to_string()),
+            Err(mistake) => engine.refusal(mistake),
         };
         let verdict = ask(engine, CALL, ballot, |ballot| Outcome::agreed("sums", &ballot.sums))?;
         // A rank with a mistake has heard with the others that there is one.
-        let own = checked.map_err(|mistake| Error::Failed { reason: mistake.to_string() })?;
+        let (own, call) = described.map_err(|reason| Error::Failed { reason })?;
         let sums = Sums::of_numbers(&decoded::<Vec<(u64, u64)>>(&verdict)?);
 
         let parts = own.parts();

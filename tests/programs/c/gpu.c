@@ -139,6 +139,15 @@ static void mistakes(void) {
         CHECK(cuMemFree_v2(there) == 0);
     }
 
+    // Boxes and values are taken from host memory only.
+    uint64_t shape = 1024 * (uint64_t)ranks, origin = 1024 * (uint64_t)rank, extent = 1024;
+    bvk_boxes_t boxes;
+    IS(bvk_boxes(session, 1, &shape, 1, &origin, &extent, NULL, NULL, 0, &boxes), BVK_OK);
+    IS(bvk_protect_on(session, "boxes", boxes, at(field), 1024, BVK_U32), BVK_ERR_ARGUMENT);
+    CHECK(strstr(bvk_error(), "host memory only"));
+    IS(bvk_protect_shared(session, "shared", at(field), 1, BVK_U32), BVK_ERR_ARGUMENT);
+    IS(bvk_boxes_close(&boxes), BVK_OK);
+
     // Memory that the processor can read is host memory, whoever allocated it.
     gpu_address managed;
     uint32_t *pinned;

@@ -27,6 +27,7 @@ ends all ranks instead of leaving the others to wait.
 The shared library is the one that ``BIVOUAC_LIBRARY`` names, or else the one that the loader finds (``LD_LIBRARY_PATH``).
 """
 
+from ._boxes import Boxes, OnResize
 from ._library import (
     CaptureError,
     DeviceError,
@@ -58,7 +59,7 @@ from ._session import (
 __version__ = version()
 
 __all__ = [
-    "Affinity", "Attempt", "CaptureError", "Checkpoint", "DeviceError", "Error", "History", "Keep", "Level", "LoadError",
-    "NotCommittedError", "OpenError", "Pending", "Pin", "RegionError", "Report", "Restart", "RestartError", "Restored", "Session",
+    "Affinity", "Attempt", "Boxes", "CaptureError", "Checkpoint", "DeviceError", "Error", "History", "Keep", "Level", "LoadError",
+    "NotCommittedError", "OnResize", "OpenError", "Pending", "Pin", "RegionError", "Report", "Restart", "RestartError", "Restored", "Session",
     "WriteSet", "log", "version",
 ]

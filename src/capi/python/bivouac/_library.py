@@ -51,7 +51,7 @@ class Report(Structure):
 
 class Restored(Structure):
     _fields_ = [("size", c_size_t), ("version", c_uint64), ("generation", c_uint64), ("bytes", c_uint64), ("seconds", c_double),
-                ("level", c_int64)]
+                ("level", c_int64), ("ranks", c_uint64)]
 
 
 def sized(structure):
@@ -164,6 +164,19 @@ PROTOTYPES = {
     "bvk_load_history": [HANDLE, HANDLE, NUMBERS],
     "bvk_restart_end": [POINTER(HANDLE), c_int, POINTER(Restored)],
     "bvk_versions": [HANDLE, TEXT, NUMBERS, c_size_t, POINTER(c_size_t)],
+    "bvk_boxes": [HANDLE, c_int, NUMBERS, c_size_t, NUMBERS, NUMBERS, NUMBERS, NUMBERS, c_int, POINTER(HANDLE)],
+    "bvk_boxes_close": [POINTER(HANDLE)],
+    "bvk_protect_boxes_on": [HANDLE, TEXT, HANDLE, c_size_t, POINTER(c_void_p), NUMBERS, c_int],
+    "bvk_save_boxes_on": [HANDLE, TEXT, HANDLE, c_size_t, POINTER(c_void_p), NUMBERS, c_int],
+    "bvk_load_boxes_on": [HANDLE, TEXT, HANDLE, c_size_t, POINTER(c_void_p), NUMBERS, c_int],
+    "bvk_protect_shared": [HANDLE, TEXT, c_void_p, c_uint64, c_int],
+    "bvk_save_shared": [HANDLE, TEXT, c_void_p, c_uint64, c_int],
+    "bvk_load_shared": [HANDLE, TEXT, c_void_p, c_uint64, c_int],
+    "bvk_protect_per_rank": [HANDLE, TEXT, c_void_p, c_uint64, c_int, c_int],
+    "bvk_save_per_rank": [HANDLE, TEXT, c_void_p, c_uint64, c_int, c_int],
+    "bvk_load_per_rank": [HANDLE, TEXT, c_void_p, c_uint64, c_int],
+    "bvk_saved_ranks": [HANDLE, POINTER(c_int)],
+    "bvk_of_ranks": [HANDLE, TEXT, c_int, c_int, c_void_p, c_uint64, c_int],
     "bvk_history_open": [HANDLE, TEXT, c_int, c_int, POINTER(HANDLE)],
     "bvk_history_field": [HANDLE, TEXT, c_void_p, c_uint64, c_int],
     "bvk_history_clear_fields": [HANDLE],

@@ -3,12 +3,14 @@
 import contextlib
 import ctypes
 import enum
+import math
 import operator
 import weakref
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 from typing import NamedTuple
 
 from . import _library
+from ._boxes import Described, OnBoxes, OnResize, agreed, on_host
 from ._library import AGAIN, NEWEST, NO_GPU, NOTHING, LoadError, RestartError, call, sized
 from ._memory import covered, memory
 
@@ -60,13 +62,14 @@ class Keep(enum.IntEnum):
 
 class Restored(NamedTuple):
     """What a restart restored: the version, the run that took it, the bytes that this rank read, the seconds from the call to the
-    agreement of all ranks, and the level of the farthest tier that this rank read from."""
+    agreement of all ranks, the level of the farthest tier that this rank read from, and how many ranks took it."""
 
     version: int
     generation: int
     bytes: int
     seconds: float
     level: Level
+    ranks: int
 
 
 class Report(NamedTuple):
@@ -98,7 +101,7 @@ def _version(version):
 
 
 def _restored(found):
-    return Restored(found.version, found.generation, found.bytes, found.seconds, Level(found.level))
+    return Restored(found.version, found.generation, found.bytes, found.seconds, Level(found.level), found.ranks)
 
 
 class Session:
@@ -180,6 +183,47 @@ class Session:
         elif name in self._live:
             call("bvk_set_live", self._handle, _text(name), 0)
             self._live.discard(name)
+
+    def boxes(self, shape, own=(), halo=0, behind=None, sparse=False):
+        """Says which elements of an array of ``shape`` this rank owns, and proves together with the other ranks that each element has one owner.
+        Returns :class:`Boxes`: what is protected or saved on them can be restored on any number of ranks, and on any other boxes of an array of
+        that shape::
+
+            boxes = session.boxes((ny, nx), own=((first, 0), (rows, nx)), halo=1)
+            session.protect_on("field", boxes, field)           # field.shape == (rows + 2, nx + 2)
+
+        ``own`` is a pair of an origin and an extent, a list of such pairs for several boxes, or empty for none. In memory each box has ``halo``
+        ghost cells on both sides of each dimension (a number, or one for each dimension), or with ``behind`` so many behind it. They are not saved,
+        and a load leaves them as they are. With ``sparse`` the boxes of all ranks need not cover the array.
+
+        Collective; blocks until all ranks have called. Raises :class:`Error` on all ranks if two of them own an element, or nobody does.
+        """
+        return agreed(self, lambda: Described(shape, own, halo, behind), sparse)
+
+    def protect_on(self, name, boxes, array):
+        """As :meth:`protect`, for this rank's part of an array: the memory of its box, or a list of one array for each box. :meth:`restore`
+        loads it on any number of ranks. A rank that owns nothing gives an array without elements. Only arrays in host memory. Local, never waits."""
+        found = OnBoxes(name, boxes, array, True)
+        found.call("bvk_protect_boxes_on", self._handle, _text(name))
+        self._protects(name, found)
+
+    def protect_shared(self, name, array):
+        """As :meth:`protect`, for a small array that is the same on all ranks, as a step or a time is: less than 1 MiB, in host memory.
+        :meth:`restore` loads it on any number of ranks. Where a rank has another one than the rest there is no checkpoint. Local, never waits."""
+        found = on_host(f"value {name!r}", array, True, "values are")
+        call("bvk_protect_shared", self._handle, _text(name), found.address, found.count, found.kind)
+        self._protects(name, found)
+
+    def protect_per_rank(self, name, array, on_resize):
+        """As :meth:`protect`, for a small array that is this rank's own: less than 1 MiB, in host memory. ``on_resize`` (:class:`OnResize`) says what
+        becomes of it on another number of ranks, where :meth:`restore` leaves it as it is or is refused. Local, never waits."""
+        found = on_host(f"value {name!r}", array, True, "values are")
+        call("bvk_protect_per_rank", self._handle, _text(name), found.address, found.count, found.kind, OnResize(on_resize))
+        self._protects(name, found)
+
+    def _protects(self, name, found):
+        self._protected[name] = found
+        self._live.discard(name)
 
     def unprotect(self, name):
         """Takes a region out of those that are protected. Local; of a live one it waits for the copy."""
@@ -436,6 +480,23 @@ class Checkpoint:
         call("bvk_save_shaped", self._handle, _text(name), found.address, found.kind, len(found.shape), found.extents())
         self._saved.append(found)
 
+    def save_on(self, name, boxes, array):
+        """Adds this rank's part of an array, as :meth:`Session.protect_on` takes it. It is read by the capture, not by :meth:`hold`. Local, never
+        waits."""
+        found = OnBoxes(name, boxes, array, False)
+        found.call("bvk_save_boxes_on", self._handle, _text(name))
+        self._saved.append(found)
+
+    def save_shared(self, name, array):
+        """Adds a small array that is the same on all ranks, as :meth:`Session.protect_shared` takes it. It is copied now. Local, never waits."""
+        found = on_host(f"value {name!r}", array, False, "values are")
+        call("bvk_save_shared", self._handle, _text(name), found.address, found.count, found.kind)
+
+    def save_per_rank(self, name, array, on_resize):
+        """Adds a small array that is this rank's own, as :meth:`Session.protect_per_rank` takes it. It is copied now. Local, never waits."""
+        found = on_host(f"value {name!r}", array, False, "values are")
+        call("bvk_save_per_rank", self._handle, _text(name), found.address, found.count, found.kind, OnResize(on_resize))
+
     def save_protected(self):
         """Adds all regions that are protected on the session at the capture. Local."""
         call("bvk_save_protected", self._handle)
@@ -611,6 +672,38 @@ class Attempt:
         """Loads the region ``name`` into an array of its length and type. Local; blocks on the tier that holds the copy."""
         found = memory(f"region {name!r}", array, True)
         call("bvk_load", self._restart._handle, _text(name), found.address, found.count, found.kind)
+
+    def load_on(self, name, boxes, array):
+        """Loads the region ``name`` into this rank's part of an array, as :meth:`Session.protect_on` takes it; ghost cells stay as they are. The boxes
+        may be others than those that it was saved on. Local on the ranks and boxes that it was saved on; otherwise collective: all ranks load the same
+        regions in the same order."""
+        OnBoxes(name, boxes, array, True).call("bvk_load_boxes_on", self._restart._handle, _text(name))
+
+    def load_shared(self, name, array):
+        """Loads what all ranks share into an array of its length and type. Collective if another number of ranks took the checkpoint."""
+        found = on_host(f"value {name!r}", array, True, "values are")
+        call("bvk_load_shared", self._restart._handle, _text(name), found.address, found.count, found.kind)
+
+    def load_per_rank(self, name, array):
+        """Loads what this rank has saved as its own into an array of its length and type, if as many ranks took the checkpoint. Local."""
+        found = on_host(f"value {name!r}", array, True, "values are")
+        call("bvk_load_per_rank", self._restart._handle, _text(name), found.address, found.count, found.kind)
+
+    @property
+    def saved_ranks(self):
+        """How many ranks took the checkpoint. Local."""
+        ranks = c_int()
+        call("bvk_saved_ranks", self._restart._handle, byref(ranks))
+        return ranks.value
+
+    def of_ranks(self, name, first, array):
+        """Loads what ranks of those that took the checkpoint, from number ``first`` on, have saved with :attr:`OnResize.ASK`: one into each of
+        ``array[0]``, ``array[1]``, and so on. Each rank asks for whichever it likes; one that wants none gives an array of none. Collective."""
+        found = on_host(f"value {name!r}", array, True, "values are")
+        if not found.shape:
+            raise ValueError(f"value {name!r}: the array has no dimension that counts ranks")
+        each = math.prod(found.shape[1:])
+        call("bvk_of_ranks", self._restart._handle, _text(name), first, found.shape[0], found.address, each, found.kind)
 
     def load_protected(self):
         """Loads all protected regions. Local; blocks likewise."""

@@ -59,7 +59,8 @@ impl Restorer {
     }
 
     /// The same for a type that is known at run time only.
-    fn load_typed_on(
+    #[doc(hidden)]
+    pub fn load_typed_on(
         &mut self,
         name: &str,
         on: &Decomposition,

@@ -1,0 +1,369 @@
+//! Arrays that are cut into boxes over the ranks: how they lie, and their regions. A checkpoint of nothing else, and of what [`super::values`] takes,
+//! can be restored on any number of ranks.
+
+use super::arguments::put;
+use super::checkpoint;
+use super::checkpoint::CheckpointHandle;
+use super::handles::{self, Part, lock, part, to_pointer};
+use super::open::{Open, insert_part, with as with_session};
+use super::regions::{Lies, Region};
+use super::restart::{self, RestartHandle};
+use super::session::SessionHandle;
+use super::status::{BVK_OK, Failure, Outcome, call};
+use bivouac_core::decomposition::{BOXES_MAX, Boxes, Decomposition, DecompositionError};
+use bivouac_core::region;
+use bivouac_core::session::Error;
+use std::ffi::{c_char, c_int, c_void};
+
+/// How an array lies over the ranks. Opaque; NULL is none.
+pub struct BoxesHandle {
+    _private: (),
+}
+
+/// The boxes of a handle.
+fn boxes_of(open: &Open, boxes: *mut BoxesHandle) -> Outcome<Decomposition> {
+    let (id, _) = part(boxes, Part::Boxes)?;
+    open.boxes.get(&id).cloned().ok_or_else(|| Failure::argument("the boxes belong to another session"))
+}
+
+/// `count` rows of `dims` numbers, or NULL where there is no row.
+///
+/// # Safety
+/// `numbers` is NULL or has as many.
+unsafe fn rows(numbers: *const u64, dims: usize, count: usize, what: &str) -> Result<Vec<Vec<u64>>, String> {
+    if numbers.is_null() && count > 0 {
+        return Err(format!("{what} is NULL"));
+    }
+    // SAFETY: there are that many numbers, says the caller.
+    let row = |row: usize| (0..dims).map(|dim| unsafe { numbers.add(row * dims + dim).read_unaligned() }).collect();
+    Ok((0..count).map(row).collect())
+}
+
+/// What a call of [`bvk_boxes`] says of this rank's part.
+struct Described {
+    dimensions: c_int,
+    shape: *const u64,
+    count: usize,
+    origins: *const u64,
+    extents: *const u64,
+    before: *const u64,
+    after: *const u64,
+    is_sparse: bool,
+}
+
+impl Described {
+    /// The same as a value; what is wrong with it otherwise is found with the other ranks.
+    ///
+    /// # Safety
+    /// As [`bvk_boxes`].
+    unsafe fn boxes(&self) -> Result<Boxes, String> {
+        let dims = usize::try_from(self.dimensions).ok().filter(|dims| *dims <= 32);
+        let dims = dims.ok_or_else(|| format!("an array of {} dimensions cannot be decomposed", self.dimensions))?;
+        if self.count > BOXES_MAX {
+            return Err(DecompositionError::TooMany { given: self.count }.to_string());
+        }
+        // SAFETY: as the caller says.
+        let (shape, origins, extents) = unsafe {
+            (
+                rows(self.shape, dims, 1, "shape")?.remove(0),
+                rows(self.origins, dims, self.count, "origins")?,
+                rows(self.extents, dims, self.count, "extents")?,
+            )
+        };
+        let margin = |numbers: *const u64| match numbers.is_null() {
+            true => Ok(vec![0; dims]),
+            // SAFETY: as the caller says.
+            false => unsafe { rows(numbers, dims, 1, "a margin") }.map(|mut rows| rows.remove(0)),
+        };
+        let boxes = Boxes::of(shape).margins(margin(self.before)?, margin(self.after)?);
+        let boxes = origins.into_iter().zip(extents).fold(boxes, |boxes, (origin, extent)| boxes.own(origin, extent));
+        Ok(if self.is_sparse { boxes.sparse() } else { boxes })
+    }
+}
+
+/// Says which elements of an array that is cut into boxes this rank owns, and proves together with the other ranks that each element has one owner.
+/// Regions that are saved on `*boxes` can be restored on any number of ranks, and on any other boxes of an array of that shape. Called once for each
+/// way in which arrays are cut, whatever the types of their elements.
+///
+/// `shape`: the extents of the array in its `dimensions` dimensions (1 to 8), slowest first, as rows before columns in C. This rank owns `count` boxes,
+/// 0 too. Box number b begins at the `dimensions` numbers from `origins + b * dimensions` on, counted from 0, and has the extent of as many from
+/// `extents + b * dimensions` on. In memory each box has ghost cells around it: so many elements more before it and behind it in each dimension as the
+/// `dimensions` numbers of `before` and `after` say, NULL for none. They are not saved, and a load leaves them as they are. `sparse`: 1 if the boxes of
+/// all ranks need not cover the array, as those of a level of an adaptive mesh; 0 if they have to.
+///
+/// Collective: all ranks, with the same `dimensions`, `shape` and `sparse`; a rank that owns nothing too. Blocks until all have called.
+///
+/// Errors: `BVK_ERR_DISAGREED`, the same on all ranks: two ranks own an element, or nobody does (the text names both ranks and the first elements); an
+/// argument of some rank cannot be, or ranks gave different shapes. `BVK_ERR_FAILED`. `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the
+/// others hear of nothing.
+///
+/// # Safety
+/// `shape` has `dimensions` numbers, `origins` and `extents` have `count * dimensions` each, `before` and `after` are NULL or have `dimensions`. `boxes` is
+/// a place for a handle, which is yours until `bvk_boxes_close` or `bvk_close`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_boxes(
+    session: *mut SessionHandle,
+    dimensions: c_int,
+    shape: *const u64,
+    count: usize,
+    origins: *const u64,
+    extents: *const u64,
+    before: *const u64,
+    after: *const u64,
+    sparse: c_int,
+    boxes: *mut *mut BoxesHandle,
+) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { put(boxes, std::ptr::null_mut()) };
+    call(|| {
+        let open = handles::session(session)?;
+        let mut locked = lock(&open)?;
+        locked.check_no_restart()?;
+        let is_sparse = sparse != 0;
+        let described = Described { dimensions, shape, count, origins, extents, before, after, is_sparse };
+        let described = match boxes.is_null() {
+            true => Err("boxes is NULL".to_owned()),
+            // SAFETY: as the caller says.
+            false => unsafe { described.boxes() },
+        };
+        let on = locked.session.decompose_described(described)?;
+        let id = insert_part(Part::Boxes, &open);
+        locked.boxes.insert(id, on);
+        // SAFETY: as the caller says; it is not NULL, or there would be an error.
+        unsafe { put(boxes, to_pointer(id)) };
+        Ok(BVK_OK)
+    })
+}
+
+/// Gives boxes back; what was protected or saved on them stays so. `*boxes` becomes NULL; one that is NULL already is no error.
+///
+/// Local, never waits.
+///
+/// # Safety
+/// `boxes` is NULL or points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_boxes_close(boxes: *mut *mut BoxesHandle) -> c_int {
+    call(|| {
+        // SAFETY: as the caller says.
+        let Some(place) = (unsafe { boxes.as_mut() }) else { return Ok(BVK_OK) };
+        if place.is_null() {
+            return Ok(BVK_OK);
+        }
+        let (id, open) = part(*place, Part::Boxes)?;
+        // A call that is refused leaves the handle.
+        lock(&open)?.boxes.remove(&id);
+        handles::remove(id);
+        *place = std::ptr::null_mut();
+        Ok(BVK_OK)
+    })
+}
+
+/// The memory of a rank's boxes as a call gives it.
+struct Memory {
+    count: usize,
+    data: *const *const c_void,
+    elements: *const u64,
+    kind: c_int,
+}
+
+impl Memory {
+    /// A region of it on `boxes`.
+    ///
+    /// # Safety
+    /// `name` is NULL or ends with zero; `data` and `elements` have `count` entries. Nothing is read from where `data` points to.
+    unsafe fn region(&self, open: &Open, name: *const c_char, boxes: *mut BoxesHandle) -> Outcome<Region> {
+        // SAFETY: as the caller says.
+        let name = unsafe { super::arguments::text(name, "the name of a region") }?;
+        let on = boxes_of(open, boxes)?;
+        if self.count > 0 && (self.data.is_null() || self.elements.is_null()) {
+            return Err(Failure::argument(format!("region {name:?}: data or elements is NULL")));
+        }
+        // SAFETY: there are that many entries, says the caller.
+        let entry = |at: usize| unsafe { (self.data.add(at).read_unaligned(), self.elements.add(at).read_unaligned()) };
+        let memory: Vec<(*const c_void, u64)> = (0..self.count).map(entry).collect();
+        Region::on(name, on, &memory, self.kind)
+    }
+
+    /// The same where a mistake is no other rank's business.
+    ///
+    /// # Safety
+    /// As [`Memory::region`].
+    unsafe fn checked(&self, open: &Open, name: *const c_char, boxes: *mut BoxesHandle) -> Outcome<Region> {
+        // SAFETY: as the caller says.
+        let region = unsafe { self.region(open, name, boxes) }?;
+        if let Lies::On(on, memory) = &region.lies {
+            let size = region.element().bytes().max(1) as usize;
+            let elements = memory.iter().map(|memory| memory.bytes / size);
+            region::check_memory(&region.name, on, elements).map_err(|error| Failure::from(Error::from(error)))?;
+        }
+        Ok(region)
+    }
+}
+
+/// The memory of at most one box: a rank that owns none gives no element.
+fn of_one(data: &*const c_void, elements: &u64, kind: c_int, open: &Open, boxes: *mut BoxesHandle) -> Memory {
+    let owns_none = *elements == 0 && boxes_of(open, boxes).is_ok_and(|on| on.boxes() == 0);
+    Memory { count: usize::from(!owns_none), data, elements, kind }
+}
+
+/// Protects this rank's part of an array: the memory of its box, with the ghost cells that `boxes` say, as region `name`. `bvk_checkpoint` saves it,
+/// `bvk_restart` loads it, on any number of ranks. `elements`: how many there are in memory, ghost cells among them, which is compared with what box and
+/// ghost cells take. A rank that owns nothing gives 0. Only memory of the host. All else is as with `bvk_protect`, and all ranks protect their regions in
+/// the same order.
+///
+/// Local, never waits, as `bvk_protect`.
+///
+/// Errors: as `bvk_protect`; `BVK_ERR_REGION` too if there are not as many elements as box and ghost cells take, or if this rank owns several boxes.
+///
+/// # Safety
+/// As [`bvk_protect`](super::session::bvk_protect).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_protect_on(
+    session: *mut SessionHandle,
+    name: *const c_char,
+    boxes: *mut BoxesHandle,
+    data: *mut c_void,
+    elements: u64,
+    kind: c_int,
+) -> c_int {
+    let data = data.cast_const();
+    with_session(session, |open| {
+        // SAFETY: as the caller says.
+        let region = unsafe { of_one(&data, &elements, kind, open, boxes).checked(open, name, boxes) }?;
+        open.protect([region]);
+        Ok(BVK_OK)
+    })
+}
+
+/// The same for a rank that owns any number of boxes: `count` pointers to the memory of each, in the order in which `bvk_boxes` was told of them, and how
+/// many elements each has. The lists are not kept.
+///
+/// Local, never waits, as `bvk_protect`.
+///
+/// Errors: as `bvk_protect_on`; `BVK_ERR_REGION` too if `count` is not the number of boxes that this rank owns; `BVK_ERR_ARGUMENT` if boxes overlap in
+/// memory.
+///
+/// # Safety
+/// As [`bvk_protect`](super::session::bvk_protect), for the memory of each box; `data` and `elements` have `count` entries.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_protect_boxes_on(
+    session: *mut SessionHandle,
+    name: *const c_char,
+    boxes: *mut BoxesHandle,
+    count: usize,
+    data: *const *mut c_void,
+    elements: *const u64,
+    kind: c_int,
+) -> c_int {
+    with_session(session, |open| {
+        // SAFETY: as the caller says.
+        let region = unsafe { Memory { count, data: data.cast(), elements, kind }.checked(open, name, boxes) }?;
+        open.protect([region]);
+        Ok(BVK_OK)
+    })
+}
+
+/// Adds this rank's part of an array as region `name` to a checkpoint: memory as in `bvk_protect_on`. It is read by `bvk_capture`, not by `bvk_hold`.
+///
+/// Local, never waits; nothing is read before `bvk_capture`.
+///
+/// Errors: as `bvk_protect_on`, and `BVK_ERR_REGION` for a name that was added before; the checkpoint stays as it was.
+///
+/// # Safety
+/// The memory is readable until `bvk_capture` has returned. `name` is NULL or ends with zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_save_on(
+    checkpoint: *mut CheckpointHandle,
+    name: *const c_char,
+    boxes: *mut BoxesHandle,
+    data: *const c_void,
+    elements: u64,
+    kind: c_int,
+) -> c_int {
+    checkpoint::with(checkpoint, |open, at| {
+        // SAFETY: as the caller says.
+        let region = unsafe { of_one(&data, &elements, kind, open, boxes).checked(open, name, boxes) }?;
+        open.begun[at].1.add(region)
+    })
+}
+
+/// The same for a rank that owns any number of boxes, with lists as in `bvk_protect_boxes_on`.
+///
+/// Local, never waits.
+///
+/// Errors: as `bvk_save_on` and `bvk_protect_boxes_on`.
+///
+/// # Safety
+/// As [`bvk_save_on`], for the memory of each box; `data` and `elements` have `count` entries.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_save_boxes_on(
+    checkpoint: *mut CheckpointHandle,
+    name: *const c_char,
+    boxes: *mut BoxesHandle,
+    count: usize,
+    data: *const *const c_void,
+    elements: *const u64,
+    kind: c_int,
+) -> c_int {
+    checkpoint::with(checkpoint, |open, at| {
+        // SAFETY: as the caller says.
+        let region = unsafe { Memory { count, data, elements, kind }.checked(open, name, boxes) }?;
+        open.begun[at].1.add(region)
+    })
+}
+
+/// Loads the region `name` into this rank's part of an array: memory as in `bvk_protect_on`. The boxes may be others than those that it was saved on, of
+/// an array of the same shape; ghost cells stay as they are.
+///
+/// Local if the region was saved on the same number of ranks and on the same boxes. Otherwise collective: all ranks load the same regions in the same
+/// order. Blocks on the tiers that hold the copies, and then until all have called.
+///
+/// Errors: `BVK_ERR_LOAD`: the region is not there, has another type or shape, was not saved on boxes, or elements that are wanted were saved by nobody;
+/// the memory is not that of the boxes. Where it is collective all ranks have an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this rank does not take part,
+/// and the others have an error when it calls `bvk_restart_end`.
+///
+/// # Safety
+/// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_load_on(
+    restart: *mut RestartHandle,
+    name: *const c_char,
+    boxes: *mut BoxesHandle,
+    data: *mut c_void,
+    elements: u64,
+    kind: c_int,
+) -> c_int {
+    let data = data.cast_const();
+    restart::with(restart, |open, running| {
+        // SAFETY: as the caller says. Memory that does not fit is found with the other ranks.
+        let region = unsafe { of_one(&data, &elements, kind, open, boxes).region(open, name, boxes) };
+        // SAFETY: as the caller says.
+        unsafe { restart::load_described(open, running, region) }
+    })
+}
+
+/// The same for a rank that owns any number of boxes, with lists as in `bvk_protect_boxes_on`.
+///
+/// Local or collective as `bvk_load_on`, and blocks as that.
+///
+/// Errors: as `bvk_load_on`.
+///
+/// # Safety
+/// As [`bvk_load_on`], for the memory of each box; `data` and `elements` have `count` entries.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_load_boxes_on(
+    restart: *mut RestartHandle,
+    name: *const c_char,
+    boxes: *mut BoxesHandle,
+    count: usize,
+    data: *const *mut c_void,
+    elements: *const u64,
+    kind: c_int,
+) -> c_int {
+    restart::with(restart, |open, running| {
+        // SAFETY: as the caller says.
+        let region = unsafe { Memory { count, data: data.cast(), elements, kind }.region(open, name, boxes) };
+        // SAFETY: as the caller says.
+        unsafe { restart::load_described(open, running, region) }
+    })
+}

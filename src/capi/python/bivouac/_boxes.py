@@ -1,0 +1,129 @@
+"""Arrays that are cut into boxes over the ranks: what a rank owns, and the memory that it has for it."""
+
+import enum
+import operator
+from ctypes import byref, c_uint64, c_void_p
+
+from ._library import LIBRARY, call
+from ._memory import memory
+
+
+class OnResize(enum.IntEnum):
+    """What becomes of a value of one rank when its checkpoint is restored on another number of ranks."""
+
+    #: The checkpoint cannot be restored so, as with :meth:`Session.protect`.
+    REFUSE = 0
+    #: It is of no use there, and nobody asks for it.
+    DROP = 1
+    #: Ranks ask for the values of old ranks: :meth:`Attempt.of_ranks`.
+    ASK = 2
+
+
+def _numbers(what, numbers, dims):
+    found = [operator.index(number) for number in numbers]
+    if len(found) != dims:
+        raise ValueError(f"{what} {tuple(found)} has {len(found)} numbers, and the array has {dims} dimensions")
+    if min(found) < 0:
+        raise ValueError(f"{what} {tuple(found)} is negative")
+    return found
+
+
+def _margin(what, width, dims):
+    return _numbers(what, width if hasattr(width, "__iter__") else [width] * dims, dims)
+
+
+class Described:
+    """What a rank says of its part of an array, checked as far as it can be without the library."""
+
+    def __init__(self, shape, own, halo, behind):
+        shape = list(shape)
+        self.dims = dims = len(shape)
+        if not 1 <= dims <= 8:
+            raise ValueError(f"an array of {dims} dimensions cannot be cut into boxes: 1 to 8 are possible")
+        self.shape = _numbers("the shape", shape, dims)
+        self.before = _margin("the halo", halo, dims)
+        self.after = self.before if behind is None else _margin("the halo behind", behind, dims)
+        boxes = list(own)
+        # One box is a pair of an origin and an extent.
+        if len(boxes) == 2 and not any(hasattr(number, "__iter__") for box in boxes for number in box):
+            boxes = [boxes]
+        self.origins = [_numbers("the origin", origin, dims) for origin, _ in boxes]
+        self.extents = [_numbers("the extent", extent, dims) for _, extent in boxes]
+
+    def shapes(self):
+        """The extents of each box in memory."""
+        return [tuple(map(sum, zip(extent, self.before, self.after))) for extent in self.extents]
+
+
+def _list(rows):
+    numbers = [number for row in rows for number in row]
+    return (c_uint64 * len(numbers))(*numbers)
+
+
+class Boxes:
+    """How an array lies over the ranks. Made by :meth:`Session.boxes`."""
+
+    def __init__(self, session, handle, shapes):
+        self._session, self._handle = session, handle
+        #: The shape of the memory of each box that this rank owns, ghost cells among it.
+        self.shapes = shapes
+
+    def close(self):
+        """Gives it back; what was protected or saved on it stays so. Local."""
+        call("bvk_boxes_close", byref(self._handle))
+
+
+def agreed(session, described, sparse):
+    """Lets the ranks prove what ``described()`` returns."""
+    handle = c_void_p()
+    try:
+        found = described()
+    except (TypeError, ValueError):
+        # The others wait for this rank: it takes part without a description, and they hear that it has made a mistake.
+        LIBRARY.bvk_boxes(session._handle, 1, None, 0, None, None, None, None, 0, byref(handle))
+        raise
+    call("bvk_boxes", session._handle, found.dims, _list([found.shape]), len(found.origins), _list(found.origins), _list(found.extents),
+         _list([found.before]), _list([found.after]), int(sparse), byref(handle))
+    return Boxes(session, handle, found.shapes())
+
+
+class OnBoxes:
+    """The memory of a rank's boxes. It keeps the arrays alive."""
+
+    is_on_gpu = False
+
+    def __init__(self, name, boxes, array, written):
+        what = f"region {name!r}"
+        if not isinstance(boxes, Boxes):
+            raise TypeError(f"{what}: {type(boxes).__name__} is not what Session.boxes returns")
+        self.boxes = boxes
+        arrays = array if isinstance(array, (list, tuple)) else [array]
+        self.memories = [on_host(what, one, written, "boxes are") for one in arrays]
+        if not self.memories:
+            raise ValueError(f"{what}: no array; a rank that owns nothing gives one without elements, whose type counts")
+        self.kind = self.memories[0].kind
+        if not boxes.shapes and len(self.memories) == 1 and not self.memories[0].count:
+            self.memories = []
+        shapes = [found.shape for found in self.memories]
+        if len(shapes) != len(boxes.shapes):
+            raise ValueError(f"{what}: {len(shapes)} arrays, and this rank owns {len(boxes.shapes)} boxes")
+        for number, (given, need) in enumerate(zip(shapes, boxes.shapes)):
+            if given != need:
+                raise ValueError(f"{what}: the array has shape {given}, and box {number} of this rank with its halo has {need}")
+        if any(found.kind != self.kind for found in self.memories):
+            raise TypeError(f"{what}: the arrays have elements of different types")
+
+    def call(self, function, handle, name):
+        """Hands it to the library."""
+        count = len(self.memories)
+        addresses = (c_void_p * count)(*(found.address for found in self.memories))
+        elements = (c_uint64 * count)(*(found.count for found in self.memories))
+        call(function, handle, name, self.boxes._handle, count, addresses, elements, self.kind)
+
+
+def on_host(what, array, written, who):
+    """The memory of an array in host memory."""
+    found = memory(what, array, written)
+    if found.is_on_gpu:
+        raise TypeError(f"{what}: the array is on a GPU, and {who} taken from host memory only: copy it there first")
+    return found

@@ -1,0 +1,286 @@
+//! Small arrays that all ranks share, or that are each rank's own and come with a word on what becomes of them on another number of ranks.
+//!
+//! They are saved as [`Elements`], a value that knows the type of its elements, so that each language reads those of the others.
+
+use super::arguments::{self, element, must_put};
+use super::checkpoint::{self, CheckpointHandle};
+use super::open::{described, with as with_session};
+use super::regions::{Lies, Region};
+use super::restart::{self, RestartHandle};
+use super::session::SessionHandle;
+use super::status::{BVK_OK, Failure, Outcome};
+use bivouac_core::Elements;
+use bivouac_core::OnResize;
+use std::ffi::{c_char, c_int, c_void};
+
+/// The checkpoint cannot be restored on another number of ranks, as with `bvk_protect`.
+pub const BVK_RESIZE_REFUSE: c_int = 0;
+/// On another number of ranks the value is of no use, and nobody asks for it.
+pub const BVK_RESIZE_DROP: c_int = 1;
+/// On another number of ranks each rank may ask for the values of whichever old ranks it likes (`bvk_of_ranks`).
+pub const BVK_RESIZE_ASK: c_int = 2;
+
+/// What is to become of a value of one rank.
+fn on_resize(number: c_int) -> Outcome<OnResize> {
+    match number {
+        BVK_RESIZE_REFUSE => Ok(OnResize::Refuse),
+        BVK_RESIZE_DROP => Ok(OnResize::Drop),
+        BVK_RESIZE_ASK => Ok(OnResize::Ask),
+        _ => Err(Failure::argument(format!("on_resize is {number}; see BVK_RESIZE_..."))),
+    }
+}
+
+/// A region of values from the arguments of a call.
+///
+/// # Safety
+/// `name` is NULL or ends with zero.
+unsafe fn valued(
+    name: *const c_char,
+    data: *const c_void,
+    count: u64,
+    kind: c_int,
+    lies: Outcome<Lies>,
+) -> Outcome<Region> {
+    // SAFETY: as the caller says; there is one extent.
+    unsafe { described(name, data, kind, 1, &count) }?.of_values(lies?)
+}
+
+/// Protects `count` elements at `data` that are the same on all ranks, as a step or a time is, under `name`: `bvk_checkpoint` saves them, `bvk_restart`
+/// loads them, on any number of ranks. Less than 1 MiB, on the host. Where a rank has others than the rest there is no checkpoint: the verdict names it. All
+/// else is as with `bvk_protect`, and all ranks protect their regions in the same order.
+///
+/// A program in Rust loads them with `shared::<Elements>`.
+///
+/// Local, never waits, as `bvk_protect`.
+///
+/// Errors: as `bvk_protect`; `BVK_ERR_REGION` for 1 MiB or more.
+///
+/// # Safety
+/// As [`bvk_protect`](super::session::bvk_protect).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_protect_shared(
+    session: *mut SessionHandle,
+    name: *const c_char,
+    data: *mut c_void,
+    count: u64,
+    kind: c_int,
+) -> c_int {
+    with_session(session, |open| {
+        // SAFETY: as the caller says.
+        open.protect([unsafe { valued(name, data, count, kind, Ok(Lies::Shared)) }?]);
+        Ok(BVK_OK)
+    })
+}
+
+/// Protects `count` elements at `data` that are this rank's own, such as the state of its random numbers, under `name`, and says what becomes of them when
+/// the checkpoint is restored on another number of ranks: `on_resize` is one of `BVK_RESIZE_...`, the same on all ranks. On the same number `bvk_restart`
+/// loads them. On another number it is refused with `BVK_RESIZE_REFUSE`; otherwise it leaves them as they are, and `bvk_restored` says how many ranks there
+/// were. Less than 1 MiB, on the host.
+///
+/// Local, never waits, as `bvk_protect`.
+///
+/// Errors: as `bvk_protect_shared`.
+///
+/// # Safety
+/// As [`bvk_protect`](super::session::bvk_protect).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_protect_per_rank(
+    session: *mut SessionHandle,
+    name: *const c_char,
+    data: *mut c_void,
+    count: u64,
+    kind: c_int,
+    on_resize: c_int,
+) -> c_int {
+    with_session(session, |open| {
+        let lies = self::on_resize(on_resize).map(Lies::PerRank);
+        // SAFETY: as the caller says.
+        open.protect([unsafe { valued(name, data, count, kind, lies) }?]);
+        Ok(BVK_OK)
+    })
+}
+
+/// Adds `count` elements at `data` that are the same on all ranks to a checkpoint, as in `bvk_protect_shared`. They are copied now.
+///
+/// Local, never waits.
+///
+/// Errors: as `bvk_protect_shared`, and `BVK_ERR_REGION` for a name that was added before; the checkpoint stays as it was.
+///
+/// # Safety
+/// The memory is readable. `name` is NULL or ends with zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_save_shared(
+    checkpoint: *mut CheckpointHandle,
+    name: *const c_char,
+    data: *const c_void,
+    count: u64,
+    kind: c_int,
+) -> c_int {
+    checkpoint::with(checkpoint, |open, at| {
+        // SAFETY: as the caller says.
+        let value = unsafe { valued(name, data, count, kind, Ok(Lies::Shared))?.value() };
+        open.begun[at].1.add_value(value)
+    })
+}
+
+/// Adds `count` elements at `data` that are this rank's own to a checkpoint, as in `bvk_protect_per_rank`. They are copied now.
+///
+/// Local, never waits.
+///
+/// Errors: as `bvk_save_shared`.
+///
+/// # Safety
+/// As [`bvk_save_shared`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_save_per_rank(
+    checkpoint: *mut CheckpointHandle,
+    name: *const c_char,
+    data: *const c_void,
+    count: u64,
+    kind: c_int,
+    on_resize: c_int,
+) -> c_int {
+    checkpoint::with(checkpoint, |open, at| {
+        let lies = self::on_resize(on_resize).map(Lies::PerRank);
+        // SAFETY: as the caller says.
+        let value = unsafe { valued(name, data, count, kind, lies)?.value() };
+        open.begun[at].1.add_value(value)
+    })
+}
+
+/// Loads what was saved with `bvk_save_shared` or `bvk_protect_shared` under `name` into `count` elements at `data`, which must be its length and type.
+///
+/// Local if as many ranks took the checkpoint. Otherwise collective, and blocks until all ranks have called: all load the same regions in the same order.
+///
+/// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` and `BVK_ERR_REGION` as with `bvk_load_on`. `data` then is as it was.
+///
+/// # Safety
+/// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_load_shared(
+    restart: *mut RestartHandle,
+    name: *const c_char,
+    data: *mut c_void,
+    count: u64,
+    kind: c_int,
+) -> c_int {
+    restart::with(restart, |open, running| {
+        // SAFETY: as the caller says.
+        let region = unsafe { valued(name, data, count, kind, Ok(Lies::Shared)) };
+        // SAFETY: as the caller says.
+        unsafe { restart::load_described(open, running, region) }
+    })
+}
+
+/// Loads what this rank has saved with `bvk_save_per_rank` or `bvk_protect_per_rank` under `name` into `count` elements at `data`, which must be its length
+/// and type. If another number of ranks took the checkpoint (`bvk_saved_ranks`) that is an error: nothing of it is this rank's own, see `bvk_of_ranks`.
+///
+/// Local. Blocks on the tier that holds the copy.
+///
+/// Errors: as `bvk_load_shared`.
+///
+/// # Safety
+/// As [`bvk_load_shared`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_load_per_rank(
+    restart: *mut RestartHandle,
+    name: *const c_char,
+    data: *mut c_void,
+    count: u64,
+    kind: c_int,
+) -> c_int {
+    restart::with(restart, |_, running| {
+        // SAFETY: as the caller says. What is to become of it says the checkpoint.
+        let region = unsafe { valued(name, data, count, kind, Ok(Lies::PerRank(OnResize::Drop))) };
+        let loaded = region.and_then(|region| match running.attempt.restorer().value::<Elements>(&region.name) {
+            // SAFETY: as the caller says.
+            Ok(elements) => unsafe { region.land(&elements) }.map(Ok),
+            Err(error) => Ok(Err(error)),
+        });
+        running.note(loaded)
+    })
+}
+
+/// How many ranks took the checkpoint that is being restored.
+///
+/// Local, never waits; the same on all ranks.
+///
+/// # Safety
+/// `ranks` is a place for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_saved_ranks(restart: *mut RestartHandle, ranks: *mut c_int) -> c_int {
+    restart::with(restart, |_, running| {
+        let saved = c_int::try_from(running.attempt.restorer().saved_ranks()).unwrap_or(c_int::MAX);
+        // SAFETY: as the caller says.
+        unsafe { must_put(ranks, saved, "ranks") }?;
+        Ok(BVK_OK)
+    })
+}
+
+/// Loads what the ranks `first` to `first + count - 1` of those that took the checkpoint have saved with `BVK_RESIZE_ASK` under `name`: `each` elements of
+/// every one of them, which must be what it has saved, one rank behind the other from `data` on. Each rank may ask for whichever it likes of the
+/// `bvk_saved_ranks` that there were, and with `count` 0 for none.
+///
+/// Collective: all ranks. Blocks on the tiers that hold the shards, and until all ranks have called.
+///
+/// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for ranks that there were not, of which the others do not hear before `bvk_restart_end`. `data` then holds
+/// nothing of use.
+///
+/// # Safety
+/// The memory has room for `count * each` elements, and nobody else uses it before this returns. `name` is NULL or ends with zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_of_ranks(
+    restart: *mut RestartHandle,
+    name: *const c_char,
+    first: c_int,
+    count: c_int,
+    data: *mut c_void,
+    each: u64,
+    kind: c_int,
+) -> c_int {
+    restart::with(restart, |_, running| {
+        let restorer = running.attempt.restorer();
+        // SAFETY: as the caller says.
+        let asked = unsafe { asked(restorer.saved_ranks(), first, count, (name, data, each, kind)) };
+        // A rank with a mistake asks for nothing, and the others hear of it at the end.
+        let wanted = asked.as_ref().map_or(0..0, |(ranks, _)| ranks.clone());
+        // SAFETY: as the caller says.
+        let found = restorer.of_ranks::<Elements>(unsafe { arguments::name(name) }, wanted);
+        // SAFETY: as the caller says.
+        let land = |(found, place): (&Elements, &Region)| unsafe { place.land(found) };
+        let loaded = match (asked, found) {
+            (Err(mistake), _) => Err(mistake),
+            (Ok(_), Err(error)) => Ok(Err(error)),
+            (Ok((_, places)), Ok(found)) => found.iter().zip(&places).try_for_each(land).map(Ok),
+        };
+        running.note(loaded)
+    })
+}
+
+/// The old ranks that a call asks for, and the place for the value of each.
+///
+/// # Safety
+/// As [`bvk_of_ranks`].
+unsafe fn asked(
+    saved_ranks: u32,
+    first: c_int,
+    count: c_int,
+    (name, data, each, kind): (*const c_char, *mut c_void, u64, c_int),
+) -> Outcome<(std::ops::Range<u32>, Vec<Region>)> {
+    let ranks = u32::try_from(first).ok().zip(u32::try_from(count).ok());
+    let ranks = ranks.and_then(|(first, count)| Some(first..first.checked_add(count)?));
+    let ranks = ranks.filter(|ranks| ranks.end <= saved_ranks).ok_or_else(|| {
+        Failure::argument(format!("{count} ranks from rank {first} on: {saved_ranks} ranks took the checkpoint"))
+    })?;
+    let step = each.checked_mul(element(kind)?.bytes()).and_then(|bytes| usize::try_from(bytes).ok());
+    let step = step.filter(|step| step.checked_mul(ranks.len()).is_some_and(|bytes| isize::try_from(bytes).is_ok()));
+    let step =
+        step.ok_or_else(|| Failure::argument(format!("{count} times {each} elements are more than memory can hold")))?;
+    let place = |at: usize| {
+        let data = data.cast::<u8>().wrapping_add(at * step);
+        // SAFETY: as the caller says; nothing is read from there.
+        unsafe { valued(name, data.cast(), each, kind, Ok(Lies::PerRank(OnResize::Ask))) }
+    };
+    let places = (0..ranks.len()).map(place).collect::<Outcome<Vec<_>>>()?;
+    Ok((ranks, places))
+}
