@@ -168,6 +168,32 @@ impl Array {
         self.here.ranks.iter().copied()
     }
 
+    /// The rank that an element belongs to.
+    pub fn rank_of(&self, element: &Cuboid) -> Option<u32> {
+        let mut near = self.shares.iter().filter(|share| share.bounds.contains(element));
+        near.find(|share| share.boxes().any(|own| own.contains(element))).map(|share| share.spot.rank())
+    }
+
+    /// All boxes that shards have of it, by rank.
+    pub fn boxes(&self) -> impl Iterator<Item = Cuboid> + '_ {
+        self.shares.iter().flat_map(Share::boxes).filter(|own| !own.is_empty())
+    }
+
+    /// How many elements they have.
+    pub fn elements(&self) -> u64 {
+        self.shares.iter().filter_map(Share::parts).map(|parts| parts.elements()).fold(0, u64::saturating_add)
+    }
+
+    /// Tells `had` what the shards have of a band, as [`Array::read`] does, and reads nothing.
+    pub fn look(&self, band: &Cuboid, mut had: impl FnMut(Had)) {
+        for share in self.shares.iter().filter(|share| share.bounds.common(band).is_some()) {
+            for common in share.boxes().filter_map(|own| own.common(band)) {
+                let to = Strides::inside(&common, band, &NO_MARGIN, &NO_MARGIN, 1);
+                to.each(0, to.bytes(), |at, elements| had(Had { from: at, to: at + elements }));
+            }
+        }
+    }
+
     /// Proves that each element of a section is there once; if `may_lack`, that none is there twice.
     ///
     /// # Errors
