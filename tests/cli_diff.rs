@@ -114,7 +114,6 @@ fn changed([y, x]: [u64; 2]) -> f64 {
     let is_other = y % 9 == 4 && x % 17 == 16 || [y, x] == [13, 5];
     usual([y, x]) + if is_other { 0.25 * y as f64 } else { 0.0 }
 }
-}
 
 fn all_of(shape: [u64; 2]) -> impl Iterator<Item = [u64; 2]> {
     (0..shape[0]).flat_map(move |y| (0..shape[1]).map(move |x| [y, x]))
