@@ -165,6 +165,43 @@ fn every_element_is_at_its_place_whatever_the_ranks_had() {
     assert!(ran.status == 3 && ran.err.contains("where the shards of ranks 0-1 of 4 are"), "{ran:?}");
 }
 
+/// Versions whose regions are all dealt, and one with a region that is its rank's own.
+#[test]
+fn versions_that_can_be_restored_on_other_ranks_are_listed_so() {
+    let store = Store::empty();
+    let refers = |config: &mut bivouac_core::config::Config| config.job.reduction.method = Method::Basic;
+    store.run(refers, |session, rank| {
+        let (rows, own) = (Boxes::of([2000]).own([1000 * u64::from(rank)], [1000]), [rank; 7]);
+        let (rows, data) = (session.decompose(rows).expect("rows"), [1.5f64; 1000]);
+        for version in [10, 20, 30] {
+            let mut checkpoint = session.checkpoint("heat", version).expect("a checkpoint");
+            checkpoint.save_on("t", &rows, &data).expect("a region");
+            checkpoint.per_rank("seed", &rank, OnResize::Drop).expect("a value");
+            if version == 20 {
+                checkpoint.save("own", &own).expect("a region");
+            }
+            let pending = checkpoint.capture().expect("captured");
+            limit::wait_until("all levels end", || pending.poll());
+        }
+    });
+    for root in [store.global(), store.local()] {
+        let document = with_path(&["ls", "--json"], &root).json();
+        let rows = document["checkpoints"].as_array().expect("a list");
+        let said: Vec<_> = rows.iter().map(|row| (row["version"].as_u64(), row["resizable"].as_bool())).collect();
+        assert_eq!(said, [(Some(30), Some(true)), (Some(20), Some(false)), (Some(10), Some(true))], "{document}");
+        assert!(rows.iter().all(|row| row["group_size"] == 2), "{document}");
+        let text = with_path(&["ls"], &root).out;
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].trim_end().ends_with("OTHER RANKS") && lines[2].trim_end().ends_with("no"), "{text}");
+        assert!([1, 3].iter().all(|line| lines[*line].trim_end().ends_with("yes")), "{text}");
+    }
+    // Of one that cannot be restored nothing is said.
+    let newest = store.folders(&store.global()).pop().expect("three");
+    std::fs::write(newest.join("manifest"), "no manifest").expect("written");
+    let document = with_path(&["ls", "--json"], &newest).json();
+    assert!(document["checkpoints"][0]["resizable"].is_null(), "{document}");
+}
+
 #[test]
 fn what_nobody_saved_is_an_error_or_filled() {
     let (store, out) = (store(), tempfile::tempdir().expect("a folder"));
