@@ -27,13 +27,15 @@ struct State {
     /// Rows of the level that has values in some rows only.
     level: [u64; 2],
     step: u64,
+    /// The array is saved as each rank's own.
+    is_plain: bool,
 }
 
 fn usual([y, x]: [u64; 2]) -> f64 {
     (y * SHAPE[1] + x) as f64
 }
 
-const USUAL: State = State { ranks: 3, cut: Cut::Rows, element: usual, level: [5, 20], step: 7 };
+const USUAL: State = State { ranks: 3, cut: Cut::Rows, element: usual, level: [5, 20], step: 7, is_plain: false };
 
 /// First element and extent of what a rank has.
 fn own(cut: Cut, rank: u32, ranks: u32) -> ([u64; 2], [u64; 2]) {
@@ -61,7 +63,10 @@ fn take(session: &Session, rank: u32, state: &State) {
     let patches: Vec<Vec<f64>> = rows.iter().map(|row| values([*row, 3], [1, 4], state.element)).collect();
     let patches: Vec<&[f64]> = patches.iter().map(Vec::as_slice).collect();
     let mut checkpoint = session.checkpoint("heat", 10).expect("a checkpoint");
-    checkpoint.save_on("t", &grid, &t).expect("a region");
+    match state.is_plain {
+        true => checkpoint.save_shaped("t", &t, &extent).expect("a region"),
+        false => checkpoint.save_on("t", &grid, &t).expect("a region"),
+    }
     checkpoint.save_boxes_on("level", &level, &patches).expect("a region");
     checkpoint.shared("step", &state.step).expect("a value");
     checkpoint.per_rank("seed", &rank, OnResize::Drop).expect("a value");
@@ -122,7 +127,7 @@ fn all_of(shape: [u64; 2]) -> impl Iterator<Item = [u64; 2]> {
 #[test]
 fn elements_that_differ_are_counted_and_named_with_both_ranks() {
     let (_a, a) = store(USUAL);
-    let (_b, b) = store(State { ranks: 4, cut: Cut::Columns, element: changed, level: [5, 20], step: 8 });
+    let (_b, b) = store(State { ranks: 4, cut: Cut::Columns, element: changed, step: 8, ..USUAL });
     let ran = diff(&a, &b, &["--json"]);
     assert_eq!(ran.status, 1, "{ran:?}");
     let document = ran.json();
@@ -204,6 +209,17 @@ fn on_as_many_ranks_another_cut_is_compared_by_element_and_the_rest_by_rank() {
     assert_eq!(document["equal"], 6 + 3 - rows.iter().filter(|row| row["region"] == "level").count());
     let ran = diff(&a, &b, &["--rank", "1", "--region", "t"]);
     assert!(ran.status == 2 && ran.err.contains("lies on different decompositions: leave --rank out"), "{ran:?}");
+}
+
+#[test]
+fn an_array_that_one_program_has_not_laid_over_the_ranks_is_compared_by_rank_or_not_at_all() {
+    let (_a, a) = store(USUAL);
+    let (_b, b) = store(State { is_plain: true, ..USUAL });
+    let ran = diff(&a, &b, &["--region", "t", "--read"]);
+    assert_eq!((ran.status, ran.out.as_str()), (0, "equal: 3 regions\n"), "{ran:?}");
+    let (_c, c) = store(State { is_plain: true, ranks: 2, ..USUAL });
+    let ran = diff(&a, &c, &["--region", "t"]);
+    assert!(ran.status == 2 && ran.err.contains("it lies over the ranks in one of the checkpoints only"), "{ran:?}");
 }
 
 #[test]

@@ -431,9 +431,8 @@ pub fn bands(section: &Cuboid, dims: usize, element: u64, most: u64) -> impl Ite
     std::iter::from_fn(move || {
         let at = next?;
         let mut band = section;
-        for outer in 0..dim {
-            (band.from[outer], band.to[outer]) = (at[outer], at[outer] + 1);
-        }
+        band.from[..dim].copy_from_slice(&at[..dim]);
+        band.to[..dim].iter_mut().zip(at).for_each(|(to, from)| *to = from + 1);
         band.from[dim] = at[dim];
         band.to[dim] = at[dim].saturating_add(step).min(section.to[dim]);
         let mut following = at;

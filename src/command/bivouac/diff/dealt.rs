@@ -65,12 +65,12 @@ impl Dealt {
                 Comparison::None("it lies on different decompositions: leave --rank out".into())
             }
             [Some(Lie::On(one)), Some(Lie::On(other))] if one != other => Comparison::ByElement,
-            [Some(one @ Lie::On(_)), Some(other)] | [Some(other), Some(one @ Lie::On(_))] if one != other => {
-                Comparison::None("it lies over the ranks in one of the checkpoints only".into())
-            }
             _ if !self.is_resized() => Comparison::ByRank,
             // Of an absent one there is nothing to compare.
             [None, _] | [_, None] | [Some(Lie::Shared), Some(Lie::Shared)] => Comparison::Once,
+            [Some(Lie::On(_)), _] | [_, Some(Lie::On(_))] => {
+                Comparison::None("it lies over the ranks in one of the checkpoints only".into())
+            }
             _ => {
                 let (a, b) = (a.ranks, b.ranks);
                 Comparison::None(format!("each rank has its own, and {a} and {b} ranks have taken the checkpoints"))
