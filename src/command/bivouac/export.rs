@@ -37,6 +37,7 @@ The parts of all ranks are put one behind the other in ascending order of the ra
 region of shape (30, 50) on 4 ranks becomes (120, 50). The other axes and the element types must be equal. With {rank} in
 FILE each rank's part becomes a file of its own. A shape is the one that the program gave, in the order of C; without one it is the number of elements.
 Records become bytes of their length (V16), which view() makes anything of. Values that Rust programs have encoded are refused.
+Of an array that lies over the ranks in boxes this gives the boxes as each rank had them: `bivouac extract` gives the array.
 
 Every block is compared with the digest that was made at capture. If one is damaged, no file is left or replaced.
 
