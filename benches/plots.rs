@@ -1,5 +1,5 @@
 //! Draws the stored figures of shots, and of files that refer to earlier ones: `cargo bench --bench plots` reads `benches/results/shot-h200.jsonl`,
-//! `benches/results/figures-h100.jsonl`, `minis-h100.jsonl`, `granularity-h100.jsonl`, `volume-2core.jsonl`, and of four GPUs `shot-h100-x4.jsonl` and `figures-h100-x4.jsonl`, and writes one SVG and one CSV
+//! `benches/results/figures-h100.jsonl`, `minis-h100.jsonl`, `granularity-h100.jsonl`, `volume-2core.jsonl`, `decomposition.jsonl`, and of four GPUs `shot-h100-x4.jsonl` and `figures-h100-x4.jsonl`, and writes one SVG and one CSV
 //! for each of the papers' figures into `benches/results/plots/`. Nothing is measured here.
 
 #[path = "plots/figures.rs"]
@@ -33,6 +33,7 @@ fn main() -> Outcome {
     let shots: Vec<Value> = rows(&results.join("shot-h100-x4.jsonl"))?.into_iter().filter(is_valid_shot).collect();
     all.extend(scaling(&shots));
     all.extend(figures::by_ranks(&rows(&results.join("figures-h100-x4.jsonl"))?, "-x4"));
+    all.push(messages(&rows(&results.join("decomposition.jsonl"))?));
     let folder = results.join("plots");
     std::fs::create_dir_all(&folder)?;
     for picture in all {
@@ -45,6 +46,29 @@ fn main() -> Outcome {
         println!("{}", folder.join(&picture.file).display());
     }
     Ok(())
+}
+
+/// Messages of the busiest rank when arrays are decomposed, and when a load on three quarters as many ranks is planned.
+fn messages(rows: &[Value]) -> Picture {
+    let of = |what: &'static str, ranks: &'static str, key: &'static str| {
+        let rows = rows.iter().filter(|row| row["figure"] == "messages");
+        let name = move |row: &Value| {
+            let cells = if word(row, "cells") == "fine" { ", fine cells" } else { "" };
+            format!("{what}, {}{cells}", word(row, "cut"))
+        };
+        grouped(rows, name, |row| (number(row, ranks), number(row, key).max(1.0)))
+    };
+    let mut series = of("decompose", "ranks", "decompose_most");
+    series.extend(of("plan", "onto", "plan_most"));
+    Picture {
+        file: "decomposition-messages".into(),
+        title: "Posts of the busiest rank, sent and got".into(),
+        x: "ranks",
+        y: "posts",
+        is_log: true,
+        series,
+        ..Picture::default()
+    }
 }
 
 fn rows(path: &Path) -> Result<Vec<Value>, Box<dyn std::error::Error>> {

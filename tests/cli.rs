@@ -590,7 +590,7 @@ fn wrong_usage_and_unreadable_paths_end_with_status_2_and_say_what_to_do() {
 
 #[test]
 fn every_command_has_examples_in_its_help() {
-    for command in ["ls", "inspect", "verify", "export", "rm", "clean", "drain", "doctor"] {
+    for command in ["ls", "inspect", "verify", "export", "extract", "rm", "clean", "drain", "doctor"] {
         let ran = bivouac(&[command, "--help"]);
         let examples = ran
             .out

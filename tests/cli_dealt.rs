@@ -1,4 +1,4 @@
-//! `bivouac verify` of checkpoints whose regions lie on decompositions: what sessions write is proved, and what no session writes is found.
+//! `bivouac verify` and `extract` of checkpoints whose regions lie on decompositions: what sessions write is proved, and what no session writes is found.
 #![forbid(unsafe_code)]
 
 #[path = "common/limit.rs"]
@@ -15,9 +15,9 @@ use bivouac_core::format::{ContainerEntry, ContainerInfo, ElementType, Manifest,
 use bivouac_core::region::DECOMPOSITION;
 use bivouac_core::{Boxes, Session};
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use store::{Store, with_path};
-use tempfile::TempDir;
+use store::{Store, bivouac, with_path};
 
 const BLOCK: u64 = 4096;
 
@@ -403,13 +403,13 @@ fn swollen(count: u64) -> [Vec<u8>; 2] {
     [boxes, rules]
 }
 
-/// Runs `verify` with so much memory at most, and says how it ends.
-fn verify_within(bytes: u64, root: &TempDir) -> (i32, String) {
+/// Runs the command with so much memory at most, and says how it ends.
+fn within(bytes: u64, args: &[&OsStr]) -> (i32, String) {
     let command = store::command();
     let program = command.get_program().to_owned();
     let mut limited = std::process::Command::new("sh");
-    limited.args(["-c", "ulimit -v \"$1\" && exec \"$2\" verify --jobs 1 \"$3\"", "sh"]);
-    limited.arg((bytes >> 10).to_string()).arg(program).arg(root.path());
+    limited.args(["-c", "ulimit -v \"$1\" && shift && exec \"$@\"", "sh"]);
+    limited.arg((bytes >> 10).to_string()).arg(program).args(args);
     let output = limited.output().expect("sh is there");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap_or(-1), text(&output.stdout) + &text(&output.stderr))
@@ -424,9 +424,69 @@ fn records_that_say_much_in_few_bytes_take_little_memory() {
     write(root.path(), 10, &[with_record(none(), boxes)]);
     write(root.path(), 20, &[with_record(none(), rules)]);
     // Boxes alone would take a gigabyte if they were unpacked, and the rules 300 MB.
-    let (status, text) = verify_within(400 << 20, &root);
+    let (status, text) = within(400 << 20, &["verify".as_ref(), "--jobs".as_ref(), "1".as_ref(), root.path().as_ref()]);
     assert_eq!(status, 1, "{text}");
     assert!(text.contains("elements [0] belong both to box 0 of rank 0 and to box 1 of rank 0"), "{text}");
     assert!(text.contains("v0000000020") && text.contains("it is cut, or says what cannot be"), "{text}");
     assert!(text.contains("an array of shape [1099511627776] without a region: "), "{text}");
+}
+
+// ------------------------------------------------------------------------------------------- what is extracted
+
+/// More than two bands of it, by ranks that have columns: each band has something of each.
+#[test]
+fn an_array_that_is_larger_than_the_memory_is_extracted() {
+    let shape = [13, 5000, 2500u64];
+    let columns = |rank: u64| Boxes::of(shape).own([0, 0, 625 * rank], [13, 5000, 625]);
+    let all: Vec<Boxes> = (0..4).map(columns).collect();
+    let element = |z: u64, y: u64, x: u64| (z * 31 + y * 7 + x * 3) as u8;
+    let saved = |(rank, boxes): (u64, &Boxes)| {
+        let own = |row: u64| (625 * rank..625 * rank + 625).map(move |x| element(row / 5000, row % 5000, x));
+        let bytes: Vec<u8> = (0..13 * 5000).flat_map(own).collect();
+        let region = Region::of_bytes("t", RegionKind::Array, bytes.len() as u64);
+        let region = Region { element: ElementType::U8, shape: vec![bytes.len() as u64], ..region };
+        let step = Region::of_bytes("step", RegionKind::Value, 8);
+        with_record(vec![(region, bytes), (step, vec![0; 8])], record(boxes, identity(&all)).encode())
+    };
+    let ranks: Vec<Vec<Saved>> = (0..).zip(&all).map(saved).collect();
+    let root = tempfile::tempdir().expect("a folder");
+    let folder = write(root.path(), 10, &ranks);
+    let file = root.path().join("t.npy");
+    let args = ["extract".as_ref(), folder.as_os_str(), "t".as_ref(), "-o".as_ref(), file.as_os_str()];
+    // A band takes 64 MiB, the array 155.
+    let (status, text) = within(130 << 20, &args);
+    assert_eq!(status, 0, "{text}");
+    let bytes = std::fs::read(&file).expect("read");
+    let found = &bytes[bytes.len() - (13 * 5000 * 2500)..];
+    let is_right = |(at, byte): (usize, &u8)| {
+        let at = at as u64;
+        *byte == element(at / 12_500_000, at / 2500 % 5000, at % 2500)
+    };
+    assert!(found.iter().enumerate().all(is_right));
+}
+
+#[test]
+fn what_belongs_to_two_ranks_is_not_extracted() {
+    let mut all = slabs();
+    all[2] = Boxes::of([30, 7]).own([20, 0], [10, 7]).own([12, 3], [2, 2]);
+    let root = tempfile::tempdir().expect("a folder");
+    let folder = write(root.path(), 10, &unproved(&all));
+    let file = root.path().join("t.npy");
+    let extract = |more: &[&str]| {
+        let words = ["extract", folder.to_str().expect("UTF-8"), "t", "-o", file.to_str().expect("UTF-8")];
+        bivouac(&[&words, more].concat())
+    };
+    let ran = extract(&[]);
+    let text = "elements [12, 3..5] belong both to box 0 of rank 1 and to box 1 of rank 2";
+    assert!(ran.status == 1 && ran.err.contains(text) && !file.exists(), "{ran:?}");
+    // Elsewhere it is whole.
+    assert_eq!(extract(&["--box", "14:,:"]).status, 0);
+    // A shard that says something else of the array.
+    let mut ranks = unproved(&slabs());
+    let other = record(&Boxes::of([31, 7]).own([10, 0], [10, 7]), identity(&slabs()));
+    ranks[1] = with_record(regions(&slabs()[1]), other.encode());
+    let folder = write(root.path(), 20, &ranks);
+    let (folder, file) = (folder.to_str().expect("UTF-8"), file.to_str().expect("UTF-8"));
+    let ran = bivouac(&["extract", folder, "t", "-o", file]);
+    assert!(ran.status == 1 && ran.err.contains("lies on another decomposition than that of rank 0"), "{ran:?}");
 }

@@ -149,7 +149,9 @@ fn damage_has_one_status_in_all_commands() {
 
 #[test]
 fn help_says_what_the_statuses_mean() {
-    for command in ["ls", "inspect", "verify", "export", "rm", "clean", "drain", "rebuild", "reset", "halt", "topo"] {
+    for command in
+        ["ls", "inspect", "verify", "export", "extract", "rm", "clean", "drain", "rebuild", "reset", "halt", "topo"]
+    {
         let help = bivouac(&[command, "--help"]).out;
         assert!(help.contains("Exit status: 0") && help.contains(" 3 "), "{help}");
     }

@@ -1,8 +1,11 @@
 //! `bivouac diff`: what of two checkpoints differs, region by region and rank by rank.
 #![forbid(unsafe_code)]
 
+mod dealt;
+mod elements;
+
 use crate::ending::{Ending, Problem, Problems};
-use crate::output::{self, SCHEMA, plain, show, table};
+use crate::output::{self, SCHEMA, list, plain, short, show, table};
 use crate::places::nothing_in;
 use crate::survey::{Checkpoint, survey};
 use crate::target::Target;
@@ -12,6 +15,8 @@ use bivouac_core::region::is_reserved;
 use bivouac_core::tier::TierError;
 use bivouac_core::tier::source::FileShard;
 use bivouac_core::tier::storage::ReadFile;
+use dealt::{Comparison, Dealt};
+use elements::Elements;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,6 +26,8 @@ use std::sync::Arc;
 const PIECE: u64 = 1 << 20;
 /// Bytes that are told apart when bytes are compared.
 const GRAIN: u64 = 64;
+/// Regions that are named because they cannot be compared.
+const REGIONS_MAX: usize = 20;
 /// Ranges of a region that are shown to people.
 const RANGES_MAX: usize = 6;
 
@@ -35,7 +42,11 @@ Regions are compared by the digests of their blocks, without reading them: also 
 blocks have different lengths, `--read` is needed. Bytes are taken as they are: `bivouac verify` checks them. What Bivouac keeps for itself is
 left out, unless `--region` names it.
 
-Exit status: 0 all is equal; 1 something differs, or is damaged; 2 wrong usage, or not readable; 3 nothing there.")]
+Of checkpoints that different numbers of ranks have taken, or on different decompositions, arrays that lie over the ranks are compared element by element,
+by their places in the array: the first that differ, with both values and both ranks, and how many. Blocks are checked on the way. What all ranks share is compared once. What is
+a rank's own cannot be compared and is named; it makes no difference for the exit status, unless nothing else is there or `--region` names it.
+
+Exit status: 0 all that can be compared is equal; 1 something differs, or is damaged; 2 wrong usage, or not readable; 3 nothing there.")]
 pub struct Args {
     /// The folder of a checkpoint
     a: PathBuf,
@@ -65,15 +76,25 @@ struct Document {
     /// Regions that were compared and are equal.
     equal: u64,
     differences: Vec<Row>,
+    /// Regions that are their rank's own, in checkpoints of different numbers of ranks.
+    incomparable: Vec<Incomparable>,
     problems: Problems,
 }
 
-/// A region of a rank that is not the same in both.
+/// A region that cannot be compared.
+#[derive(Serialize)]
+struct Incomparable {
+    region: String,
+    why: String,
+}
+
+/// A region of a rank, or of all ranks together, that is not the same in both.
 #[derive(Serialize)]
 struct Row {
-    rank: u32,
+    /// None: it is of all ranks together.
+    rank: Option<u32>,
     region: String,
-    /// `bytes`, `length`, `type`, `only in a`, `only in b`, or `blocks`: those cannot be compared without reading.
+    /// `bytes`, `length`, `type`, `shape`, `elements`, `only in a`, `only in b`, or `blocks`: those cannot be compared without reading.
     what: &'static str,
     /// Bytes in each; absent where it is not.
     bytes: [Option<u64>; 2],
@@ -81,6 +102,15 @@ struct Row {
     ranges: Vec<[u64; 2]>,
     /// The largest difference of two numbers at one place, and which element that is; with `--read`, and of numbers.
     largest: Option<(f64, u64)>,
+    /// Of an array that was compared element by element.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    elements: Option<Elements>,
+}
+
+impl Row {
+    fn of(rank: Option<u32>, region: &str, what: &'static str, bytes: [Option<u64>; 2]) -> Row {
+        Row { rank, region: region.to_owned(), what, bytes, ranges: Vec::new(), largest: None, elements: None }
+    }
 }
 
 /// Compares.
@@ -92,6 +122,7 @@ pub fn run(args: &Args) -> Ending {
         b: args.b.display().to_string(),
         equal: 0,
         differences: Vec::new(),
+        incomparable: Vec::new(),
         problems: Problems::default(),
     };
     if let Err(problem) = compare(args, &mut document) {
@@ -115,36 +146,60 @@ fn compare(args: &Args, document: &mut Document) -> Result<(), Problem> {
         }
     }
     let mut has_region = false;
+    let is_meant = |name: &String| match &args.region {
+        Some(wanted) => wanted == name,
+        None => !is_reserved(name),
+    };
+    let dealt = Dealt::of([&a, &b])?;
     let all: BTreeSet<u32> = a.keys().chain(b.keys()).copied().collect();
-    for rank in all {
+    for rank in all.into_iter().filter(|_| !dealt.is_resized()) {
         let sides = [a.get(&rank), b.get(&rank)];
-        let regions = |side: Option<&FileShard>| -> Vec<String> {
-            side.into_iter()
-                .flat_map(|shard| shard.head().meta.regions.iter())
-                .map(|region| region.name.clone())
-                .collect()
-        };
-        let mut names = regions(sides[0]);
-        names.extend(
-            regions(sides[1]).into_iter().filter(|name| sides[0].is_none_or(|a| a.head().region(name).is_none())),
-        );
-        let is_meant = |name: &&String| match &args.region {
-            Some(wanted) => wanted == *name,
-            None => !is_reserved(name),
-        };
-        for name in names.iter().filter(is_meant) {
+        let is_own = |name: &&String| matches!(dealt.of_region(name, args.rank), Comparison::ByRank);
+        for name in names(sides).iter().filter(|name| is_meant(name)).filter(is_own) {
             has_region = true;
-            let row = differs(rank, name, sides, args.read)?;
-            match row {
+            match differs(Some(rank), name, sides, args.read)? {
                 Some(row) => document.differences.push(row),
                 None => document.equal += 1,
             }
         }
     }
+    let firsts = [&a, &b].map(|shards| shards.values().next());
+    for name in names(firsts).iter().filter(|name| is_meant(name)) {
+        let found = match dealt.of_region(name, args.rank) {
+            Comparison::ByRank => continue,
+            Comparison::None(why) => {
+                has_region = true;
+                document.incomparable.push(Incomparable { region: name.clone(), why });
+                continue;
+            }
+            Comparison::Once => differs(None, name, firsts, args.read)?,
+            Comparison::ByElement => elements::compare([&args.a, &args.b], name)?,
+        };
+        has_region = true;
+        match found {
+            Some(row) => document.differences.push(row),
+            None => document.equal += 1,
+        }
+    }
+    if document.equal == 0 && document.differences.is_empty() && !document.incomparable.is_empty() {
+        let why = document.incomparable.iter().map(|one| format!("{:?}: {}", short(&one.region), one.why));
+        return Err(format!("nothing can be compared: {}", list(why, REGIONS_MAX, "; ")).into());
+    }
     match &args.region {
         Some(region) if !has_region => Err(Problem::nothing(format!("neither of them has a region {region:?}"))),
         _ => Ok(()),
     }
+}
+
+/// The names of regions of one shard or both, in their order.
+fn names(sides: [Option<&FileShard>; 2]) -> Vec<String> {
+    let of = |side: Option<&FileShard>| -> Vec<String> {
+        let regions = side.into_iter().flat_map(|shard| shard.head().meta.regions.iter());
+        regions.map(|region| region.name.clone()).collect()
+    };
+    let mut names = of(sides[0]);
+    names.extend(of(sides[1]).into_iter().filter(|name| sides[0].is_none_or(|a| a.head().region(name).is_none())));
+    names
 }
 
 /// The shards of the only checkpoint at a path, by rank.
@@ -183,11 +238,16 @@ fn open(checkpoint: &Checkpoint, name: &str, shards: &mut BTreeMap<u32, FileShar
 }
 
 /// How a region differs, if it does.
-fn differs(rank: u32, name: &str, sides: [Option<&FileShard>; 2], read: bool) -> Result<Option<Row>, TierError> {
+fn differs(
+    rank: Option<u32>,
+    name: &str,
+    sides: [Option<&FileShard>; 2],
+    read: bool,
+) -> Result<Option<Row>, TierError> {
     let region = |side: Option<&FileShard>| side.and_then(|shard| shard.head().region(name)).cloned();
     let regions = sides.map(region);
     let bytes = [0, 1].map(|side| regions[side].as_ref().map(|region| region.bytes));
-    let row = |what| Row { rank, region: name.to_owned(), what, bytes, ranges: Vec::new(), largest: None };
+    let row = |what| Row::of(rank, name, what, bytes);
     let ([Some(a), Some(b)], [Some(one), Some(other)]) = (sides, &regions) else {
         return Ok(Some(row(if regions[0].is_some() { "only in a" } else { "only in b" })));
     };
@@ -290,14 +350,16 @@ fn number(element: ElementType, bytes: &[u8]) -> f64 {
 }
 
 fn text(document: &Document) -> String {
+    let left_out = |one: &Incomparable| format!("not compared: {} ({})\n", plain(&one.region), one.why);
+    let left_out: String = document.incomparable.iter().map(left_out).collect();
     if document.differences.is_empty() {
         let is_good = document.problems.ending() == Ending::Good;
-        return if is_good { format!("equal: {} regions\n", document.equal) } else { String::new() };
+        return if is_good { format!("{left_out}equal: {} regions\n", document.equal) } else { String::new() };
     }
     let rows: Vec<Vec<String>> = document.differences.iter().map(cells).collect();
     let heads = ["RANK", "REGION", "DIFFERS", "WHERE", "LARGEST"];
     let (differ, all) = (rows.len() as u64, rows.len() as u64 + document.equal);
-    format!("{}{differ} of {all} regions differ\n", table(&heads, &[0], &rows))
+    format!("{}{left_out}{differ} of {all} regions differ\n", table(&heads, &[0], &rows))
 }
 
 fn cells(row: &Row) -> Vec<String> {
@@ -310,6 +372,7 @@ fn cells(row: &Row) -> Vec<String> {
         "blocks" => "not known: their blocks have different lengths, use --read".into(),
         "length" => format!("length: {} and {}", lengths[0], lengths[1]),
         "type" => "type or shape".into(),
+        "elements" => row.elements.as_ref().map_or_else(String::new, Elements::counts),
         what => what.to_owned(),
     };
     let shown: Vec<String> =
@@ -317,7 +380,12 @@ fn cells(row: &Row) -> Vec<String> {
     let more = row.ranges.len().saturating_sub(RANGES_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let largest = row.largest.map_or_else(String::new, |(difference, element)| format!("{difference:e} at {element}"));
-    vec![row.rank.to_string(), plain(&row.region), differs, shown.join(", ") + &more, largest]
+    let places = match &row.elements {
+        Some(elements) => elements.places(),
+        None => shown.join(", ") + &more,
+    };
+    let rank = row.rank.map_or_else(|| "all".to_owned(), |rank| rank.to_string());
+    vec![rank, plain(&row.region), differs, places, largest]
 }
 
 #[cfg(test)]

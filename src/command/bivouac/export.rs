@@ -1,26 +1,24 @@
 //! `bivouac export`: a region of a checkpoint as an array for NumPy.
 //!
-//! [`parts`] finds the shards that hold it and says how they fit together, [`npy`] writes the header. Here the bytes are copied, a
+//! [`parts`] finds the shards that hold it and says how they fit together, [`npy`](crate::npy) makes the header. Here the bytes are copied, a
 //! piece at a time, each block compared with its digest, into a file that gets its name when all of it is good.
 #![forbid(unsafe_code)]
 
-mod npy;
 mod parts;
 
+use crate::draft::Draft;
 use crate::ending::{self, Ending, Problem};
+use crate::npy;
 use crate::output::{self, SCHEMA, complain, plain, print, print_json};
+use crate::shards::Place;
 use crate::verify::{READ_BYTES, damaged_blocks};
 use bivouac_core::format::ElementType;
-use bivouac_core::tier::source::FileShard;
-use bivouac_core::tier::storage::ReadFile;
-use bivouac_core::tier::{Tier, TierError, join};
+use bivouac_core::tier::TierError;
 use indicatif::ProgressBar;
 use parts::{Part, find, joined};
 use serde::Serialize;
-use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// What stands for the rank in a file name.
 const RANK: &str = "{rank}";
@@ -39,6 +37,7 @@ The parts of all ranks are put one behind the other in ascending order of the ra
 region of shape (30, 50) on 4 ranks becomes (120, 50). The other axes and the element types must be equal. With {rank} in
 FILE each rank's part becomes a file of its own. A shape is the one that the program gave, in the order of C; without one it is the number of elements.
 Records become bytes of their length (V16), which view() makes anything of. Values that Rust programs have encoded are refused.
+Of an array that lies over the ranks in boxes this gives the boxes as each rank had them: `bivouac extract` gives the array.
 
 Every block is compared with the digest that was made at capture. If one is damaged, no file is left or replaced.
 
@@ -123,7 +122,7 @@ fn export(args: &Args) -> Result<Vec<Written>, Problem> {
     };
     let bar = output::bar(found.parts.iter().map(|part| part.region.bytes).sum(), args.json);
     let drafts: Result<Vec<Draft>, Problem> =
-        wanted.iter().map(|wanted| write(&found.tier, wanted, &args.region, &bar)).collect();
+        wanted.iter().map(|wanted| write(&found.place, wanted, &args.region, &bar)).collect();
     bar.finish_and_clear();
     // None gets its name unless all are good.
     for draft in drafts? {
@@ -133,7 +132,7 @@ fn export(args: &Args) -> Result<Vec<Written>, Problem> {
         path: wanted.path.display().to_string(),
         dtype: npy::descr(wanted.element),
         shape: wanted.shape.clone(),
-        ranks: wanted.parts.iter().map(|part| part.rank).collect(),
+        ranks: wanted.parts.iter().map(|part| part.spot.rank()).collect(),
     };
     Ok(wanted.iter().map(written).collect())
 }
@@ -141,17 +140,17 @@ fn export(args: &Args) -> Result<Vec<Written>, Problem> {
 /// The file of a rank.
 fn named(pattern: &Path, part: &Part) -> PathBuf {
     match pattern.to_str() {
-        Some(text) => text.replace(RANK, &part.rank.to_string()).into(),
+        Some(text) => text.replace(RANK, &part.spot.rank().to_string()).into(),
         None => pattern.to_owned(),
     }
 }
 
-fn write(tier: &Arc<dyn Tier>, wanted: &Wanted<'_>, region: &str, bar: &ProgressBar) -> Result<Draft, Problem> {
+fn write(place: &Place, wanted: &Wanted<'_>, region: &str, bar: &ProgressBar) -> Result<Draft, Problem> {
     let (draft, mut file) = Draft::create(&wanted.path)?;
     let failed = |error: std::io::Error| draft.failed("write", &error);
     file.write_all(&npy::header(wanted.element, &wanted.shape)).map_err(failed)?;
     for part in &wanted.parts {
-        copy(tier, part, region, &mut |bytes| {
+        copy(place, part, region, &mut |bytes| {
             bar.inc(bytes.len() as u64);
             file.write_all(bytes).map_err(|error| failed(error).into())
         })?;
@@ -162,24 +161,20 @@ fn write(tier: &Arc<dyn Tier>, wanted: &Wanted<'_>, region: &str, bar: &Progress
 
 /// Reads a part piece by piece, checks each block, and hands on the data.
 fn copy(
-    tier: &Arc<dyn Tier>,
+    place: &Place,
     part: &Part,
     name: &str,
     take: &mut dyn FnMut(&[u8]) -> Result<(), Problem>,
 ) -> Result<(), Problem> {
     let wrong = |error: TierError| Problem {
         ending: ending::of_tier(&error),
-        text: format!("{error} (region {:?} of {})", output::short(name), parts::title(part)),
+        text: format!("{error} (region {:?} of {})", output::short(name), part.spot.title()),
     };
-    let opened = tier.open(&part.path);
-    let file: Arc<dyn ReadFile> =
-        opened.map_err(|source| wrong(TierError::io(tier.kind(), "open", &part.path, source)))?.into();
-    let shard = FileShard::open_any(tier.kind(), part.path.clone(), file, &part.entry);
-    let shard = shard.and_then(|shard| join(&**tier, shard)).map_err(wrong)?;
+    let shard = place.open(&part.spot).map_err(wrong)?;
     let head = shard.head();
     let region = head.region(name).filter(|region| **region == part.region);
     let Some(region) = region else {
-        return Err(format!("{} was replaced while it was read: try again", part.path.display()).into());
+        return Err(format!("{} was replaced while it was read: try again", part.spot.path.display()).into());
     };
     let start = head.header.body_offset + region.offset;
     let mut buffer = Vec::new();
@@ -188,51 +183,12 @@ fn copy(
         let length = READ_BYTES.min(region.bytes - at);
         buffer.resize(length as usize, 0);
         shard.read_raw(start + at, &mut buffer).map_err(wrong)?;
-        if let Some(finding) = damaged_blocks(&part.path, head, region, at, &buffer).into_iter().next() {
+        if let Some(finding) = damaged_blocks(&part.spot.path, head, region, at, &buffer).into_iter().next() {
             let advice = "another tier may have a good copy, and bivouac verify names the newest good version";
-            return Err(Problem::damage(format!("{} tier: {}; {advice}", tier.kind(), finding.message)));
+            return Err(Problem::damage(format!("{} tier: {}; {advice}", place.tier.kind(), finding.message)));
         }
         take(&buffer)?;
         at += length;
     }
     Ok(())
-}
-
-/// A file that has not got its name yet. What is given up leaves nothing behind.
-struct Draft {
-    /// The name that it has so far; none when it has its own.
-    temp: Option<PathBuf>,
-    path: PathBuf,
-}
-
-impl Draft {
-    fn create(path: &Path) -> Result<(Draft, File), String> {
-        let name = path.file_name().ok_or_else(|| format!("{} is no file name", path.display()))?.to_string_lossy();
-        let temp = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
-        let mut draft = Draft { temp: None, path: path.to_owned() };
-        let file = File::options().write(true).create_new(true).open(&temp);
-        let file = file.map_err(|error| draft.failed("write", &error))?;
-        draft.temp = Some(temp);
-        Ok((draft, file))
-    }
-
-    fn failed(&self, action: &str, error: &std::io::Error) -> String {
-        format!("cannot {action} {}: {error}. Is the folder there, writable, and has it room?", self.path.display())
-    }
-
-    /// Gives it its name, in the place of what has it now.
-    fn publish(mut self) -> Result<(), String> {
-        if let Some(temp) = &self.temp {
-            std::fs::rename(temp, &self.path).map_err(|error| self.failed("rename to", &error))?;
-        }
-        self.temp = None;
-        Ok(())
-    }
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        // It may be gone, and there is nobody left to tell.
-        let _ = self.temp.as_ref().map(std::fs::remove_file);
-    }
 }

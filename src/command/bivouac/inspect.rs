@@ -1,7 +1,7 @@
 //! `bivouac inspect`: what a checkpoint, container, manifest or segment holds, without reading bodies.
 #![forbid(unsafe_code)]
 
-mod dealt;
+pub mod dealt;
 mod summary;
 
 use crate::body;

@@ -1,7 +1,9 @@
 //! `bivouac ls`: what is there.
 #![forbid(unsafe_code)]
 
+use crate::body;
 use crate::ending::{Ending, Problem, Problems};
+use crate::inspect::dealt::DealtView;
 use crate::memory::{self, Slot, Stock};
 use crate::output::{self, KeyView, SCHEMA, age, plain, show, table, unix};
 use crate::places::{named_or_global, nothing_in};
@@ -24,7 +26,9 @@ use std::path::{Path, PathBuf};
 
 States: committed; restorable (all shards are there, the next restart writes the manifest); incomplete (being written, or
 left behind by a crash); held (only there because files of later checkpoints refer to it); damaged. REFERS TO: the versions that it
-cannot be restored without (reduction). `bivouac verify` reads the data too. RANKS: shards here / ranks in the group. AGE: since the last change.
+cannot be restored without (reduction). `bivouac verify` reads the data too. RANKS: shards here / ranks that took it. AGE: since the last change.
+OTHER RANKS, where some version can be restored on another number of ranks: whether this one can, by the record of one of its shards
+(docs/ELASTIC.md); `bivouac inspect` names the regions that keep one from it.
 STANDING, as far as this directory tells: newest (a restart goes on from it, and it goes only when there is a newer one); older
 (the newest descends from it; it stays as long as keep_last and keep_every say); left behind (a run went back behind it, or
 started the series over: a restart takes it only if it is asked for by number).
@@ -65,7 +69,10 @@ struct CheckpointRow {
     standing: Option<Standing>,
     /// Shards here.
     ranks: usize,
+    /// Ranks that took it.
     group_size: Option<u32>,
+    /// Can it be restored on another number of ranks? Not known of one that cannot be restored at all, or whose record cannot be read.
+    resizable: Option<bool>,
     /// Whole shards that are kept here for ranks of other nodes.
     copies: usize,
     /// Parity parts that are kept here for redundancy sets.
@@ -176,6 +183,7 @@ fn row(found: &Checkpoint, history: Option<&History>, needed_by: Vec<String>) ->
         standing: history.and_then(|history| history.standing(found)),
         ranks: found.ranks.len(),
         group_size: found.group_size,
+        resizable: is_resizable(found),
         copies: found.copies(),
         parts: found.parts(),
         bytes: found.bytes(),
@@ -183,6 +191,21 @@ fn row(found: &Checkpoint, history: Option<&History>, needed_by: Vec<String>) ->
         needed_by,
         modified: unix(found.modified),
         age: age(found.modified),
+    }
+}
+
+/// Can it be restored on another number of ranks? One shard says it for all: the ranks had agreed on it.
+fn is_resizable(found: &Checkpoint) -> Option<bool> {
+    if !matches!(found.state, State::Committed | State::Restorable) {
+        return None;
+    }
+    let path = found.path.join(&found.containers().next()?.name);
+    let (index, file) = found.tier.open_container(&path).ok()?;
+    let shard = found.tier.open_placed(&found.series, path, file.into(), index.entries.first()?).ok()?;
+    let head = shard.head();
+    match body::decomposition_record(head, body::of_file(&shard)).ok()? {
+        None => Some(false),
+        Some(record) => DealtView::of(Ok(record), &head.meta.regions).bound.map(|bound| bound.is_empty()),
     }
 }
 
@@ -212,6 +235,11 @@ fn tables(document: &Document) -> String {
         if document.checkpoints.iter().any(|row| !row.needs.is_empty()) {
             heads.push("REFERS TO");
             rows.iter_mut().zip(&document.checkpoints).for_each(|(cells, row)| cells.push(refers_to(row)));
+        }
+        if document.checkpoints.iter().any(|row| row.resizable == Some(true)) {
+            heads.push("OTHER RANKS");
+            let word = |row: &CheckpointRow| row.resizable.map_or("?", |is_so| if is_so { "yes" } else { "no" });
+            rows.iter_mut().zip(&document.checkpoints).for_each(|(cells, row)| cells.push(word(row).into()));
         }
         if document.checkpoints.iter().any(|row| row.copies + row.parts > 0) {
             heads.push("FOR OTHERS");

@@ -7,7 +7,8 @@
 //! document for programs. The fields of the document are those of the structures that derive `Serialize`; fields are added,
 //! never renamed, while `schema` stays the same.
 //!
-//! [`export`] writes a region as an array for other programs, and [`diff`] says what of two checkpoints differs.
+//! [`export`] writes a region as an array for other programs, [`extract`] an [`array`] that lies over the ranks, and [`diff`] says what of two checkpoints
+//! differs.
 //!
 //! [`bench`] measures what checkpoints cost on this node, and [`plan`] says from that how often a job had better take them.
 //!
@@ -27,21 +28,25 @@
 //! [`ending`] keeps them; `run` has more of its own.
 #![forbid(unsafe_code)]
 
+mod array;
 mod bench;
 mod body;
 mod clean;
 mod config;
 mod diff;
 mod doctor;
+mod draft;
 mod drain;
 mod ending;
 mod export;
+mod extract;
 mod generate;
 mod halt;
 mod inspect;
 mod living;
 mod ls;
 mod memory;
+mod npy;
 mod output;
 mod picture;
 mod places;
@@ -52,6 +57,7 @@ mod removal;
 mod reset;
 mod rm;
 mod run;
+mod shards;
 mod standing;
 mod status;
 mod survey;
@@ -89,6 +95,8 @@ enum Command {
     Verify(verify::Args),
     /// Write a region of a checkpoint as an array for NumPy
     Export(export::Args),
+    /// Write an array that is decomposed over the ranks, or a box of it, for NumPy
+    Extract(extract::Args),
     /// Show what of two checkpoints differs
     Diff(diff::Args),
     /// Remove checkpoints and dead memory segments
@@ -131,6 +139,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Export(args) => export::run(&args),
+        Command::Extract(args) => extract::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Rm(args) => rm::run(&args),
         Command::Clean(args) => clean::run(&args),

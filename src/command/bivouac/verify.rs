@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod dealt;
-mod tiling;
+pub mod tiling;
 
 use crate::body;
 use crate::ending::{self, Ending, Problems};

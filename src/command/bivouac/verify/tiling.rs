@@ -54,8 +54,14 @@ struct Piece {
 /// Looks at the parts of all ranks, which are parts of the same array, with at most `most` boxes in memory, two or more.
 pub fn prove(all: &[(Rank, PackedParts<'_>)], most: usize) -> Verdict {
     let Some((_, first)) = all.first() else { return Verdict::Proved };
-    let (dims, is_sparse) = (first.dims(), first.is_sparse());
-    let mut open = vec![*first.whole()];
+    prove_in(all, first.whole(), !first.is_sparse(), most)
+}
+
+/// The same for a section of the array, all of which has to be there, or some of it.
+pub fn prove_in(all: &[(Rank, PackedParts<'_>)], section: &Cuboid, is_covered: bool, most: usize) -> Verdict {
+    let Some((_, first)) = all.first() else { return Verdict::Proved };
+    let dims = first.dims();
+    let mut open = vec![*section];
     for _ in 0..PASSES_MAX {
         let Some(region) = open.pop() else { return Verdict::Proved };
         let (pieces, are_all) = pieces_in(all, &region, most);
@@ -71,7 +77,7 @@ pub fn prove(all: &[(Rank, PackedParts<'_>)], most: usize) -> Verdict {
             return Verdict::Open;
         }
         let gap = || first_gap(pieces.iter().map(|piece| piece.cuboid).collect(), region, dims);
-        if let Some(gap) = (!is_sparse).then(gap).flatten() {
+        if let Some(gap) = is_covered.then(gap).flatten() {
             return Verdict::Wrong(Finding::Gap(gap));
         }
     }

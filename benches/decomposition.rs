@@ -1,0 +1,361 @@
+//! What it costs to decompose an array over very many ranks, and to plan a load of it on others: records, posts, and who gets most of them.
+//!
+//! The pure code alone, all ranks in one process: what ranks would send each other is handed from one to the other here, in rounds. Nothing is
+//! timed. Prints one JSON object a line:
+//!
+//! ```text
+//! cargo bench -p bivouac-core --no-default-features --bench decomposition | tee benches/results/decomposition.jsonl
+//! ```
+//!
+//! * `record`: bytes of the records of all ranks by their boxes, and of the rank that has most.
+//! * `decompose`: posts to the owners of cells, those that these send on among them.
+//! * `match`: the same for a load on three quarters as many ranks: what readers have and what ranks want.
+//! * `hand out`: what owners then tell readers and those that hear from them.
+//! * `messages`: the same sums for few ranks up to many.
+//!
+//! Posts of a rank to itself are no messages and are not counted; each of the others is acknowledged, by one message more. Of the bytes, what surrounds a post
+//! (its number, the ranks) is left out. Reductions are not counted here: `benches/results/scaling_messages.csv` has them.
+#![forbid(unsafe_code)]
+
+use bivouac_core::base::Rank;
+use bivouac_core::decomposition::cells::{Cells, Sums};
+use bivouac_core::decomposition::matching::{bundles, matched};
+use bivouac_core::decomposition::proof::Owner;
+use bivouac_core::decomposition::shelf::{Placed, Shelf, Side, all_of, posts};
+use bivouac_core::decomposition::{Boxes, Parts, Record, Rule};
+use bivouac_core::recovery::homes::homed;
+use clap::Parser;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use xxhash_rust::xxh3::xxh3_64;
+
+#[derive(Parser)]
+struct Options {
+    /// Ranks of the large cases.
+    #[arg(long, default_value_t = 1_000_000)]
+    ranks: u32,
+    /// Most ranks of the table of messages.
+    #[arg(long, default_value_t = 4096)]
+    table: u32,
+    /// Only these cuts.
+    #[arg(long, value_delimiter = ',')]
+    cuts: Vec<Cut>,
+    /// Passed by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// Which cells an array is looked at by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Grain {
+    /// Those of the library: 64 for each rank at most.
+    Usual,
+    /// As small as the mean part, however many that are, and dealt out by a hash: what a sparse array could have.
+    Fine,
+}
+
+impl Grain {
+    fn cells(self, whole: &Parts, sums: &Sums, ranks: u32) -> Cells {
+        // As if there were so many ranks that the limit on cells does not bind.
+        Cells::new(whole.whole(), sums, if self == Grain::Usual { ranks } else { u32::MAX })
+    }
+
+    /// Who has the cells that are this one's.
+    fn owner(self, of: Rank, ranks: u32) -> Rank {
+        match self {
+            Grain::Usual => of,
+            Grain::Fine => Rank((xxh3_64(&of.0.to_le_bytes()) % u64::from(ranks)) as u32),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        if self == Grain::Usual { "64 a rank" } else { "fine" }
+    }
+}
+
+/// How an array is cut. Sizes do not divide, so that the parts differ and cells do not lie as they do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Cut {
+    /// Along the slowest dimension.
+    Slabs,
+    /// In three dimensions.
+    Boxes,
+    /// Patches of an adaptive mesh, four a rank, that are all in one corner of its array.
+    Corner,
+}
+
+/// Patches of a rank, and elements of their sides.
+const PATCHES: u64 = 4;
+const PATCH: u64 = 16;
+
+impl Cut {
+    const ALL: [Cut; 3] = [Cut::Slabs, Cut::Boxes, Cut::Corner];
+
+    fn name(self) -> &'static str {
+        match self {
+            Cut::Slabs => "slabs",
+            Cut::Boxes => "boxes",
+            Cut::Corner => "corner",
+        }
+    }
+
+    /// The array that `of` ranks have cut first, on so many ranks.
+    fn on(self, ranks: u32, of: u32) -> Laid {
+        Laid { cut: self, ranks, of, grid: grid(ranks), grid_of: grid(of) }
+    }
+}
+
+/// An array on ranks.
+#[derive(Clone, Copy)]
+struct Laid {
+    cut: Cut,
+    ranks: u32,
+    of: u32,
+    grid: [u64; 3],
+    grid_of: [u64; 3],
+}
+
+impl Laid {
+    /// What a rank has of it.
+    fn parts(&self, rank: u32) -> Parts {
+        let (rank, ranks, of) = (u64::from(rank), u64::from(self.ranks), u64::from(self.of));
+        let boxes = match self.cut {
+            Cut::Slabs => {
+                let rows = 4 * of + of / 3;
+                let (first, last) = share(rows, rank, ranks);
+                Boxes::of([rows, 512, 512]).own([first, 0, 0], [last - first, 512, 512])
+            }
+            Cut::Boxes => {
+                let (shape, grid) = (self.grid_of.map(|side| 64 * side + side / 3), self.grid);
+                let at = [rank / (grid[1] * grid[2]), rank / grid[2] % grid[1], rank % grid[2]];
+                let sides: [(u64, u64); 3] = std::array::from_fn(|dim| share(shape[dim], at[dim], grid[dim]));
+                Boxes::of(shape).own(sides.map(|(first, _)| first), sides.map(|(first, last)| last - first))
+            }
+            Cut::Corner => {
+                let patches = PATCHES * of;
+                let side = (1..).find(|side: &u64| side.pow(3) >= patches).unwrap_or(1);
+                // Fifty times as wide as the corner that it is refined in.
+                let level = Boxes::of([50 * side * PATCH; 3]).sparse();
+                let (first, last) = share(patches, rank, ranks);
+                (first..last).fold(level, |level, patch| {
+                    let at = [patch / (side * side), patch / side % side, patch % side];
+                    level.own(at.map(|at| at * PATCH), [PATCH; 3])
+                })
+            }
+        };
+        boxes.check().expect("inside").parts().clone()
+    }
+}
+
+/// The first of the `index`-th of so many shares of what there is, and the one behind its last.
+fn share(of: u64, index: u64, shares: u64) -> (u64, u64) {
+    (of * index / shares, of * (index + 1) / shares)
+}
+
+/// So many boxes in three dimensions, as near to a cube as the factors allow.
+fn grid(ranks: u32) -> [u64; 3] {
+    let ranks = u64::from(ranks);
+    let factors =
+        |of: u64| (1..=of).take_while(move |side| side * side <= of).filter(move |side| of.is_multiple_of(*side));
+    let all = factors(ranks).flat_map(|a| factors(ranks / a).map(move |b| [a, b, ranks / a / b]));
+    let all = all.chain(factors(ranks).flat_map(|b| factors(ranks / b).map(move |a| [ranks / a / b, a, b])));
+    all.min_by_key(|sides| sides.iter().sum::<u64>()).unwrap_or([1, 1, ranks])
+}
+
+/// What ranks have sent and got.
+struct Traffic {
+    sent: Vec<u32>,
+    posts: Vec<u32>,
+    bytes: Vec<u64>,
+    /// Posts that were sent on because of posts, and so on: the longest chain.
+    hops: u32,
+}
+
+impl Traffic {
+    fn of(ranks: u32) -> Traffic {
+        let none = || vec![0; ranks as usize];
+        Traffic { sent: none(), posts: none(), bytes: vec![0; ranks as usize], hops: 0 }
+    }
+
+    fn count(&mut self, from: u32, to: Rank, body: &[u8]) {
+        if from != to.0 {
+            self.sent[from as usize] += 1;
+            self.posts[to.0 as usize] += 1;
+            self.bytes[to.0 as usize] += body.len() as u64;
+        }
+    }
+
+    fn row(&self, figure: &str, (cut, grain): (Cut, Grain), ranks: u32) -> Value {
+        let most = |of: &[u32]| of.iter().max().copied().unwrap_or(0);
+        let busiest = self.bytes.iter().enumerate().max_by_key(|(_, bytes)| **bytes).unwrap_or((0, &0));
+        let all: u64 = self.bytes.iter().sum();
+        json!({
+            "figure": figure, "cut": cut.name(), "cells": grain.name(), "ranks": ranks,
+            "busiest_rank": busiest.0, "busiest_bytes": busiest.1, "busiest_posts": most(&self.posts),
+            "mean_bytes": round(all as f64 / f64::from(ranks)),
+            "mean_posts": round(self.posts.iter().map(|posts| f64::from(*posts)).sum::<f64>() / f64::from(ranks)),
+            "sent_most": most(&self.sent), "root_posts": self.posts[0], "root_bytes": self.bytes[0], "hops": self.hops,
+            "target": "busiest <= 262144 bytes; the root as any other",
+        })
+    }
+}
+
+fn round(number: f64) -> f64 {
+    (number * 100.0).round() / 100.0
+}
+
+/// A post on its way.
+type Mail = (u32, Rank, Vec<u8>);
+
+/// Hands posts to those that they are for, and what these send on, until nothing is under way.
+fn deliver(mut mail: Vec<Mail>, traffic: &mut Traffic, mut on_post: impl FnMut(Rank, &[u8]) -> Vec<(Rank, Vec<u8>)>) {
+    while !mail.is_empty() {
+        traffic.hops += 1;
+        let mut next = Vec::new();
+        for (from, to, body) in mail {
+            traffic.count(from, to, &body);
+            next.extend(on_post(to, &body).into_iter().map(|(onward, body)| (to.0, onward, body)));
+        }
+        mail = next;
+    }
+}
+
+fn sums(laid: &Laid) -> Sums {
+    let (mut sums, ranks) = (Sums::default(), laid.ranks);
+    for rank in 0..ranks {
+        let own = Sums::of_rank(&laid.parts(rank), Rank(rank), ranks);
+        sums.parts += own.parts;
+        sums.volume += own.volume;
+        sums.extents.iter_mut().zip(own.extents).for_each(|(sum, extent)| *sum += extent);
+        sums.identity = sums.identity.and(own.identity);
+    }
+    sums
+}
+
+/// Records of all ranks.
+fn record(cut: Cut, ranks: u32, sums: &Sums) -> Value {
+    let (mut all, mut boxes, mut most) = (0u64, 0u64, 0f64);
+    let laid = cut.on(ranks, ranks);
+    for rank in 0..ranks {
+        let parts = laid.parts(rank);
+        let count = parts.own().len().max(1);
+        let record = Record { decompositions: vec![(sums.identity, parts)], rules: [(0, Rule::On(0))].into() };
+        let bytes = record.encode().len();
+        (all, boxes, most) = (all + bytes as u64, boxes + count as u64, most.max(bytes as f64 / count as f64));
+    }
+    json!({
+        "figure": "record", "cut": cut.name(), "ranks": ranks, "boxes": boxes, "bytes_a_box": round(all as f64 / boxes as f64),
+        "bytes_a_box_most": round(most), "target": "<= 64 bytes",
+    })
+}
+
+/// Parts to the owners of cells, who look for overlaps, as `Session::decompose` has them sent.
+fn decompose(cut: Cut, grain: Grain, ranks: u32, sums: &Sums) -> Traffic {
+    let laid = cut.on(ranks, ranks);
+    let whole = laid.parts(0);
+    let (cells, dims) = (grain.cells(&whole, sums, ranks), whole.dims());
+    let mut mail = Vec::new();
+    for rank in 0..ranks {
+        let first = posts(&cells, dims, all_of(&laid.parts(rank), Side::Has, Rank(rank), Rank(rank)));
+        mail.extend(first.into_iter().map(|(to, body)| (rank, grain.owner(to, ranks), body)));
+    }
+    let (mut traffic, mut owners) = (Traffic::of(ranks), BTreeMap::new());
+    deliver(mail, &mut traffic, |to, body| {
+        let owner = owners.entry(to).or_insert_with(|| Owner::new(&cells, dims));
+        let taken = owner.take(body).expect("a post");
+        assert_eq!(taken.overlap, None, "no two have the same");
+        taken.onward.into_iter().map(|(to, body)| (grain.owner(to, ranks), body)).collect()
+    });
+    traffic
+}
+
+/// What readers of the shards of `of` ranks have and `ranks` ranks want, to the owners of cells; and what these tell whom then, as in a load.
+fn plan(cut: Cut, grain: Grain, ranks: u32, of: u32) -> [Traffic; 2] {
+    let (old, new) = (cut.on(of, of), cut.on(ranks, of));
+    let whole = new.parts(0);
+    let (cells, dims) = (grain.cells(&whole, &sums(&new), ranks), whole.dims());
+    let mut mail = Vec::new();
+    for rank in 0..ranks {
+        let own = |side, parts: &Parts, of| all_of(parts, side, Rank(rank), Rank(of)).collect::<Vec<Placed>>();
+        let mut placed: Vec<Placed> =
+            homed(Rank(rank), of, ranks).flat_map(|shard| own(Side::Has, &old.parts(shard), shard)).collect();
+        placed.extend(own(Side::Wants, &new.parts(rank), rank));
+        let first = posts(&cells, dims, placed).into_iter();
+        mail.extend(first.map(|(to, body)| (rank, grain.owner(to, ranks), body)));
+    }
+    let (mut matching, mut shelves) = (Traffic::of(ranks), BTreeMap::new());
+    deliver(mail, &mut matching, |to, body| {
+        let shelf = shelves.entry(to).or_insert_with(|| Shelf::new(&cells, dims));
+        let onward = shelf.take(body, |_, _| ()).expect("a post");
+        onward.into_iter().map(|(to, body)| (grain.owner(to, ranks), body)).collect()
+    });
+    let (mut told, mut wanted, mut found) = (Traffic::of(ranks), 0u64, 0u64);
+    told.hops = 1;
+    while let Some((owner, shelf)) = shelves.pop_first() {
+        let matched = matched(&shelf);
+        assert_eq!(matched.unmatched, None, "all is there once");
+        (wanted, found) = (wanted + matched.wanted, found + matched.matched);
+        for (reader, pieces) in &matched.pieces {
+            // One byte more says what it is.
+            bundles(pieces, dims).iter().for_each(|bundle| told.count(owner.0, *reader, &[&[0], &bundle[..]].concat()));
+        }
+        for (to, readers) in &matched.senders {
+            told.count(owner.0, *to, &vec![0; 1 + 4 * readers.len()]);
+        }
+    }
+    assert_eq!(wanted, found, "all that is wanted is there");
+    [matching, told]
+}
+
+fn table(cut: Cut, grain: Grain, most: u32) {
+    for ranks in (1..).map(|power| 1u32 << power).take_while(|ranks| *ranks <= most) {
+        let decomposed = decompose(cut, grain, ranks, &sums(&cut.on(ranks, ranks)));
+        let fewer = (3 * ranks).div_ceil(4);
+        let [matching, told] = plan(cut, grain, fewer, ranks);
+        let most = |traffic: &[&Traffic], ranks: u32| {
+            let of = |rank: usize| traffic.iter().map(|one| one.posts[rank] + one.sent[rank]).sum::<u32>();
+            (0..ranks as usize).map(of).max().unwrap_or(0)
+        };
+        let mean = |traffic: &[&Traffic], ranks: u32| {
+            let all: u64 = traffic.iter().flat_map(|one| &one.posts).map(|posts| u64::from(*posts)).sum();
+            round(2.0 * all as f64 / f64::from(ranks))
+        };
+        let row = json!({
+            "figure": "messages", "cut": cut.name(), "cells": grain.name(), "ranks": ranks, "decompose_mean": mean(&[&decomposed], ranks),
+            "decompose_most": most(&[&decomposed], ranks), "onto": fewer, "plan_mean": mean(&[&matching, &told], fewer),
+            "plan_most": most(&[&matching, &told], fewer),
+        });
+        println!("{row}");
+    }
+}
+
+/// The most memory that the process has had, in MiB.
+fn peak_mib() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().ok().map(|kib| kib / 1024)
+}
+
+fn main() {
+    let options = Options::parse();
+    let cuts = if options.cuts.is_empty() { Cut::ALL.to_vec() } else { options.cuts };
+    println!("{}", json!({ "machine": std::env::consts::ARCH, "command": "cargo bench --bench decomposition" }));
+    for cut in cuts {
+        let ranks = options.ranks;
+        let sums = sums(&cut.on(ranks, ranks));
+        println!("{}", record(cut, ranks, &sums));
+        let fewer = (3 * ranks).div_ceil(4);
+        let grains = if cut == Cut::Corner { vec![Grain::Usual, Grain::Fine] } else { vec![Grain::Usual] };
+        for grain in grains {
+            println!("{}", decompose(cut, grain, ranks, &sums).row("decompose", (cut, grain), ranks));
+            for (figure, traffic) in ["match", "hand out"].into_iter().zip(plan(cut, grain, fewer, ranks)) {
+                println!("{}", traffic.row(figure, (cut, grain), fewer));
+            }
+            table(cut, grain, options.table);
+        }
+        println!(
+            "{}",
+            json!({ "figure": "memory", "cut": cut.name(), "peak_mib": peak_mib(), "target": "<= 8192 MiB" })
+        );
+    }
+}

@@ -1,0 +1,220 @@
+//! Two arrays that lie differently over ranks, compared by the places of their elements.
+#![forbid(unsafe_code)]
+
+use super::{Row, largest_of};
+use crate::array::{Array, Found, Had, bands};
+use crate::ending::Problem;
+use crate::output::{list, short};
+use bivouac_core::base::units::MIB;
+use bivouac_core::decomposition::Cuboid;
+use bivouac_core::format::ElementType;
+use serde::Serialize;
+use std::path::Path;
+
+/// Bytes of each side that are compared at a time.
+const BAND_BYTES: u64 = 16 * MIB;
+/// Elements that are shown.
+const FIRST_MAX: usize = 4;
+/// What marks an element that the one has, and the other one.
+const IN: [u8; 2] = [1, 2];
+
+/// What of an array differs.
+#[derive(Serialize, Default, Debug)]
+pub struct Elements {
+    /// Elements that both have, of different values.
+    differ: u64,
+    /// Elements of sparse arrays that only one has.
+    only_in_a: u64,
+    only_in_b: u64,
+    /// The first ones.
+    first: Vec<First>,
+}
+
+/// An element that is not the same in both.
+#[derive(Serialize, Debug)]
+struct First {
+    index: Vec<u64>,
+    /// Its values; none where it is not.
+    values: [Option<String>; 2],
+    /// Whose it is.
+    ranks: [Option<u32>; 2],
+}
+
+impl Elements {
+    /// How many, for people.
+    pub fn counts(&self) -> String {
+        let counts = [(self.differ, "elements"), (self.only_in_a, "only in a"), (self.only_in_b, "only in b")];
+        let some = counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+        some.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Which, for people.
+    pub fn places(&self) -> String {
+        let side = |first: &First, side: usize| match (&first.values[side], first.ranks[side]) {
+            (Some(value), Some(rank)) => format!("{value} (rank {rank})"),
+            (Some(value), None) => value.clone(),
+            (None, _) => "-".into(),
+        };
+        let shown =
+            self.first.iter().map(|first| format!("{:?}: {} and {}", first.index, side(first, 0), side(first, 1)));
+        let more = self.differ + self.only_in_a + self.only_in_b - self.first.len() as u64;
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        list(shown, FIRST_MAX, "; ") + &more
+    }
+
+    fn is_equal(&self) -> bool {
+        self.differ + self.only_in_a + self.only_in_b == 0
+    }
+}
+
+/// What of a region differs that lies on different decompositions of an array.
+///
+/// # Errors
+/// Elements are not there, or damaged.
+pub fn compare(paths: [&Path; 2], name: &str) -> Result<Option<Row>, Problem> {
+    let find = |path: &Path| match Array::find(path, name)? {
+        Found::Array(array) => Ok(*array),
+        // Its shards do not agree on what it is.
+        Found::Plain(_) => {
+            Err(Problem::damage(format!("{}: region {:?} lies on no array", path.display(), short(name))))
+        }
+    };
+    let mut both = [find(paths[0])?, find(paths[1])?];
+    let bytes = [0, 1].map(|side| Some(both[side].elements().saturating_mul(both[side].element.bytes())));
+    let row = |what| Row::of(None, name, what, bytes);
+    let [a, b] = &both;
+    if a.shape() != b.shape() {
+        return Ok(Some(row("shape")));
+    }
+    if a.element != b.element {
+        return Ok(Some(row("type")));
+    }
+    for array in &both {
+        array.prove(&array.whole, array.is_sparse)?;
+    }
+    let mut pass = Pass { elements: Elements::default(), largest: None };
+    if both.iter().any(|array| array.is_sparse) {
+        pass.box_by_box(&mut both)?;
+    } else {
+        let [a, _] = &both;
+        for band in bands(&a.whole, a.dims, a.element.bytes(), BAND_BYTES) {
+            pass.band(&mut both, &band)?;
+        }
+    }
+    let Pass { elements, largest } = pass;
+    Ok((!elements.is_equal()).then(|| Row { largest, elements: Some(elements), ..row("elements") }))
+}
+
+/// What has been found so far.
+struct Pass {
+    elements: Elements,
+    largest: Option<(f64, u64)>,
+}
+
+impl Pass {
+    /// Goes through what the shards have, and not through all of an array that may be nearly empty.
+    fn box_by_box(&mut self, both: &mut [Array; 2]) -> Result<(), Problem> {
+        let boxes: Vec<Cuboid> = both[0].boxes().collect();
+        let (dims, size) = (both[0].dims, both[0].element.bytes());
+        for own in boxes {
+            for band in bands(&own, dims, size, BAND_BYTES) {
+                self.band(both, &band)?;
+            }
+        }
+        // What only the other one has.
+        let boxes: Vec<Cuboid> = both[1].boxes().collect();
+        for own in boxes {
+            for band in bands(&own, dims, size, BAND_BYTES) {
+                self.lacking(both, &band)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares a band, of which elements count that the first one has.
+    fn band(&mut self, both: &mut [Array; 2], band: &Cuboid) -> Result<(), Problem> {
+        let element = both[0].element;
+        let size = element.bytes() as usize;
+        let elements = band.volume() as usize;
+        let mut marks = vec![0u8; elements];
+        let mut buffers = [vec![0u8; elements * size], vec![0u8; elements * size]];
+        for ((array, buffer), mark) in both.iter_mut().zip(&mut buffers).zip(IN) {
+            array.read(band, buffer, |Had { from, to }| marks[from..to].iter_mut().for_each(|of| *of |= mark))?;
+        }
+        let [a, b] = &buffers;
+        if a == b && marks.iter().all(|mark| *mark == IN[0] | IN[1]) {
+            return Ok(());
+        }
+        for (at, ((one, other), mark)) in a.chunks_exact(size).zip(b.chunks_exact(size)).zip(&marks).enumerate() {
+            let is_in_both = *mark == IN[0] | IN[1];
+            if is_in_both && one == other {
+                continue;
+            }
+            self.elements.differ += u64::from(is_in_both);
+            self.elements.only_in_a += u64::from(*mark == IN[0]);
+            let values = [Some(one), is_in_both.then_some(other)].map(|bytes| bytes.map(|bytes| shown(element, bytes)));
+            let index = index(band, at as u64);
+            if is_in_both {
+                let place = flat(&both[0].whole, &index) * size as u64;
+                largest_of(element, place, [one, other], &mut self.largest);
+            }
+            self.note(both, &index, values);
+        }
+        Ok(())
+    }
+
+    /// Counts what the second one has of a band and the first one has not.
+    fn lacking(&mut self, both: &mut [Array; 2], band: &Cuboid) -> Result<(), Problem> {
+        let mut marks = vec![false; band.volume() as usize];
+        both[0].look(band, |Had { from, to }| marks[from..to].fill(true));
+        let element = both[0].element;
+        for (at, _) in marks.iter().enumerate().filter(|(_, is_there)| !**is_there) {
+            self.elements.only_in_b += 1;
+            if self.elements.first.len() < FIRST_MAX {
+                let index = index(band, at as u64);
+                let mut bytes = vec![0; element.bytes() as usize];
+                both[1].read(&index, &mut bytes, |_| ())?;
+                self.note(both, &index, [None, Some(shown(element, &bytes))]);
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, both: &[Array; 2], element: &Cuboid, values: [Option<String>; 2]) {
+        if self.elements.first.len() < FIRST_MAX {
+            let ranks = [0, 1].map(|side| values[side].as_ref().and_then(|_| both[side].rank_of(element)));
+            self.elements.first.push(First { index: element.from[..both[0].dims].to_vec(), values, ranks });
+        }
+    }
+}
+
+/// The element at a place of a box, in the order of C.
+fn index(of: &Cuboid, mut at: u64) -> Cuboid {
+    let mut element = *of;
+    for dim in (0..of.from.len()).rev() {
+        element.from[dim] = of.from[dim] + at % of.extent(dim);
+        element.to[dim] = element.from[dim] + 1;
+        at /= of.extent(dim);
+    }
+    element
+}
+
+/// The place of an element in an array, in the order of C.
+fn flat(whole: &Cuboid, element: &Cuboid) -> u64 {
+    (0..whole.from.len()).fold(0, |at, dim| at * whole.extent(dim) + element.from[dim])
+}
+
+/// The value of an element.
+fn shown(element: ElementType, bytes: &[u8]) -> String {
+    let word = bytes.iter().rev().fold(0u128, |word, byte| word << 8 | u128::from(*byte));
+    match element {
+        ElementType::U8 | ElementType::U16 | ElementType::U32 | ElementType::U64 => word.to_string(),
+        ElementType::I8 => (word as u8 as i8).to_string(),
+        ElementType::I16 => (word as u16 as i16).to_string(),
+        ElementType::I32 => (word as u32 as i32).to_string(),
+        ElementType::I64 => (word as u64 as i64).to_string(),
+        ElementType::F32 => format!("{:?}", f32::from_bits(word as u32)),
+        ElementType::F64 => format!("{:?}", f64::from_bits(word as u64)),
+        ElementType::Record(_) => bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect(),
+    }
+}

@@ -1,0 +1,195 @@
+//! `bivouac extract`: an array that lies over the ranks, or a box of it, as one array for NumPy.
+//!
+//! It is first proved that every element that is wanted is there once. Then the array is written front to back, in [bands](array) that fit in memory.
+#![forbid(unsafe_code)]
+
+mod section;
+
+use crate::array::{self, Array, BAND_BYTES, Found, Plain, bands};
+use crate::draft::Draft;
+use crate::ending::{Ending, Problem};
+use crate::npy;
+use crate::output::{self, SCHEMA, complain, plain, print, print_json, short};
+use bivouac_core::decomposition::Cuboid;
+use indicatif::ProgressBar;
+use serde::Serialize;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// What `extract` is asked.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  bivouac extract bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007 temperature -o t.npy
+  bivouac extract bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007 temperature --box 100:200,: -o rows.npy
+  bivouac extract bivouac/amr-51d0c4aa/world/amr/g000001-v0000000070-o000007 level2 --fill nan -o level2.npy
+  python3 -c 'import numpy; print(numpy.load(\"t.npy\", mmap_mode=\"r\").shape)'
+
+FOLDER is a checkpoint folder of the global or the local tier, or a container file; `bivouac inspect` shows which regions lie on an array. What is
+written is that array as the program sees it, in the order of C, whichever ranks had what of it, and how many they were. `bivouac export` writes the regions
+that are each rank's own.
+
+--box takes a range for each dimension, slowest first: FROM:TO without the element TO. Without FROM it begins with the first element, without TO it ends with the
+last one; negative numbers count from the end, as in Python. One number N is N:N+1, and its dimension stays. A range that is not inside the array is refused.
+
+Elements of a sparse array that nobody has saved are an error, which names the first ones, unless --fill says what to write there. On the local tier of one node
+some shards are missing; what they have cannot be filled.
+
+Every block that has something of the box is read as a whole and compared with the digest that was made at capture. If one is damaged, no file is left or
+replaced. Memory: some 200 MB, and the decomposition records.
+
+Exit status: 0 done; 1 something is damaged; 2 wrong usage, not readable, or not writable; 3 no such checkpoint, region or elements.")]
+pub struct Args {
+    /// The checkpoint
+    folder: PathBuf,
+    /// The name of the region
+    region: String,
+    /// Only these elements, such as 0:100,20:,-1
+    #[arg(long = "box", value_name = "RANGES", allow_hyphen_values = true)]
+    section: Option<String>,
+    /// What to write for elements of a sparse array that no rank has saved
+    #[arg(long, value_name = "VALUE", allow_hyphen_values = true)]
+    fill: Option<String>,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// One JSON document instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// The document of `extract --json`.
+#[derive(Serialize)]
+struct Document {
+    schema: u32,
+    command: &'static str,
+    region: String,
+    path: String,
+    /// NumPy's word for the element type.
+    dtype: String,
+    /// Of what was written.
+    shape: Vec<u64>,
+    /// Its first element in the array.
+    origin: Vec<u64>,
+    /// That of the whole array.
+    array_shape: Vec<u64>,
+    /// Elements that no rank has saved.
+    filled: u64,
+    /// Whose shards are here.
+    ranks: Vec<u32>,
+}
+
+/// Extracts.
+pub fn run(args: &Args) -> Ending {
+    let document = match extract(args) {
+        Ok(document) => document,
+        Err(problem) => {
+            complain(&problem.text);
+            return problem.ending;
+        }
+    };
+    match args.json {
+        true => print_json(&document),
+        false => print(&text(&document)),
+    }
+    Ending::Good
+}
+
+fn extract(args: &Args) -> Result<Document, Problem> {
+    let mut array = match Array::find(&args.folder, &args.region)? {
+        Found::Array(array) => array,
+        Found::Plain(plain) => return Err(no_array(&plain, args).into()),
+    };
+    let section = match &args.section {
+        Some(text) => section::parse(text, array.shape())?,
+        None => array.whole,
+    };
+    let fill = args.fill.as_ref().map(|text| section::fill(text, array.element)).transpose()?;
+    if fill.is_some() && !array.is_sparse {
+        let text = format!("region {:?} is of an array that is not sparse: leave --fill out", short(&args.region));
+        return Err(text.into());
+    }
+    array.prove(&section, fill.is_some())?;
+    let bar = output::bar(section.volume().saturating_mul(array.element.bytes()), args.json);
+    let filled = write(args, &mut array, &section, fill.as_deref(), &bar);
+    bar.finish_and_clear();
+    let filled = filled?;
+    Ok(Document {
+        schema: SCHEMA,
+        command: "extract",
+        region: args.region.clone(),
+        path: args.output.display().to_string(),
+        dtype: npy::descr(array.element),
+        origin: section.from[..array.dims].to_vec(),
+        array_shape: array.shape().to_vec(),
+        shape: extents(&section, array.dims),
+        filled,
+        ranks: array.ranks().collect(),
+    })
+}
+
+fn extents(section: &Cuboid, dims: usize) -> Vec<u64> {
+    (0..dims).map(|dim| section.extent(dim)).collect()
+}
+
+/// What to say of a region that is no array that lies over the ranks.
+fn no_array(plain: &Plain, Args { region, folder, .. }: &Args) -> String {
+    let (region, folder) = (short(region), folder.display());
+    let inspect = format!("bivouac inspect {folder} shows it, and only the program can read it");
+    match plain {
+        Plain::Shared => {
+            format!("region {region:?} is a value that all ranks share, and no array: {inspect} (`shared`)")
+        }
+        Plain::PerRank => format!("region {region:?} is a value of each rank, and no array: {inspect} (`of_ranks`)"),
+        Plain::OwnValue => {
+            format!("region {region:?} is a value of each rank's own, and no array: {inspect} (`value`)")
+        }
+        Plain::OwnArray => format!(
+            "region {region:?} lies on no array: each rank has its own. bivouac export {folder} {region} -o FILE writes it"
+        ),
+    }
+}
+
+/// Writes a section of an array; how many elements of it nobody has.
+fn write(
+    args: &Args,
+    array: &mut Array,
+    section: &Cuboid,
+    fill: Option<&[u8]>,
+    bar: &ProgressBar,
+) -> Result<u64, Problem> {
+    let size = array.element.bytes();
+    let (draft, mut file) = Draft::create(&args.output)?;
+    let failed = |error: std::io::Error| draft.failed("write", &error);
+    file.write_all(&npy::header(array.element, &extents(section, array.dims))).map_err(failed)?;
+    let (mut buffer, mut filled) = (Vec::new(), 0);
+    for band in bands(section, array.dims, size, BAND_BYTES) {
+        buffer.resize((band.volume() * size) as usize, 0);
+        if let Some(fill) = fill {
+            buffer.chunks_exact_mut(fill.len().max(1)).for_each(|element| element.copy_from_slice(fill));
+        }
+        let mut had = 0;
+        array.read(&band, &mut buffer, |array::Had { from, to }| had += (to - from) as u64)?;
+        // It was proved that none is there twice.
+        let lacking = band.volume().saturating_sub(had);
+        if lacking > 0 && fill.is_none() {
+            let (file, region) = (args.folder.display(), short(&args.region));
+            return Err(format!("{file}: region {region:?}: it was replaced while it was read: try again").into());
+        }
+        filled += lacking;
+        file.write_all(&buffer).map_err(failed)?;
+        bar.inc(buffer.len() as u64);
+    }
+    file.sync_all().map_err(failed)?;
+    draft.publish()?;
+    Ok(filled)
+}
+
+fn text(document: &Document) -> String {
+    let Document { path, dtype, shape, origin, array_shape, filled, .. } = document;
+    let of = match shape == array_shape {
+        true => String::new(),
+        false => format!(", from {} of {}", npy::tuple(origin), npy::tuple(array_shape)),
+    };
+    let filled = if *filled == 0 { String::new() } else { format!(", {filled} elements filled") };
+    format!("{}: {dtype} {}{of}{filled}\n", plain(path), npy::tuple(shape))
+}
