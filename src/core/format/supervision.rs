@@ -361,7 +361,7 @@ impl Attempt {
 
     /// Did something fail, other than that somebody ended it?
     pub fn has_failed(&self) -> bool {
-        !["success", "halted", "interrupted", ""].contains(&self.decision.as_str())
+        !["success", "halted", "resized", "interrupted", ""].contains(&self.decision.as_str())
     }
 }
 
@@ -389,6 +389,9 @@ pub struct Condition {
     /// Set by a supervisor for its own run: it does not hold for the next one.
     #[serde(default)]
     pub of_supervisor: bool,
+    /// The supervisor is to start the job again on so many ranks, and then removes the condition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resize: Option<u32>,
 }
 
 /// When a run is to end.
@@ -464,6 +467,9 @@ impl fmt::Display for Condition {
                 write!(f, "{reserve} s before the end of the allocation at {end}")?;
             }
         }
+        if let Some(ranks) = self.resize {
+            write!(f, ", to go on with {ranks} ranks")?;
+        }
         let set_at = utc(self.set_at);
         write!(f, " (set by {} at {set_at})", self.set_by)
     }
@@ -474,7 +480,7 @@ mod tests {
     use super::*;
 
     fn halt(when: When) -> Halt {
-        let condition = Condition { when, set_by: "somebody".into(), set_at: 5.0, of_supervisor: false };
+        let condition = Condition { when, set_by: "somebody".into(), set_at: 5.0, of_supervisor: false, resize: None };
         Halt { conditions: vec![condition], ..Halt::default() }
     }
 
@@ -485,6 +491,10 @@ mod tests {
             let halt = halt(when);
             assert_eq!(Halt::decode(&halt.encode()).unwrap(), halt);
         }
+        let mut resize = halt(When::Now);
+        resize.conditions[0].resize = Some(6);
+        assert_eq!(Halt::decode(&resize.encode()).unwrap(), resize);
+        assert!(resize.conditions[0].to_string().starts_with("now, to go on with 6 ranks (set by somebody at "));
         let levels = vec![LevelStatus { level: "process".into(), committed: 4, ..LevelStatus::default() }];
         let bound = Bound::of(["state", "rng"].into_iter());
         let newest = vec![NewestStatus { name: "heat".into(), version: 70, ranks: 8, unix: 5.0, bound }];
