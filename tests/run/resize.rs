@@ -1,6 +1,7 @@
 //! Jobs whose number of ranks may change, on scripts: they shrink without a spare, grow again, and are asked for another number.
 
 use super::bed::{Bed, Supervisor};
+use super::common::limit::wait_until;
 use serde_json::Value;
 use std::fs;
 
@@ -128,7 +129,23 @@ fn whoever_halts_a_job_that_was_to_be_resized_has_it_halted() {
     assert!(listed.contains("halt now (set by me") && !listed.contains("ranks"), "{listed}");
 }
 
-/// A job of six ranks at most on four hosts, of which one is down: it has four.
+#[test]
+fn a_host_that_answers_again_while_the_job_runs_can_be_had_by_asking_for_more_ranks() {
+    let bed = obedient(2);
+    let options = [&OPTIONS[..], &["--probe-timeout", "1s"]].concat();
+    let command = bed.placed_with(&options, &WORDS);
+    fs::write(bed.path().join("down/c"), "").unwrap();
+    let supervisor = bed.start(command);
+    bed.wait_for_file("ready-1");
+    bed.halt(&["--resize", "6"]).expect(2).says(&["have slots for 4 ranks"]);
+    fs::remove_file(bed.path().join("down/c")).unwrap();
+    wait_until("the host has been asked again", || bed.events().contains(&"answers-again".to_owned()));
+    bed.halt(&["--resize", "6"]).expect(0);
+    supervisor.wait().expect(0);
+    assert_eq!(ranks(&bed), [4, 6].map(Value::from));
+}
+
+/// A job of six ranks at most on three hosts, of which one is down: it has four.
 fn waiting(bed: &Bed, options: &[&str]) -> Supervisor {
     let command = bed.placed_with(options, &WORDS);
     fs::write(bed.path().join("down/c"), "").unwrap();
@@ -178,7 +195,7 @@ fn a_supervisor_that_finds_the_job_of_a_dead_one_keeps_its_number_of_ranks() {
     bed.wait_for_file("ready-2");
     first.kill();
     let second = bed.start(bed.placed_with(&OPTIONS, &WORDS));
-    super::common::limit::wait_until("it is taken over", || bed.events().contains(&"took-over".to_owned()));
+    wait_until("it is taken over", || bed.events().contains(&"took-over".to_owned()));
     fs::write(bed.path().join("go"), "").unwrap();
     second.wait().expect(0);
     assert_eq!(ranks(&bed), [6, 4, 6].map(Value::from));

@@ -41,6 +41,7 @@ mod probe;
 mod process;
 pub mod ranks;
 pub mod record;
+mod returns;
 mod slurm;
 mod watch;
 
@@ -59,6 +60,7 @@ use probe::{Answer, Method, Probe};
 use process::Job;
 use ranks::{Allowed, Binding};
 use record::{AttemptLine, Journal, Process, Record};
+use returns::Returns;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -300,6 +302,7 @@ struct Supervisor<'a> {
     /// The launcher's host list is ours to write.
     is_placed: bool,
     probe: Probe,
+    returns: Returns,
     journal: Journal,
     signals: Signals,
     record: Record,
@@ -375,6 +378,7 @@ impl<'a> Supervisor<'a> {
             job,
             is_placed,
             probe,
+            returns: Returns::default(),
             journal,
             signals,
             record,
@@ -668,6 +672,25 @@ impl<'a> Supervisor<'a> {
             let nodes = if self.is_placed { format!(", {} nodes", self.job.seats().len()) } else { String::new() };
             self.journal.status(&format!("attempt {attempt}{nodes}: {}", watch.summary()));
         }
+        self.look_for_returns();
+    }
+
+    /// Hosts that answer again give room for more ranks: told, and put down where `bivouac halt --resize` looks.
+    fn look_for_returns(&mut self) {
+        if !self.is_placed || !self.job.is_elastic() {
+            return;
+        }
+        let (hosts, down) = (self.job.hosts(), &self.record.down);
+        let silent = || hosts.into_iter().filter(|host| down.contains(&host.name)).collect();
+        let back = self.returns.look(&self.probe, silent);
+        if back.is_empty() {
+            return;
+        }
+        self.record.down.retain(|host| !back.contains(host));
+        self.write_record();
+        let text =
+            format!("{}: the next start uses what it needs of that, bivouac halt --resize makes one", back.join(", "));
+        self.journal.event(self.record.attempt, "answers-again", &text);
     }
 
     /// Acts on signals that have arrived.

@@ -98,7 +98,7 @@ pub struct Record {
     pub allowed: Option<String>,
     /// All hosts that it may compute on, with slots; empty: wherever the launcher puts it.
     pub hosts: Vec<String>,
-    /// Those that did not answer when they were asked last.
+    /// Those of them that did not answer when they were asked last.
     pub down: BTreeSet<String>,
     /// Incarnations of the status files that were there before.
     pub before: BTreeSet<String>,
