@@ -190,6 +190,23 @@ fn one_of_four_hosts_dies_without_a_spare_and_a_global_tier_and_the_job_ends_on_
     assert_eq!(digest(&ended.out), digest(&calm));
 }
 
+#[test]
+fn a_job_whose_checkpoints_are_bound_to_its_ranks_stops_without_a_spare_and_names_their_regions() {
+    let Some(hosts) = Hosts::up(4) else { return };
+    let job = protected(&hosts, "partner(1)");
+    let args = ["--versions", "12", "--hold", "8", "--wait", "node-loss"];
+    let mut run = job.supervise_worker("run", 4, &["--ranks", "2..8"], &args);
+    run.wait_for_hold(&job, 8);
+    hosts.kill("node3");
+    job.go(8);
+    let why = stopped(run, 13);
+    for part in ["\"main\", \"bytes\"", "by the 8 ranks only", "room for 6", "bivouac drain"] {
+        assert!(why.contains(part), "{part:?} is missing in {why}");
+    }
+    let records = job.records();
+    assert_eq!((&records[0]["decision"], records.len()), (&"rank-bound".into(), 1));
+}
+
 fn tells_its_story(demo: &str, parts: &[&str]) {
     if !can("hosts.sh") {
         return;

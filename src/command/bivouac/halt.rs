@@ -135,8 +135,6 @@ fn change(args: &Args) -> Result<Halt, Problem> {
     let changed = directory.change_halt(|halt| {
         // Clearing makes an unusable file usable again.
         let mut halt = if args.clear { Halt::default() } else { halt? };
-        // The last number that somebody asks for counts.
-        halt.conditions.retain(|condition| args.resize.is_none() || condition.resize.is_none());
         halt.conditions.extend(wanted);
         Ok(halt)
     });
