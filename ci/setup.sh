@@ -7,7 +7,7 @@ usage() {
     cat << 'END'
 ci/setup.sh [--with-mpich] [--with-hosts] [--with-object-store] [--with-tests]
   --with-mpich   MPICH beside Open MPI (which stays the default)
-  --with-hosts   what launch/demo-node-loss.sh plays several hosts with (iproute2, ping)
+  --with-hosts   what launch/demo-node-loss.sh and demo-shrink.sh play several hosts with (iproute2, ping)
   --with-object-store
                  a server that speaks S3 (s3s-fs, by cargo, a minute), for launch/demo-object.sh
   --with-tests   that and a second one (moto, by pip), rustfmt, clippy, a word about cargo-nextest, the compiler of the GPU kernels (by pip), and what the test

@@ -1,7 +1,7 @@
 //! `bivouac run` and `bivouac halt`, and the hooks in the session that they need.
 //!
 //! `supervised` runs the supervisor on scripts that stand in for a launcher and its job: every outcome can be had at
-//! will, and no MPI is needed. `session` looks at what a real session writes and obeys. `mpi` puts both together: heat2d
+//! will, and no MPI is needed; `resize` does so for jobs whose number of ranks changes. `session` looks at what a real session writes and obeys. `mpi` puts both together: heat2d
 //! under `mpirun`, killed, stopped and halted, and a program in C under plain `MPI_Init` (`BIVOUAC_TEST_KILLS`: how often it is killed;
 //! default 3, the whole row 10). `template` runs the scripts of `launch/slurm` with commands that play SLURM.
 #![forbid(unsafe_code)]
@@ -16,6 +16,8 @@ mod interfaces;
 #[cfg(feature = "mpi")]
 #[path = "run/mpi.rs"]
 mod mpi;
+#[path = "run/resize.rs"]
+mod resize;
 #[path = "run/session.rs"]
 mod session;
 #[path = "run/supervised.rs"]

@@ -121,6 +121,24 @@ fn a_host_dies_and_the_spare_of_the_allocation_takes_over_under_srun() {
     a_host_dies_under("srun");
 }
 
+#[test]
+fn a_host_dies_without_a_spare_in_the_allocation_and_srun_goes_on_with_fewer_ranks() {
+    let Some(slurm) = Slurm::up(4) else { return };
+    let (program, calm) = long_heat(&slurm.hosts, 8);
+    let mut job = protected(&slurm.hosts, "partner(1)");
+    job.set_launcher("LAUNCHER", "srun").set_launcher("SPARES", "0").set_launcher("RANKS_ALLOWED", "5..8");
+    let script = copy_of_template(&job, "--job-name=protected --nodes=4 --ntasks-per-node=2", &program);
+    let batch = slurm.submit(&job, &[], &[&script]);
+    batch.wait_for("committed version=200 level=node-loss");
+    slurm.hosts.power_off("node3");
+    // SLURM itself takes long to notice, and the supervisor's watchdog longer than this test.
+    slurm.run(&["scontrol", "update", "nodename=node3", "state=down", "reason=lost"]);
+    let log = batch.finish();
+    assert!(log.contains("started ranks=6 ") && number(&log, "restored version=") >= 200, "{log}");
+    assert_eq!(digest(&log), calm);
+    assert_eq!(batch.field("Restarts"), "0", "it stayed in its allocation");
+}
+
 /// A heat2d that takes so long, and its digest when nobody disturbs it.
 fn long_heat(hosts: &Hosts, seconds: u64) -> (Vec<String>, String) {
     let (steps, pause) = (seconds * 100, "10000");

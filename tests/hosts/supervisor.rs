@@ -167,19 +167,71 @@ fn a_cut_network_that_mpirun_does_not_notice_is_noticed_within_the_hang_time_out
 }
 
 #[test]
-fn the_demo_tells_its_story() {
+fn one_of_four_hosts_dies_without_a_spare_and_a_global_tier_and_the_job_ends_on_three_with_the_same_digest() {
+    let Some(hosts) = Hosts::up(4) else { return };
+    let program = crate::heat2d(&["--wait", "node-loss"]);
+    let calm = Job::new(&hosts, "calm");
+    let calm = calm.start("calm", &calm.mpirun(&FIRST_HOSTS, &words(&program))).finish();
+
+    let mut job = protected(&hosts, "partner(1)");
+    job.set("BIVOUAC_GLOBAL_ENABLED", "false");
+    let mut run = job.supervise("run", 4, &["--ranks", "2..8"], &words(&program));
+    run.wait_for_line("committed version=300 level=node-loss");
+    hosts.kill("node3");
+    let ended = run.end();
+    assert!(ended.status.success(), "{}\n{}\n{}", ended.status, ended.out, ended.log);
+    let records = job.records();
+    assert_eq!(records.iter().map(|record| record["ranks"].as_u64()).collect::<Vec<_>>(), [Some(8), Some(6)]);
+    assert_eq!(records[1]["hosts"], serde_json::json!(["node1:2", "node2:2", "node4:2"]));
+    let restored =
+        ended.out.lines().find_map(|line| line.strip_prefix("restored version=")).expect("nothing was restored");
+    let version: u64 = restored.split(' ').next().unwrap().parse().unwrap();
+    assert!(version >= 300, "{restored}");
+    assert_eq!(digest(&ended.out), digest(&calm));
+}
+
+#[test]
+fn a_job_whose_checkpoints_are_bound_to_its_ranks_stops_without_a_spare_and_names_their_regions() {
+    let Some(hosts) = Hosts::up(4) else { return };
+    let job = protected(&hosts, "partner(1)");
+    let args = ["--versions", "12", "--hold", "8", "--wait", "node-loss"];
+    let mut run = job.supervise_worker("run", 4, &["--ranks", "2..8"], &args);
+    run.wait_for_hold(&job, 8);
+    hosts.kill("node3");
+    job.go(8);
+    let why = stopped(run, 13);
+    for part in ["\"main\", \"bytes\"", "by the 8 ranks only", "room for 6", "bivouac drain"] {
+        assert!(why.contains(part), "{part:?} is missing in {why}");
+    }
+    let records = job.records();
+    assert_eq!((&records[0]["decision"], records.len()), (&"rank-bound".into(), 1));
+}
+
+fn tells_its_story(demo: &str, parts: &[&str]) {
     if !can("hosts.sh") {
         return;
     }
     let _alone = crate::common::one_at_a_time();
-    let demo = Path::new(env!("WORKSPACE_ROOT")).join("launch/demo-node-loss.sh");
+    let demo = Path::new(env!("WORKSPACE_ROOT")).join("launch").join(demo);
     let programs = Path::new(env!("CARGO_BIN_EXE_bivouac")).parent().unwrap();
     let mut command = Command::new(demo);
     command.args(["--scheme", "partner(1)"]).env("DEMO_PROGRAMS", programs).env("DEMO_STEPS", "1200");
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    for part in [" is dead", "started the job again", "its first new step", "Both digests are equal"] {
+    for part in
+        [" is dead", "started the job again", "its first new step", "Both digests are equal"].iter().chain(parts)
+    {
         assert!(text.contains(part), "{part:?} is missing in\n{text}");
     }
+}
+
+#[test]
+fn the_demo_tells_its_story() {
+    tells_its_story("demo-node-loss.sh", &["from the memory of other hosts, 0 from the parallel file system"]);
+}
+
+#[test]
+fn the_demo_of_fewer_ranks_tells_its_story() {
+    tells_its_story("demo-shrink.sh", &["Ranks of the attempts: 8 6"]);
 }

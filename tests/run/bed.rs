@@ -19,7 +19,7 @@ cd "$(dirname "$0")" || exit 99
 echo "$*" >> starts
 attempt=$(wc -l < starts)
 echo $$ > job.pid
-# status VERSION CALLS CLOSED [EXIT]: what a session would tell. Version 0: nothing is committed.
+# status VERSION CALLS CLOSED [EXIT]: what a session would tell. Version 0: nothing is committed. $newest: what it says of who can restore that.
 status() {
     series= levels=
     if [ "$1" != 0 ]; then
@@ -29,7 +29,7 @@ status() {
     [ -n "${4:-}" ] && exit=',"exit":"'$4'"' || exit=
     echo '{"schema":1,"kind":"bivouac-status","group":"world","generation":'$attempt',"incarnation":"i'$attempt'","ranks":2,
         "host":"h","pid":1,"opened":3,"unix":5,"calls":'$2',"checkpoints":'$1',"checkpoints_total":'$1',
-        "levels":['$levels'],"series":['$series'],"closed":'$3$exit'}' > status.tmp
+        "levels":['$levels'],"series":['$series'],"newest":['${newest:-}'],"closed":'$3$exit'}' > status.tmp
     mv status.tmp "$BIVOUAC_RUN_DIRECTORY/status-world.json"
 }
 "#;
@@ -124,10 +124,15 @@ impl Bed {
 
     /// The same, where the script plays Open MPI's mpirun, and a host is down if there is a file of its name in `down`.
     pub fn placed(&self, options: &[&str]) -> Command {
+        self.placed_with(options, &["-n", "4", "program"])
+    }
+
+    /// The same with these words after the launcher.
+    pub fn placed_with(&self, options: &[&str], words: &[&str]) -> Command {
         fs::create_dir_all(self.path().join("down")).expect("a directory");
         let probe = format!("test ! -e {}/down/{{host}}", self.path().display());
         let mut command = self.run_command(&["--launcher", "openmpi", "--probe", &probe]);
-        command.args(options).arg("--").arg(self.path().join("job")).args(["-n", "4", "program"]);
+        command.args(options).arg("--").arg(self.path().join("job")).args(words);
         command
     }
 

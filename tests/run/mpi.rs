@@ -140,6 +140,26 @@ fn sigterm_brings_a_last_checkpoint_and_the_next_start_goes_on_from_it() {
 }
 
 #[test]
+fn a_job_that_is_resized_twice_ends_with_the_digest_of_the_undisturbed_run() {
+    let _turn = turn();
+    let Some(calm) = calm() else { return };
+    let bed = Bed::new();
+    let Some(command) = heat(&bed, &["--ranks", "2..4", "--restarts", "0"], &["--pause", "30000"]) else { return };
+    let mut supervisor = bed.start(command);
+    for (ranks, version) in [("2", 10), ("3", 50)] {
+        supervisor.wait_for_output(&format!("committed version={version} "));
+        bed.halt(&["--resize", ranks]).expect(0);
+        supervisor.wait_for_output(&format!("started ranks={ranks} "));
+    }
+    let ended = supervisor.wait().expect(0);
+    assert_eq!(digest(&ended), calm);
+    assert_eq!(bed.decisions(), ["resized", "resized", "success"]);
+    let started: Vec<&str> = ended.stdout.lines().filter(|line| line.starts_with("started ")).collect();
+    let restored = ended.stdout.lines().filter(|line| line.starts_with("restored version=")).count();
+    assert!(restored == 2 && started.len() == 3 && started[0].starts_with("started ranks=4 "), "{}", ended.stdout);
+}
+
+#[test]
 fn a_halt_after_two_checkpoints_stops_the_job_after_two_more() {
     let _turn = turn();
     let bed = Bed::new();

@@ -5,7 +5,8 @@ use super::common::limit::wait_until;
 use bivouac_core::base::units::MIB;
 use bivouac_core::comm::threads;
 use bivouac_core::config::{Budget, Config};
-use bivouac_core::format::supervision::Status;
+use bivouac_core::decomposition::OnResize;
+use bivouac_core::format::supervision::{Bound, Status};
 use bivouac_core::session::place::{Place, Workers};
 use bivouac_core::tier::run_directory::RunDirectory;
 use bivouac_core::{Level, Session};
@@ -96,6 +97,43 @@ fn the_root_tells_what_the_session_has_come_to() {
     assert_eq!((restored.name.as_str(), restored.version, restored.generation), ("heat", 20, 1));
     assert_eq!((again.generation, again.checkpoints, again.checkpoints_total), (2, 1, 3));
     assert_ne!(again.incarnation, closed.incarnation);
+}
+
+/// Takes a checkpoint of a value that all ranks share, and, if `seed` says what becomes of it on other ranks, one of each rank.
+fn take_shared(session: &Session, version: u64, seed: Option<OnResize>) {
+    let mut checkpoint = session.checkpoint("heat", version).expect("a checkpoint");
+    checkpoint.shared("step", &version).expect("a value");
+    if let Some(on_resize) = seed {
+        checkpoint.per_rank("seed", &1u64, on_resize).expect("a value");
+    }
+    checkpoint.capture().expect("captured").wait(Level::System).expect("committed");
+}
+
+#[test]
+fn the_root_tells_which_regions_bind_the_newest_checkpoint_to_its_number_of_ranks() {
+    let bed = Bed::new();
+    let bound = |regions: &[&str]| Bound::of(regions.iter().copied());
+    let newest = || {
+        let newest = status(&bed).newest.pop().expect("something is committed");
+        assert_eq!((newest.name.as_str(), newest.ranks), ("heat", RANKS));
+        (newest.version, newest.bound)
+    };
+    run(&bed, |session, _| take_shared(session, 10, Some(OnResize::Drop)));
+    assert_eq!(newest(), (10, bound(&[])));
+    // The next session has committed nothing, and knows what the one before has told.
+    run(&bed, |_, _| {});
+    assert_eq!(newest(), (10, bound(&[])));
+    run(&bed, |session, _| take_shared(session, 20, Some(OnResize::Refuse)));
+    assert_eq!(newest(), (20, bound(&["seed"])));
+    run(&bed, |session, _| {
+        take_shared(session, 30, None);
+        take(session, 40);
+    });
+    assert_eq!(newest(), (40, bound(&["field"])));
+    let mut command = bed.bivouac();
+    command.arg("status").arg(bed.run_directory());
+    let shown = bed.finish(command).expect(0).stdout;
+    assert!(shown.contains("\"heat\" version 40 can be restored by 2 ranks only, because of \"field\""), "{shown}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::output::{SCHEMA, bytes, complain, plain, print, print_json, table};
 use crate::run::{duration, record};
 use bivouac_core::Config;
 use bivouac_core::base::calendar::unix_now;
-use bivouac_core::format::supervision::{LevelStatus, Status, Tuned};
+use bivouac_core::format::supervision::{LevelStatus, NewestStatus, Status, Tuned};
 use bivouac_core::tier::run_directory::RunDirectory;
 use serde::Serialize;
 use std::fmt::Write;
@@ -222,6 +222,7 @@ fn group_text(status: &Status, now: f64) -> String {
     } else {
         text += &table(&["  LEVEL", "COMMITTED", "NEWEST", "WHEN", "RATE OF THE ROOT"], &[1, 4], &rows);
     }
+    text += &newest_text(&status.newest);
     _ = writeln!(
         text,
         "  in flight {}, refused {}, blocked {:.3} s at the root",
@@ -245,6 +246,22 @@ fn group_text(status: &Status, now: f64) -> String {
         _ = writeln!(text, "  asked to end: {}", plain(why));
     }
     text
+}
+
+/// Who can restore the newest version of each series. Pure.
+fn newest_text(all: &[NewestStatus]) -> String {
+    let (free, bound): (Vec<_>, Vec<_>) = all.iter().partition(|newest| newest.bound.is_free());
+    if bound.is_empty() && !free.is_empty() {
+        return "  ranks of any number can restore the newest versions\n".into();
+    }
+    let line = |newest: &NewestStatus| {
+        let NewestStatus { name, version, ranks, bound, .. } = newest;
+        format!(
+            "  {name:?} version {version} can be restored by {ranks} ranks only, because of {}\n",
+            plain(&bound.to_string())
+        )
+    };
+    bound.into_iter().map(line).collect()
 }
 
 /// What the session has chosen. Pure.

@@ -35,6 +35,11 @@ pub enum Rule {
     PerRank(OnResize),
 }
 
+/// Does a region of this rule bind its checkpoint to the number of ranks that took it?
+pub fn binds(rule: Option<&Rule>) -> bool {
+    matches!(rule, None | Some(Rule::PerRank(OnResize::Refuse)))
+}
+
 /// The record of one shard.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Record {
@@ -82,7 +87,7 @@ impl Record {
 
     /// Does the region at this place bind its checkpoint to the number of ranks that took it?
     pub fn is_bound(&self, place: usize) -> bool {
-        matches!(self.rules.get(&place), None | Some(Rule::PerRank(OnResize::Refuse)))
+        binds(self.rules.get(&place))
     }
 }
 

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 use crate::base::calendar::utc;
+use crate::base::text::short;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,6 +25,9 @@ pub const ATTEMPTS_FILE: &str = "attempts.jsonl";
 pub const FILE_MAX: u64 = 1 << 20;
 /// So many series are listed in a status file; of others only the levels speak.
 pub const SERIES_MAX: usize = 64;
+
+/// So many of the regions that bind a checkpoint to its number of ranks are named.
+pub const BOUND_MAX: usize = 6;
 
 const STATUS_KIND: &str = "bivouac-status";
 const HALT_KIND: &str = "bivouac-halt";
@@ -78,6 +82,9 @@ pub struct Status {
     pub levels: Vec<LevelStatus>,
     /// The newest version of each series at each level.
     pub series: Vec<SeriesStatus>,
+    /// The newest version of each series that this group has committed at some level, and who can restore it; over all sessions that used the run
+    /// directory. Of more than [`SERIES_MAX`] series those that are bound to a number of ranks come first.
+    pub newest: Vec<NewestStatus>,
     /// Checkpoints whose levels have not all come to an end.
     pub in_flight: u64,
     /// Checkpoints that were refused at the call, and levels that were wanted and not reached.
@@ -182,6 +189,33 @@ pub struct SeriesStatus {
     pub unix: f64,
 }
 
+/// The newest version of a series, and who can restore it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NewestStatus {
+    /// The series.
+    pub name: String,
+    /// The version.
+    pub version: u64,
+    /// How many ranks took it.
+    pub ranks: u32,
+    /// When it was first committed.
+    pub unix: f64,
+    /// What binds it to that number of ranks.
+    pub bound: Bound,
+}
+
+/// The regions because of which a checkpoint can be restored by as many ranks only as took it: those that are their rank's own. Without any, ranks of
+/// any number can restore it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Bound {
+    /// How many there are.
+    pub count: u64,
+    /// The names of the first [`BOUND_MAX`] of them; long names are cut in their middle.
+    pub regions: Vec<String>,
+}
+
 /// What a session restored.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -246,6 +280,36 @@ fn encode(value: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
+impl Bound {
+    /// These regions.
+    pub fn of<'a>(regions: impl Iterator<Item = &'a str>) -> Bound {
+        let mut bound = Bound::default();
+        for region in regions {
+            if bound.regions.len() < BOUND_MAX {
+                bound.regions.push(short(region));
+            }
+            bound.count += 1;
+        }
+        bound
+    }
+
+    /// Can ranks of any number restore the checkpoint?
+    pub fn is_free(&self) -> bool {
+        self.count == 0
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named: Vec<String> = self.regions.iter().map(|region| format!("{region:?}")).collect();
+        f.write_str(&named.join(", "))?;
+        match self.count.saturating_sub(named.len() as u64) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
 impl Status {
     /// An empty status of this schema.
     pub fn new() -> Status {
@@ -297,7 +361,7 @@ impl Attempt {
 
     /// Did something fail, other than that somebody ended it?
     pub fn has_failed(&self) -> bool {
-        !["success", "halted", "interrupted", ""].contains(&self.decision.as_str())
+        !["success", "halted", "resized", "interrupted", ""].contains(&self.decision.as_str())
     }
 }
 
@@ -325,6 +389,9 @@ pub struct Condition {
     /// Set by a supervisor for its own run: it does not hold for the next one.
     #[serde(default)]
     pub of_supervisor: bool,
+    /// The supervisor is to start the job again on so many ranks, and then removes the condition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resize: Option<u32>,
 }
 
 /// When a run is to end.
@@ -400,6 +467,9 @@ impl fmt::Display for Condition {
                 write!(f, "{reserve} s before the end of the allocation at {end}")?;
             }
         }
+        if let Some(ranks) = self.resize {
+            write!(f, ", to go on with {ranks} ranks")?;
+        }
         let set_at = utc(self.set_at);
         write!(f, " (set by {} at {set_at})", self.set_by)
     }
@@ -410,7 +480,7 @@ mod tests {
     use super::*;
 
     fn halt(when: When) -> Halt {
-        let condition = Condition { when, set_by: "somebody".into(), set_at: 5.0, of_supervisor: false };
+        let condition = Condition { when, set_by: "somebody".into(), set_at: 5.0, of_supervisor: false, resize: None };
         Halt { conditions: vec![condition], ..Halt::default() }
     }
 
@@ -421,9 +491,26 @@ mod tests {
             let halt = halt(when);
             assert_eq!(Halt::decode(&halt.encode()).unwrap(), halt);
         }
+        let mut resize = halt(When::Now);
+        resize.conditions[0].resize = Some(6);
+        assert_eq!(Halt::decode(&resize.encode()).unwrap(), resize);
+        assert!(resize.conditions[0].to_string().starts_with("now, to go on with 6 ranks (set by somebody at "));
         let levels = vec![LevelStatus { level: "process".into(), committed: 4, ..LevelStatus::default() }];
-        let status = Status { group: "world".into(), calls: 12, levels, ..Status::new() };
+        let bound = Bound::of(["state", "rng"].into_iter());
+        let newest = vec![NewestStatus { name: "heat".into(), version: 70, ranks: 8, unix: 5.0, bound }];
+        let status = Status { group: "world".into(), calls: 12, levels, newest, ..Status::new() };
         assert_eq!(Status::decode(&status.encode()).unwrap(), status);
+    }
+
+    #[test]
+    fn only_the_first_regions_that_bind_a_checkpoint_are_named() {
+        assert!(Bound::of(std::iter::empty()).is_free());
+        let names: Vec<String> = (0..BOUND_MAX + 3).map(|number| format!("r{number}")).collect();
+        let bound = Bound::of(names.iter().map(String::as_str));
+        assert!(!bound.is_free());
+        assert_eq!(bound.to_string(), r#""r0", "r1", "r2", "r3", "r4", "r5" and 3 more"#);
+        let long = "x".repeat(10_000);
+        assert!(Bound::of([long.as_str()].into_iter()).regions[0].len() < 200);
     }
 
     #[test]

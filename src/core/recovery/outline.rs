@@ -5,7 +5,8 @@
 use super::access::ShardAccess;
 use super::load_error::LoadError;
 use crate::base::log;
-use crate::decomposition::{Identity, OnResize, Parts, Record, Rule};
+use crate::decomposition::record::binds;
+use crate::decomposition::{Identity, Parts, Record, Rule};
 use crate::format::{ElementType, Region, RegionKind};
 use crate::region;
 use crate::tier::source::Source;
@@ -72,8 +73,7 @@ impl Outline {
 
     /// The regions because of which the checkpoint can be restored by as many ranks only as took it.
     pub fn bound(&self) -> Vec<String> {
-        let is_bound = |region: &&Outlined| matches!(region.rule, None | Some(Rule::PerRank(OnResize::Refuse)));
-        self.regions.iter().filter(is_bound).map(|region| region.name.clone()).collect()
+        self.regions.iter().filter(|region| binds(region.rule.as_ref())).map(|region| region.name.clone()).collect()
     }
 
     /// The region of that name.

@@ -472,6 +472,7 @@ impl<'a> Checkpoint<'a> {
         self.engine.reporter().beat();
         let agreed = self.terms.agreed();
         let of_application = self.regions.len();
+        let bound = self.engine.reporter().tells().then(|| self.terms.bound(&self.regions));
         if let Some(record) = self.terms.record() {
             self.regions.push(region::reserved(region::DECOMPOSITION, record));
         }
@@ -504,6 +505,7 @@ impl<'a> Checkpoint<'a> {
             held: self.held.take(),
             own_regions: self.own_regions,
             agreed,
+            bound,
             device,
             // Between the copy of what is held and this call the application computes.
             begun: self.held_for.map_or(self.begun, |took| called.saturating_sub(took)),

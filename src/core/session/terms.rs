@@ -3,6 +3,8 @@
 
 use crate::base::text::list;
 use crate::decomposition::{Decomposition, Rule, record};
+use crate::format::supervision::Bound;
+use crate::region::SavedRegion;
 use crate::transfer::checkpoint::Agreed;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -49,6 +51,12 @@ impl Terms {
         }
         let packed: Vec<_> = self.decompositions.iter().map(|on| (on.identity(), on.packed())).collect();
         Some(record::encode(&packed, &self.rules))
+    }
+
+    /// The regions because of which only as many ranks can restore the checkpoint.
+    pub fn bound(&self, regions: &[SavedRegion<'_>]) -> Bound {
+        let bound = regions.iter().enumerate().filter(|(place, _)| record::binds(self.rules.get(place)));
+        Bound::of(bound.map(|(_, saved)| saved.region.name.as_str()))
     }
 
     /// What all ranks have to agree on of it.

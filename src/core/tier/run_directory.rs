@@ -263,7 +263,8 @@ mod tests {
     fn conditions_are_kept_and_no_condition_means_no_file() {
         let (_folder, run) = directory();
         assert_eq!(run.read_halt().unwrap(), Halt::default());
-        let condition = Condition { when: When::Now, set_by: "me".into(), set_at: 1.0, of_supervisor: true };
+        let condition =
+            Condition { when: When::Now, set_by: "me".into(), set_at: 1.0, of_supervisor: true, resize: None };
         let halt = Halt { conditions: vec![condition], ..Halt::default() };
         run.change_halt(|_| Ok(halt.clone())).unwrap();
         assert_eq!(run.read_halt().unwrap(), halt);

@@ -24,6 +24,7 @@ use crate::coordination::Ballot;
 use crate::coordination::core::Event;
 use crate::device::Stream;
 use crate::format::shard::{Head, Layout};
+use crate::format::supervision::Bound;
 use crate::format::{ShardHeader, ShardMeta};
 use crate::region::{self, RegionData, SavedRegion};
 use crate::segment::{BOARD_OPERATIONS, SealInfo, SlotMut};
@@ -120,6 +121,8 @@ pub struct CaptureSpec<'a> {
     pub own_regions: bool,
     /// What else all ranks agree on.
     pub agreed: Agreed,
+    /// What binds it to the number of ranks, where this rank tells a supervisor.
+    pub bound: Option<Bound>,
     /// For the regions in device memory.
     pub device: Option<OnDevice<'a>>,
     /// When the application called `checkpoint`.
@@ -158,6 +161,9 @@ impl Engine {
             Some(reason) => Err(CaptureError::Failed { rank, reason }),
             None => self.place(&mut spec, agreement),
         };
+        if let (Ok(_), Some(bound)) = (&taken, spec.bound.take()) {
+            self.reporter().note_bound(spec.operation, bound);
+        }
         match taken {
             Ok(Taken::Placed(placed)) => {
                 self.post(spec.operation, &placed);

@@ -245,6 +245,7 @@ impl Engine {
                 own_regions: spec.own_regions,
                 // It is in the agreement, which was made before.
                 agreed: Agreed::default(),
+                bound: None,
                 device: spec.device,
                 begun: spec.begun,
             };

@@ -11,7 +11,7 @@ use crate::base::log;
 use crate::base::sync::Lock;
 use crate::base::{CheckpointKey, Level, Rank};
 use crate::coordination::Culprit;
-use crate::format::supervision::{RestoredFrom, status_file};
+use crate::format::supervision::{Bound, RestoredFrom, status_file};
 use crate::tier::{TierError, TierId, TierSet};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -34,6 +34,8 @@ struct State {
     reports: VecDeque<Report>,
     /// Of the checkpoints in the books, by operation.
     progress: HashMap<u64, Arc<Lock<Progress>>>,
+    /// What binds them to the number of ranks, by operation (root with a run directory only).
+    bound: HashMap<u64, Bound>,
     /// Levels that checkpoints were refused at.
     outages: Outages,
     stats: Stats,
@@ -85,6 +87,11 @@ impl Reporter {
         progress
     }
 
+    /// A checkpoint comes into the books: what binds it to the number of ranks, which is the same on all of them.
+    pub(super) fn note_bound(&self, operation: u64, bound: Bound) {
+        self.state.lock().bound.insert(operation, bound);
+    }
+
     fn of(&self, operation: u64) -> Option<Arc<Lock<Progress>>> {
         self.state.lock().progress.get(&operation).cloned()
     }
@@ -105,7 +112,9 @@ impl Reporter {
 
     /// It is out of the books.
     pub(super) fn on_gone(&self, operation: u64) {
-        self.state.lock().progress.remove(&operation);
+        let mut state = self.state.lock();
+        state.progress.remove(&operation);
+        state.bound.remove(&operation);
     }
 
     /// The verdict on one of its levels, or on the call.
@@ -118,9 +127,10 @@ impl Reporter {
         });
         let (name, version) = (&facts.series.name, facts.key.version);
         let mut state = self.state.lock();
+        let State { told, bound, .. } = &mut *state;
         match (tier, &verdict) {
             (Some(tier), LevelVerdict::Committed) => {
-                state.told.on_committed(tier, name, version, is_first);
+                told.on_committed(tier, name, version, is_first, bound.get(&facts.key.operation));
                 state.stats.committed[tier] += 1;
                 state.stats.newest[tier] = Some(version);
             }
@@ -196,6 +206,11 @@ impl Reporter {
     /// Does `should_exit` have halt conditions to look at? The same on all ranks.
     pub fn is_supervised(&self) -> bool {
         self.supervision.is_on
+    }
+
+    /// Does this rank tell a supervisor of the session?
+    pub fn tells(&self) -> bool {
+        self.supervision.teller.is_some()
     }
 
     /// The application's thread has called: it is alive.

@@ -9,7 +9,9 @@ use crate::base::Level;
 use crate::base::calendar::unix_now;
 use crate::base::log;
 use crate::base::sync::{Lock, Order};
-use crate::format::supervision::{LevelStatus, RestoredFrom, SERIES_MAX, SeriesStatus, Status, Trouble};
+use crate::format::supervision::{
+    Bound, LevelStatus, NewestStatus, RestoredFrom, SERIES_MAX, SeriesStatus, Status, Trouble,
+};
 use crate::tier::TierId;
 use crate::tier::run_directory::RunDirectory;
 use std::collections::BTreeMap;
@@ -55,6 +57,8 @@ pub(super) struct Told {
     pub checkpoints: u64,
     levels: BTreeMap<Level, Reached>,
     series: BTreeMap<(String, Level), (u64, f64)>,
+    /// Of this session, by series.
+    newest: BTreeMap<String, Newest>,
     /// What was restored last.
     pub restored: Option<RestoredFrom>,
     /// When the first step after that was.
@@ -78,6 +82,13 @@ struct Reached {
     newest: f64,
     name: String,
     version: u64,
+}
+
+/// The newest checkpoint of a series that this session has committed.
+struct Newest {
+    version: u64,
+    unix: f64,
+    bound: Bound,
 }
 
 impl Supervision {
@@ -111,6 +122,10 @@ impl Teller {
         match directory.read_status(&base.group) {
             Ok(Some(found)) => {
                 base.checkpoints_total = found.checkpoints_total;
+                // A store that was made anew counts its runs anew, and has none of these checkpoints.
+                if found.job == base.job && found.generation < base.generation {
+                    base.newest = found.newest;
+                }
                 before = found.incarnation;
             }
             Ok(None) => {}
@@ -156,6 +171,7 @@ impl Teller {
             checkpoints_total: self.base.checkpoints_total + told.checkpoints,
             levels: told.levels.iter().map(level).collect(),
             series: told.series.iter().map(series).collect(),
+            newest: told.newest(&self.base),
             in_flight: stats.in_flight,
             refused: stats.abandoned + TierId::all().map(|tier| stats.level_failures[tier]).sum::<u64>(),
             trouble: told.trouble.clone(),
@@ -177,9 +193,12 @@ impl Told {
         self.trouble = Some(Trouble { name: name.to_owned(), version, level, reason, unix: unix_now() });
     }
 
-    /// A checkpoint is committed at a level; `is_first`: it was at none before.
-    pub fn on_committed(&mut self, tier: TierId, name: &str, version: u64, is_first: bool) {
+    /// A checkpoint is committed at a level; `is_first`: it was at none before. `bound`: what binds it to its number of ranks, if that is known.
+    pub fn on_committed(&mut self, tier: TierId, name: &str, version: u64, is_first: bool, bound: Option<&Bound>) {
         let (level, now) = (tier.level(), unix_now());
+        if let Some(bound) = bound {
+            self.note_newest(name, Newest { version, unix: now, bound: bound.clone() });
+        }
         self.checkpoints += u64::from(is_first);
         let fresh = Reached { tier, committed: 0, first: now, newest: now, name: String::new(), version };
         let reached = self.levels.entry(level).or_insert_with(|| {
@@ -193,6 +212,41 @@ impl Told {
             self.series.insert(key, (version, now));
         }
     }
+
+    /// Of more series than are listed, those that are bound are of interest: they decide whether a job can shrink.
+    fn note_newest(&mut self, name: &str, newest: Newest) {
+        if let Some(known) = self.newest.get_mut(name) {
+            // Levels of an older one may come after those of a newer one.
+            if known.version < newest.version {
+                *known = newest;
+            }
+            return;
+        }
+        if self.newest.len() >= SERIES_MAX {
+            let free = self.newest.iter().find(|(_, known)| known.bound.is_free()).map(|(name, _)| name.clone());
+            match free.filter(|_| !newest.bound.is_free()) {
+                Some(free) => _ = self.newest.remove(&free),
+                None => return,
+            }
+        }
+        self.newest.insert(name.to_owned(), newest);
+    }
+
+    /// The newest checkpoint of each series: of this session, otherwise what earlier ones have told.
+    fn newest(&self, base: &Status) -> Vec<NewestStatus> {
+        let own = self.newest.iter().map(|(name, newest)| NewestStatus {
+            name: name.clone(),
+            version: newest.version,
+            ranks: base.ranks,
+            unix: newest.unix,
+            bound: newest.bound.clone(),
+        });
+        let earlier = base.newest.iter().filter(|earlier| !self.newest.contains_key(&earlier.name)).cloned();
+        let mut all: Vec<NewestStatus> = own.chain(earlier).collect();
+        all.sort_by_key(|newest| newest.bound.is_free());
+        all.truncate(SERIES_MAX);
+        all
+    }
 }
 
 #[cfg(test)]
@@ -203,6 +257,53 @@ mod tests {
     fn status(job: &str, incarnation: &str, generation: u64, opened: f64) -> Status {
         let (job, incarnation) = (job.into(), incarnation.into());
         Status { job, group: "world".into(), incarnation, generation, opened, ..Status::new() }
+    }
+
+    fn told(told: &mut Told, name: &str, version: u64, regions: &[&str]) {
+        let bound = Bound::of(regions.iter().copied());
+        told.on_committed(TierId::MEMORY, name, version, true, Some(&bound));
+    }
+
+    #[test]
+    fn who_can_restore_the_newest_checkpoint_is_told_over_sessions_of_one_store() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let directory = || RunDirectory::at(folder.path());
+        let mut first = Told::default();
+        let versions = |told: &Told, base: &Status| {
+            let all = told.newest(base).into_iter();
+            all.map(|newest| (newest.name, newest.version, newest.ranks, newest.bound.count)).collect::<Vec<_>>()
+        };
+        told(&mut first, "heat", 70, &[]);
+        told(&mut first, "wind", 3, &["rng"]);
+        // A level of an older one, which ended later.
+        told(&mut first, "heat", 60, &["old"]);
+        let mut base = Status { ranks: 8, ..status("mine", "first", 1, 1.0) };
+        let of_first = [("wind".to_owned(), 3, 8, 1), ("heat".to_owned(), 70, 8, 0)];
+        assert_eq!(versions(&first, &base), of_first);
+        base.newest = first.newest(&base);
+        directory().replace(&status_file("world"), &base.encode()).expect("written");
+
+        let next = |generation, job| Status { ranks: 6, ..status(job, "second", generation, 0.0) };
+        let teller = Teller::new(directory(), next(2, "mine"));
+        let mut second = Told::default();
+        assert_eq!(versions(&second, &teller.base), of_first);
+        // It went back, and has taken other ones since.
+        told(&mut second, "heat", 65, &["state"]);
+        assert_eq!(versions(&second, &teller.base), [("heat".to_owned(), 65, 6, 1), ("wind".to_owned(), 3, 8, 1)]);
+        for other in [next(1, "mine"), next(2, "other")] {
+            assert!(Teller::new(directory(), other).base.newest.is_empty());
+        }
+    }
+
+    #[test]
+    fn of_many_series_those_that_are_bound_are_told() {
+        let mut many = Told::default();
+        (0..SERIES_MAX).for_each(|number| told(&mut many, &format!("s{number}"), 1, &[]));
+        told(&mut many, "free", 1, &[]);
+        told(&mut many, "bound", 1, &["state"]);
+        let all = many.newest(&Status::new());
+        assert_eq!((all.len(), all[0].name.as_str()), (SERIES_MAX, "bound"));
+        assert!(all.iter().all(|newest| newest.name != "free"));
     }
 
     #[test]

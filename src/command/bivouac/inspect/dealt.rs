@@ -3,6 +3,7 @@
 
 use crate::ending::{Ending, Problem};
 use crate::output::{list, most, short};
+use bivouac_core::decomposition::record::binds;
 use bivouac_core::decomposition::{Cuboid, Identity, OnResize, PackedParts, Rule, View};
 use bivouac_core::format::Region;
 use bivouac_core::region::is_reserved;
@@ -78,7 +79,7 @@ impl DealtView {
 
     fn shown(view: &View<'_>, regions: &[Region]) -> DealtView {
         let own = || regions.iter().enumerate().filter(|(_, region)| !is_reserved(&region.name));
-        let is_bound = |place: &usize| matches!(view.rules.get(place), None | Some(Rule::PerRank(OnResize::Refuse)));
+        let is_bound = |place: &usize| binds(view.rules.get(place));
         let rule = |(place, region): (usize, &Region)| {
             let rule = view.rules.get(&place).copied();
             let array = if let Some(Rule::On(of)) = rule { Some(of) } else { None };

@@ -14,10 +14,11 @@
 //! |---|---|---|
 //! | 1 | the user interrupted | stop: interrupted |
 //! | 2 | the program ended with success and was not asked to end | stop: success |
-//! | 3 | it was asked to end (a signal, or a halt condition; what only the program heard of does not count if the watchdog ended it), or a condition is met by now | stop: halted |
+//! | 3 | it was asked to end (a signal, or a halt condition; what only the program heard of does not count if the watchdog ended it), or a condition is met by now | stop: halted; start again with another goal if that was all that was asked |
 //! | 4 | one attempt too many in a row without progress, and all its hosts answer | stop: no progress |
 //! | 5 | all restarts are used up | stop: exhausted |
 //! | 6 | too few hosts answer | stop: too few nodes |
+//! | 6a | they are enough for another number of ranks, but only as many as before can restore the newest checkpoint | stop: rank-bound |
 //! | 7 | otherwise | start again |
 //!
 //! *Progress* is a checkpoint that is newer than what the attempt before had reached. What an attempt restores, the one before
@@ -25,7 +26,8 @@
 //! without progress.
 #![forbid(unsafe_code)]
 
-use super::hosts::{Host, names};
+use super::hosts::{Host, names, room};
+use super::ranks::{Allowed, Binding, HOW_TO_RESIZE};
 use super::slurm::Standing;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -83,6 +85,8 @@ pub struct Attempt {
     pub exit_asked: Option<String>,
     /// A halt condition is met now.
     pub halt: Option<String>,
+    /// One that asks for another number of ranks is met now.
+    pub resize: Option<Resize>,
     /// The user asked for the last checkpoint by this signal.
     pub last_checkpoint: Option<String>,
     /// The user interrupted.
@@ -93,13 +97,26 @@ pub struct Attempt {
     pub reached: Reached,
     /// Hosts that do not answer now, with the reason.
     pub down: BTreeMap<String, String>,
+    /// The newest checkpoint can be restored by so many ranks only.
+    pub binding: Option<Binding>,
+}
+
+/// The wish that the job go on with another number of ranks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Resize {
+    /// That number.
+    pub ranks: u32,
+    /// The condition in words, as the program hears it.
+    pub why: String,
 }
 
 /// What the supervisor was told to keep to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Ranks of the job.
+    /// Ranks of the job; if others are allowed, the number that it is to have where its hosts have room for it.
     pub ranks: u32,
+    /// All numbers that it may have; `None`: only that one.
+    pub allowed: Option<Allowed>,
     /// Restarts in all.
     pub restarts: u32,
     /// So many attempts in a row without progress are a crash loop.
@@ -123,6 +140,8 @@ pub enum Stop {
     NoProgress(u32, Outcome),
     /// Too few hosts answer.
     TooFewNodes(String),
+    /// Those that answer have no room for as many ranks as can restore the newest checkpoint.
+    RankBound(String),
     /// The user interrupted.
     Interrupted,
 }
@@ -136,6 +155,7 @@ impl Stop {
             Stop::Exhausted(_) => "exhausted",
             Stop::NoProgress(..) => "no-progress",
             Stop::TooFewNodes(_) => "too-few-nodes",
+            Stop::RankBound(_) => "rank-bound",
             Stop::Interrupted => "interrupted",
         }
     }
@@ -148,7 +168,7 @@ impl Stop {
             Stop::Exhausted(outcome) | Stop::NoProgress(_, outcome) if outcome.is_hang() => 14,
             Stop::Exhausted(_) => 11,
             Stop::NoProgress(..) => 12,
-            Stop::TooFewNodes(_) => 13,
+            Stop::TooFewNodes(_) | Stop::RankBound(_) => 13,
             Stop::Interrupted => 130,
         }
     }
@@ -170,6 +190,11 @@ impl fmt::Display for Stop {
                 f,
                 "too few nodes: {why}; what the nodes still hold can be saved with bivouac drain, and a later job restarts from it"
             ),
+            Stop::RankBound(why) => write!(
+                f,
+                "too few nodes for a checkpoint that is bound to its number of ranks: {why}; {HOW_TO_RESIZE}; what the nodes still hold can be saved \
+                 with bivouac drain, and a later job with as many ranks restarts from it"
+            ),
             Stop::Interrupted => f.write_str("interrupted"),
         }
     }
@@ -184,6 +209,11 @@ pub enum Decision {
     Start {
         /// How long to wait.
         wait: Duration,
+    },
+    /// The same at once, because that was asked for.
+    Resize {
+        /// Ranks that were asked for.
+        ranks: u32,
     },
 }
 
@@ -223,6 +253,8 @@ pub struct Job {
     seats: Vec<Host>,
     /// Hosts in reserve, in the order in which they are used.
     spares: Vec<Host>,
+    /// Ranks of the attempt that comes or runs.
+    ranks: u32,
     restarts: u32,
     /// Attempts in a row without progress that no lost host explains.
     fruitless: u32,
@@ -237,7 +269,8 @@ impl Job {
     pub fn new(limits: Limits, mut hosts: Vec<Host>, spares: usize) -> Job {
         let listed = hosts.iter().map(|host| host.name.clone()).collect();
         let spares = hosts.split_off(hosts.len().saturating_sub(spares));
-        Job { limits, listed, seats: hosts, spares, restarts: 0, fruitless: 0, idle: 0, reached: Reached::new() }
+        let ranks = limits.ranks;
+        Job { limits, listed, seats: hosts, spares, ranks, restarts: 0, fruitless: 0, idle: 0, reached: Reached::new() }
     }
 
     /// The hosts that compute.
@@ -261,13 +294,46 @@ impl Job {
         &self.spares
     }
 
-    /// Ranks of the job.
+    /// Ranks of the attempt that comes or runs.
     pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// The number of ranks that the job is to have where its hosts have room for it.
+    pub fn goal(&self) -> u32 {
         self.limits.ranks
     }
 
-    /// A job that is taken over computes on these hosts; all others are spares.
-    pub fn take_seats(&mut self, seats: &[String]) {
+    /// May the number of ranks change?
+    pub fn is_elastic(&self) -> bool {
+        self.limits.allowed.is_some()
+    }
+
+    /// The seats with as many slots as each has ranks, where their number may change: one each, and round by round another one for those that have room.
+    /// Otherwise as they were given.
+    pub fn manned(&self) -> Vec<Host> {
+        if !self.is_elastic() {
+            return self.seats.clone();
+        }
+        let room = |host: &Host| host.slots.unwrap_or(1);
+        let mut manned: Vec<(u32, &Host)> = self.seats.iter().map(|host| (0, host)).collect();
+        let mut left = self.ranks;
+        while left > 0 && manned.iter().any(|(ranks, host)| *ranks < room(host)) {
+            for (ranks, _) in manned.iter_mut().filter(|(ranks, host)| *ranks < room(host)).take(left as usize) {
+                *ranks += 1;
+                left -= 1;
+            }
+        }
+        let with_ranks = manned.into_iter().filter(|(ranks, _)| *ranks > 0);
+        with_ranks.map(|(ranks, host)| Host { slots: Some(ranks), ..host.clone() }).collect()
+    }
+
+    /// A job that is taken over computes on these hosts, with so many ranks; all others are spares.
+    pub fn take_over(&mut self, seats: &[String], ranks: Option<u32>, goal: Option<u32>) {
+        if self.is_elastic() {
+            self.ranks = ranks.unwrap_or(self.ranks);
+            self.limits.ranks = goal.unwrap_or(self.limits.ranks);
+        }
         let mut hosts = self.hosts();
         let mut taken = Vec::new();
         for seat in seats {
@@ -286,12 +352,16 @@ impl Job {
     /// # Errors
     /// Why not.
     pub fn check(&self) -> Result<(), String> {
-        self.clone().seat(&BTreeMap::new()).map_err(|why| format!("the host list is too small: {why}"))
+        self.clone().seat(&BTreeMap::new(), None).map_err(|stop| match stop {
+            Stop::TooFewNodes(why) => format!("the host list is too small: {why}"),
+            other => other.to_string(),
+        })
     }
 
-    /// Could it run without these?
+    /// Could it run without these, with as many ranks as now?
     pub fn can_do_without(&self, down: &BTreeMap<String, String>) -> bool {
-        self.clone().seat(down).is_ok()
+        let mut job = self.clone();
+        job.seat(down, None).is_ok() && job.ranks >= self.ranks
     }
 
     /// Are restarts left?
@@ -305,12 +375,17 @@ impl Job {
     }
 
     /// Before the first attempt: may it start, and on what?
-    pub fn first(&mut self, halt: Option<String>, down: &BTreeMap<String, String>) -> Decision {
+    pub fn first(
+        &mut self,
+        halt: Option<String>,
+        down: &BTreeMap<String, String>,
+        binding: Option<&Binding>,
+    ) -> Decision {
         if let Some(why) = halt {
             return Decision::Stop(Stop::Halted(why));
         }
-        match self.seat(down) {
-            Err(why) => Decision::Stop(Stop::TooFewNodes(why)),
+        match self.seat(down, binding) {
+            Err(stop) => Decision::Stop(stop),
             Ok(()) => Decision::Start { wait: Duration::ZERO },
         }
     }
@@ -323,12 +398,25 @@ impl Job {
         let lost_host = self.seats.iter().any(|host| attempt.down.contains_key(&host.name));
         // The TERM of the watchdog may be what the program takes for a wish that it end.
         let heard = attempt.exit_asked.clone().filter(|_| !attempt.outcome.is_hang());
-        let asked = heard.or_else(|| attempt.last_checkpoint.clone());
-        if is_success(attempt, lost_host) && asked.is_none() {
+        // The program hears of the first condition that is met, and a signal is one, too.
+        let is_resized = attempt.resize.as_ref().is_some_and(|resize| heard.as_ref() == Some(&resize.why));
+        let asked = heard.filter(|_| !is_resized).or_else(|| attempt.last_checkpoint.clone());
+        if is_success(attempt, lost_host) && asked.is_none() && !is_resized {
             return Decision::Stop(Stop::Success);
         }
         if let Some(why) = asked.or_else(|| attempt.halt.clone()) {
             return Decision::Stop(Stop::Halted(why));
+        }
+        // An attempt that failed before it heard of the wish is started again as any other, on that many ranks.
+        self.limits.ranks = attempt.resize.as_ref().map_or(self.limits.ranks, |resize| resize.ranks);
+        if is_resized {
+            let _ = self.note(attempt);
+            (self.idle, self.fruitless) = (0, 0);
+            let ranks = self.limits.ranks;
+            return match self.seat(&attempt.down, attempt.binding.as_ref()) {
+                Err(stop) => Decision::Stop(stop),
+                Ok(()) => Decision::Resize { ranks },
+            };
         }
         let progressed = self.note(attempt);
         self.idle = if progressed { 0 } else { self.idle + 1 };
@@ -339,8 +427,8 @@ impl Job {
         if !self.may_restart() {
             return Decision::Stop(Stop::Exhausted(attempt.outcome));
         }
-        if let Err(why) = self.seat(&attempt.down) {
-            return Decision::Stop(Stop::TooFewNodes(why));
+        if let Err(stop) = self.seat(&attempt.down, attempt.binding.as_ref()) {
+            return Decision::Stop(stop);
         }
         self.restarts += 1;
         let doublings = self.idle.saturating_sub(1).min(31);
@@ -365,11 +453,14 @@ impl Job {
         progressed
     }
 
-    /// Gives the seats of hosts that are down to spares that answer.
+    /// Gives the seats of hosts that are down to spares that answer, and chooses the number of ranks.
     ///
     /// # Errors
     /// Why those that answer are too few.
-    fn seat(&mut self, down: &BTreeMap<String, String>) -> Result<(), String> {
+    fn seat(&mut self, down: &BTreeMap<String, String>, binding: Option<&Binding>) -> Result<(), Stop> {
+        // Where the number stays it is no business of ours who can restore what.
+        let binding = binding.filter(|_| self.is_elastic());
+        let wanted = binding.map_or(self.limits.ranks, |binding| binding.ranks);
         let is_up = |host: &Host| !down.contains_key(&host.name);
         let (mut ready, mut absent): (Vec<Host>, Vec<Host>) = self.spares.drain(..).partition(is_up);
         ready.reverse();
@@ -382,9 +473,8 @@ impl Job {
             seats.extend(ready.pop());
             lost.push(host);
         }
-        let slots = |seats: &[Host]| seats.iter().map(|host| u64::from(host.slots.unwrap_or(1))).sum::<u64>();
         // A spare may be smaller than the host that it stands in for.
-        while slots(&seats) < u64::from(self.limits.ranks) || seats.len() < self.limits.min_nodes {
+        while room(&seats) < u64::from(wanted) || seats.len() < self.limits.min_nodes {
             match ready.pop() {
                 Some(host) => seats.push(host),
                 None => break,
@@ -394,16 +484,42 @@ impl Job {
         (self.seats, self.spares) = (seats, ready);
         self.spares.append(&mut absent);
         self.spares.append(&mut lost);
-        let (have, room) = (self.seats.len(), slots(&self.seats));
-        let answering = if have == 0 { "none".to_owned() } else { names(&self.seats) };
-        if have < self.limits.min_nodes.max(1) {
-            return Err(format!("{have} of at least {} answer ({answering})", self.limits.min_nodes.max(1)));
+        if self.seats.len() < self.limits.min_nodes.max(1) {
+            let (have, least) = (self.seats.len(), self.limits.min_nodes.max(1));
+            return Err(Stop::TooFewNodes(format!("{have} of at least {least} answer ({})", self.answering())));
         }
-        if room < u64::from(self.limits.ranks) {
-            let ranks = self.limits.ranks;
-            return Err(format!("those that answer ({answering}) have room for {room} of {ranks} ranks"));
-        }
+        self.ranks = self.number(wanted, binding)?;
         Ok(())
+    }
+
+    /// The number of ranks on the seats.
+    fn number(&self, wanted: u32, binding: Option<&Binding>) -> Result<u32, Stop> {
+        let (room, answering) = (room(&self.seats), self.answering());
+        let Some(allowed) = &self.limits.allowed else {
+            let fits = room >= u64::from(wanted);
+            let why = || format!("those that answer ({answering}) have room for {room} of {wanted} ranks");
+            return fits.then_some(wanted).ok_or_else(|| Stop::TooFewNodes(why()));
+        };
+        let Some(binding) = binding else {
+            let least = allowed.least();
+            let why = || {
+                format!(
+                    "those that answer ({answering}) have room for {room} ranks, and {least} are the fewest that --ranks allows"
+                )
+            };
+            return allowed.largest(room.min(u64::from(wanted))).ok_or_else(|| Stop::TooFewNodes(why()));
+        };
+        match (allowed.has(wanted), u64::from(wanted) <= room) {
+            (true, true) => Ok(wanted),
+            (true, false) => {
+                Err(Stop::RankBound(format!("{binding}, and those that answer ({answering}) have room for {room}")))
+            }
+            (false, _) => Err(Stop::RankBound(format!("{binding}, and --ranks {allowed} does not allow that number"))),
+        }
+    }
+
+    fn answering(&self) -> String {
+        if self.seats.is_empty() { "none".to_owned() } else { names(&self.seats) }
     }
 }
 
@@ -425,10 +541,20 @@ fn is_success(attempt: &Attempt, lost_host: bool) -> bool {
 mod tests {
     use super::*;
     use crate::run::hosts::parse_list;
+    use bivouac_core::format::supervision::{Bound, NewestStatus};
+    use proptest::prelude::*;
 
     fn job(list: &str, spares: usize, ranks: u32) -> Job {
-        let limits = Limits { ranks, restarts: 3, fruitless: 2, min_nodes: 1, backoff: Duration::from_secs(2) };
+        let backoff = Duration::from_secs(2);
+        let limits = Limits { ranks, allowed: None, restarts: 3, fruitless: 2, min_nodes: 1, backoff };
         Job::new(limits, parse_list(list).unwrap(), spares)
+    }
+
+    /// One whose number of ranks may change.
+    fn elastic(list: &str, spares: usize, ranks: u32, allowed: &str) -> Job {
+        let mut job = job(list, spares, ranks);
+        job.limits.allowed = Some(Allowed::parse(allowed).unwrap());
+        job
     }
 
     fn down(names: &[&str]) -> BTreeMap<String, String> {
@@ -447,6 +573,8 @@ mod tests {
             restored: Reached::new(),
             reached: if version > 0 { Reached::from([("heat".to_owned(), version)]) } else { Reached::new() },
             down: BTreeMap::new(),
+            resize: None,
+            binding: None,
         }
     }
 
@@ -454,13 +582,14 @@ mod tests {
         match decision {
             Decision::Start { wait } => wait,
             Decision::Stop(stop) => panic!("stopped: {stop}"),
+            Decision::Resize { .. } => panic!("resized"),
         }
     }
 
     fn stop(decision: Decision) -> Stop {
         match decision {
             Decision::Stop(stop) => stop,
-            Decision::Start { .. } => panic!("started again"),
+            Decision::Start { .. } | Decision::Resize { .. } => panic!("started again"),
         }
     }
 
@@ -614,7 +743,7 @@ mod tests {
     #[test]
     fn a_spare_takes_the_seat_of_the_lost_host_and_all_others_stay() {
         let mut job = job("a:2,b:2,c:2,d:2,e:2", 1, 8);
-        assert_eq!(wait(job.first(None, &BTreeMap::new())), Duration::ZERO);
+        assert_eq!(wait(job.first(None, &BTreeMap::new(), None)), Duration::ZERO);
         assert_eq!((seats(&job), names(job.spares())), ("a:2, b:2, c:2, d:2".into(), "e:2".into()));
         assert_eq!(wait(job.after(&Attempt { down: down(&["b"]), ..failed(5) })), Duration::ZERO);
         assert_eq!((seats(&job), names(job.spares())), ("a:2, e:2, c:2, d:2".into(), "b:2".into()));
@@ -641,6 +770,146 @@ mod tests {
         assert!(matches!(stop(lost), Stop::TooFewNodes(why) if why.contains("room for 4 of 8 ranks")));
     }
 
+    fn manned(job: &Job) -> String {
+        names(&job.manned())
+    }
+
+    fn bound(ranks: u32) -> Option<Binding> {
+        let bound = Bound::of(["state"].into_iter());
+        Some(Binding::of("world", &NewestStatus { name: "heat".into(), version: 70, ranks, unix: 5.0, bound }))
+    }
+
+    #[test]
+    fn a_job_without_a_spare_goes_on_with_the_largest_number_of_ranks_that_fits_and_grows_when_hosts_answer_again() {
+        let mut job = elastic("a:4,b:4,c:4,d:4", 0, 16, "4..16/2");
+        assert_eq!(wait(job.first(None, &BTreeMap::new(), None)), Duration::ZERO);
+        assert_eq!((job.ranks(), manned(&job)), (16, "a:4, b:4, c:4, d:4".into()));
+        assert_eq!(wait(job.after(&Attempt { down: down(&["b"]), ..failed(5) })), Duration::ZERO);
+        assert_eq!((job.ranks(), manned(&job)), (12, "a:4, c:4, d:4".into()));
+        assert_eq!(wait(job.after(&Attempt { down: down(&["b", "a"]), ..failed(9) })), Duration::ZERO);
+        assert_eq!((job.ranks(), manned(&job)), (8, "c:4, d:4".into()));
+        assert_eq!(wait(job.after(&Attempt { down: down(&["a"]), ..failed(12) })), Duration::ZERO);
+        assert_eq!((job.ranks(), manned(&job)), (12, "c:4, d:4, b:4".into()));
+    }
+
+    #[test]
+    fn a_spare_comes_before_fewer_ranks() {
+        let mut job = elastic("a:2,b:2,c:2", 1, 4, "1..4");
+        assert_eq!(wait(job.after(&Attempt { down: down(&["a"]), ..failed(5) })), Duration::ZERO);
+        assert_eq!((job.ranks(), manned(&job)), (4, "c:2, b:2".into()));
+        assert!(!job.can_do_without(&down(&["a", "b"])), "it could, with fewer ranks");
+        assert!(job.can_do_without(&down(&["a"])));
+    }
+
+    #[test]
+    fn all_hosts_that_answer_have_a_rank_where_fewer_ranks_are_started_than_there_is_room_for() {
+        let mut job = elastic("a:4,b:2,c:1,d:4", 0, 11, "2,5,8,11");
+        assert_eq!(wait(job.after(&Attempt { down: down(&["d"]), ..failed(5) })), Duration::ZERO);
+        assert_eq!((job.ranks(), manned(&job)), (5, "a:2, b:2, c:1".into()));
+        job.ranks = 2;
+        assert_eq!(manned(&job), "a:1, b:1");
+    }
+
+    #[test]
+    fn too_few_nodes_for_the_fewest_ranks_stop_the_run() {
+        let mut job = elastic("a:2,b:2,c:2", 0, 6, "4..6");
+        let lost = job.after(&Attempt { down: down(&["a", "b"]), ..failed(9) });
+        assert!(matches!(stop(lost), Stop::TooFewNodes(why) if why.contains("room for 2 ranks, and 4 are the fewest")));
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_bound_to_its_number_of_ranks_stops_a_job_that_would_shrink() {
+        let mut job = elastic("a:2,b:2,c:2,d:2", 0, 8, "2..8");
+        let ended = stop(job.clone().after(&Attempt { down: down(&["b"]), binding: bound(8), ..failed(5) }));
+        assert_eq!((ended.exit_status(), ended.name()), (13, "rank-bound"));
+        for words in ["\"state\"", "room for 6", "save_on"] {
+            assert!(ended.to_string().contains(words), "{ended}");
+        }
+        // With all hosts it goes on as before.
+        assert_eq!(wait(job.after(&Attempt { binding: bound(8), ..failed(5) })), Duration::ZERO);
+        assert_eq!(job.ranks(), 8);
+        // The number that can restore it, whatever else there is room for.
+        assert_eq!(wait(job.first(None, &BTreeMap::new(), bound(6).as_ref())), Duration::ZERO);
+        assert_eq!((job.ranks(), job.goal()), (6, 8));
+        let never = stop(job.first(None, &BTreeMap::new(), bound(9).as_ref()));
+        assert!(matches!(never, Stop::RankBound(why) if why.contains("--ranks 2..8 does not allow")));
+        // Without --ranks the number stays, whatever the checkpoint says.
+        let fixed = Attempt { down: down(&["b"]), binding: bound(9), ..failed(5) };
+        assert_eq!(wait(self::job("a:4,b:4,c:4", 0, 8).after(&fixed)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_job_that_is_resized_starts_again_at_once_and_uses_up_no_restart() {
+        let resize = |ranks| Some(Resize { ranks, why: format!("now, to go on with {ranks} ranks") });
+        let asked = |ranks: u32| Attempt {
+            outcome: Outcome::Exited(0),
+            closed: true,
+            exit_asked: resize(ranks).map(|resize| resize.why),
+            resize: resize(ranks),
+            ..failed(5)
+        };
+        let mut job = elastic("a:2,b:2,c:2,d:2", 0, 8, "2..8/2");
+        assert_eq!(job.after(&asked(4)), Decision::Resize { ranks: 4 });
+        assert_eq!((job.ranks(), manned(&job)), (4, "a:1, b:1, c:1, d:1".into()));
+        assert_eq!(job.after(&asked(8)), Decision::Resize { ranks: 8 });
+        assert_eq!((job.ranks(), job.restarts()), (8, 0));
+        // Its last checkpoint was one that only as many can restore.
+        assert_eq!(job.after(&Attempt { binding: bound(8), ..asked(4) }), Decision::Resize { ranks: 4 });
+        assert_eq!(job.ranks(), 8);
+
+        // Whatever else it was asked to do comes first.
+        for other in [
+            Attempt { halt: Some("now".into()), ..asked(4) },
+            Attempt { last_checkpoint: Some("SIGTERM".into()), ..asked(4) },
+            Attempt { exit_asked: Some("at noon".into()), ..asked(4) },
+        ] {
+            assert!(matches!(stop(job.clone().after(&other)), Stop::Halted(_)));
+        }
+        // It ended by itself.
+        assert_eq!(stop(job.clone().after(&Attempt { exit_asked: None, ..asked(4) })), Stop::Success);
+        // It failed before it heard of it.
+        let failed = Attempt { exit_asked: None, outcome: Outcome::Exited(1), closed: false, ..asked(6) };
+        wait(job.after(&failed));
+        assert_eq!((job.ranks(), job.restarts()), (6, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn an_elastic_job_always_has_the_largest_allowed_number_that_fits(
+            slots in prop::collection::vec(1u32..6, 1..7), spares in 0usize..3, first in 1u32..9, step in 1u32..5,
+            losses in prop::collection::vec(any::<u8>(), 1..6),
+        ) {
+            let list: Vec<String> = slots.iter().enumerate().map(|(at, slots)| format!("h{at}:{slots}")).collect();
+            let allowed = Allowed::parse(&format!("{first}..40/{step}")).unwrap();
+            let spares = spares.min(slots.len() - 1);
+            let hosts = parse_list(&list.join(",")).unwrap();
+            let Some(goal) = allowed.largest(room(&hosts[..slots.len() - spares])) else { return Ok(()) };
+            let mut job = elastic(&list.join(","), spares, goal, &allowed.to_string());
+            job.limits.restarts = 100;
+            for (version, mask) in (1..).zip(losses) {
+                let silent: Vec<&Host> = hosts.iter().enumerate().filter(|(at, _)| mask >> at & 1 == 1).map(|(_, host)| host).collect();
+                let silent: Vec<&str> = silent.iter().map(|host| host.name.as_str()).collect();
+                let up: Vec<Host> = hosts.iter().filter(|host| !silent.contains(&host.name.as_str())).cloned().collect();
+                let decision = job.after(&Attempt { down: down(&silent), ..failed(version) });
+                let fits = allowed.largest(room(&up).min(u64::from(goal)));
+                match decision {
+                    Decision::Start { .. } => {
+                        prop_assert_eq!(Some(job.ranks()), fits);
+                        let manned = job.manned();
+                        prop_assert_eq!(room(&manned), u64::from(job.ranks()));
+                        prop_assert!(manned.iter().all(|host| up.iter().any(|up| up.name == host.name && up.slots >= host.slots)));
+                        prop_assert!(manned.len() == job.seats().len() || manned.len() == job.ranks() as usize);
+                    }
+                    Decision::Stop(Stop::TooFewNodes(_)) => prop_assert_eq!(fits, None),
+                    other => prop_assert!(false, "{:?}", other),
+                }
+                let mut all: Vec<String> = job.hosts().into_iter().map(|host| host.name).collect();
+                all.sort();
+                prop_assert_eq!(all.len(), hosts.len(), "{:?}", all);
+            }
+        }
+    }
+
     #[test]
     fn fewer_than_the_least_number_of_nodes_are_too_few() {
         let mut small = job("a:8,b:8,c:8", 0, 8);
@@ -656,16 +925,19 @@ mod tests {
     fn spares_are_seated_to_reach_the_least_number_of_nodes() {
         let mut job = job("a:8,b:8,c:8", 1, 8);
         job.limits.min_nodes = 3;
-        assert_eq!(wait(job.first(None, &BTreeMap::new())), Duration::ZERO);
+        assert_eq!(wait(job.first(None, &BTreeMap::new(), None)), Duration::ZERO);
         assert_eq!(seats(&job), "a:8, b:8, c:8");
     }
 
     #[test]
     fn the_first_start_looks_at_conditions_and_hosts_too() {
-        assert_eq!(stop(job("a:2", 0, 2).first(Some("now".into()), &BTreeMap::new())), Stop::Halted("now".into()));
-        assert!(matches!(stop(job("a:2", 0, 2).first(None, &down(&["a"]))), Stop::TooFewNodes(_)));
+        assert_eq!(
+            stop(job("a:2", 0, 2).first(Some("now".into()), &BTreeMap::new(), None)),
+            Stop::Halted("now".into())
+        );
+        assert!(matches!(stop(job("a:2", 0, 2).first(None, &down(&["a"]), None)), Stop::TooFewNodes(_)));
         let mut with_spare = job("a:2,b:2", 1, 2);
-        assert_eq!(wait(with_spare.first(None, &down(&["a"]))), Duration::ZERO);
+        assert_eq!(wait(with_spare.first(None, &down(&["a"]), None)), Duration::ZERO);
         assert_eq!(seats(&with_spare), "b:2");
     }
 
@@ -691,10 +963,17 @@ mod tests {
     #[test]
     fn a_job_that_is_taken_over_keeps_its_seats() {
         let mut job = job("a:2,b:2,c:2", 1, 4);
-        job.take_seats(&["a:2".into(), "c:2".into()]);
+        job.take_over(&["a:2".into(), "c:2".into()], Some(3), Some(3));
         assert_eq!((seats(&job), names(job.spares())), ("a:2, c:2".into(), "b:2".into()));
-        job.take_seats(&["gone:2".into()]);
-        assert_eq!(seats(&job), "a:2, c:2");
+        job.take_over(&["gone:2".into()], None, None);
+        assert_eq!(
+            (seats(&job), job.ranks()),
+            ("a:2, c:2".into(), 4),
+            "its number of ranks is that of its command line"
+        );
+        let mut job = elastic("a:2,b:2,c:2", 0, 6, "2..6");
+        job.take_over(&["a:2".into(), "c:2".into()], Some(4), Some(5));
+        assert_eq!((job.ranks(), job.goal()), (4, 5));
     }
 
     #[test]
@@ -744,17 +1023,18 @@ mod tests {
     }
 
     #[test]
-    fn exit_statuses_are_distinct() {
+    fn each_stop_has_its_exit_status() {
         let stops = [
             Stop::Success,
             Stop::Halted(String::new()),
             Stop::Exhausted(Outcome::Exited(1)),
             Stop::NoProgress(2, Outcome::Exited(1)),
             Stop::TooFewNodes(String::new()),
+            Stop::RankBound(String::new()),
             Stop::Exhausted(Outcome::Hung),
             Stop::Interrupted,
         ];
         let statuses: Vec<u8> = stops.iter().map(Stop::exit_status).collect();
-        assert_eq!(statuses, [0, 10, 11, 12, 13, 14, 130]);
+        assert_eq!(statuses, [0, 10, 11, 12, 13, 13, 14, 130]);
     }
 }

@@ -50,6 +50,11 @@ pub fn names(hosts: &[Host]) -> String {
     hosts.iter().map(Host::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// Ranks that hosts have room for.
+pub fn room(hosts: &[Host]) -> u64 {
+    hosts.iter().map(|host| u64::from(host.slots.unwrap_or(1))).sum()
+}
+
 /// Puts a host into a list. A host that is named again adds its slots (as `--host a,a` does).
 fn add(hosts: &mut Vec<Host>, name: &str, slots: Option<u32>) -> Result<(), String> {
     let host = Host::new(name, slots)?;

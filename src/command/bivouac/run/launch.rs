@@ -11,6 +11,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+/// What is replaced by the number of ranks in the words of a job that may have several.
+pub const RANKS: &str = "{ranks}";
+
 /// A variable that the ranks are to see, and its value.
 pub type Variable = (&'static str, String);
 
@@ -120,6 +123,8 @@ pub struct CommandLine {
     parts: Vec<Vec<Item>>,
     /// What srun exports if the command line does not say it: `SLURM_EXPORT_ENV`, which `sbatch --export` sets.
     export: Option<String>,
+    /// The number of ranks is ours to write, as the hosts are.
+    is_elastic: bool,
 }
 
 /// The family of a launcher by its name, or by what it says of itself.
@@ -154,7 +159,7 @@ impl CommandLine {
             Family::Srun => &SRUN,
             Family::None => {
                 let parts = vec![vec![Item::Program(words.to_vec())]];
-                return Ok(CommandLine { family, launcher: launcher.clone(), parts, export: None });
+                return Ok(CommandLine { family, launcher: launcher.clone(), parts, export: None, is_elastic: false });
             }
         };
         let groups: Vec<&[String]> = match family {
@@ -162,12 +167,34 @@ impl CommandLine {
             _ => words.split(|word| word == ":").collect(),
         };
         let parts = groups.into_iter().map(|words| parse_part(words, arity, family)).collect::<Result<_, _>>()?;
-        Ok(CommandLine { family, launcher: launcher.clone(), parts, export: None })
+        Ok(CommandLine { family, launcher: launcher.clone(), parts, export: None, is_elastic: false })
     }
 
     /// What srun would export by its environment.
     pub fn set_export(&mut self, export: Option<String>) {
         self.export = export;
+    }
+
+    /// The number of ranks changes from attempt to attempt: options that give it are taken out, ours is put in, and [`RANKS`] is replaced in all words.
+    ///
+    /// # Errors
+    /// It has several programs, of which nobody knows which one is to have more ranks or fewer.
+    pub fn set_elastic(&mut self) -> Result<(), String> {
+        if self.parts.len() > 1 {
+            return Err("--ranks cannot be given for several programs of one command line (after ':'): which of them is to have fewer ranks?".into());
+        }
+        self.is_elastic = true;
+        Ok(())
+    }
+
+    /// The options that give the number of ranks.
+    fn rank_options(&self) -> &'static [&'static str] {
+        match self.family {
+            Family::Openmpi => &["n", "np", "c"],
+            Family::Hydra => &["n", "np"],
+            Family::Srun => &["n", "ntasks"],
+            Family::None => &[],
+        }
     }
 
     fn values<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = &'a str> {
@@ -182,13 +209,10 @@ impl CommandLine {
     /// # Errors
     /// A number cannot be read.
     pub fn ranks(&self) -> Result<Option<u32>, String> {
-        let names: &[&str] = match self.family {
-            Family::Openmpi => &["n", "np", "c"],
-            Family::Hydra => &["n", "np"],
-            Family::Srun => &["n", "ntasks"],
-            Family::None => return Ok(None),
-        };
-        let numbers: Vec<&str> = self.values(names).collect();
+        if self.family == Family::None {
+            return Ok(None);
+        }
+        let numbers: Vec<&str> = self.values(self.rank_options()).collect();
         if numbers.len() < self.parts.len() {
             return Ok(None);
         }
@@ -246,6 +270,7 @@ impl CommandLine {
             for item in part {
                 match item {
                     Item::Option { name, .. } if seats.is_some() && self.names_hosts(name) => {}
+                    Item::Option { name, .. } if self.is_elastic && self.rank_options().contains(&name.as_str()) => {}
                     Item::Option { name, values, .. } if self.family == Family::Srun && name == "export" => {
                         let list = values.first().map_or("", |list| list);
                         words.push(format!("--export={}", with_variables(list, variables)));
@@ -254,6 +279,9 @@ impl CommandLine {
                     Item::Program(written) => words.extend(written.iter().cloned()),
                 }
             }
+        }
+        if self.is_elastic {
+            words.iter_mut().for_each(|word| *word = word.replace(RANKS, &ranks.to_string()));
         }
         words
     }
@@ -282,6 +310,7 @@ impl CommandLine {
         let mut push = |new: &[&str]| words.extend(new.iter().map(|word| (*word).to_owned()));
         let list = |hosts: &[Host], of: &dyn Fn(&Host) -> String| hosts.iter().map(of).collect::<Vec<_>>().join(",");
         let says_ranks = self.ranks().is_ok_and(|ranks| ranks.is_some());
+        let adds_ranks = self.is_elastic || (!says_ranks && hosts.is_some() && self.parts.len() == 1);
         match self.family {
             Family::Openmpi => {
                 variables.iter().for_each(|(name, _)| push(&["-x", name]));
@@ -292,7 +321,7 @@ impl CommandLine {
                     Some(seats) => push(&["--host", &list(seats.hosts, &Host::to_string)]),
                     None => {}
                 }
-                if !says_ranks && hosts.is_some() && self.parts.len() == 1 {
+                if adds_ranks {
                     push(&["-n", &ranks.to_string()]);
                 }
             }
@@ -302,7 +331,7 @@ impl CommandLine {
                 if let Some(hosts) = hosts {
                     push(&["-hosts", &list(hosts, &Host::to_string)]);
                 }
-                if !says_ranks && hosts.is_some() && self.parts.len() == 1 {
+                if adds_ranks {
                     push(&["-n", &ranks.to_string()]);
                 }
             }
@@ -316,7 +345,7 @@ impl CommandLine {
                         push(&["--distribution", "arbitrary", "--nodelist", &seats.tasks(ranks).join(",")]);
                     }
                 }
-                if !says_ranks && hosts.is_some() {
+                if adds_ranks {
                     push(&["--ntasks", &ranks.to_string()]);
                 }
                 if let Some(list) = self.export.as_deref().filter(|_| self.values(&["export"]).next().is_none()) {
@@ -471,6 +500,42 @@ mod tests {
         assert_eq!(
             rewritten("mpiexec prog", Family::Hydra),
             "mpiexec -genv BIVOUAC_RUN_DIRECTORY /run -hosts a:2,b:2 -n 4 prog"
+        );
+    }
+
+    #[test]
+    fn the_number_of_ranks_is_replaced_where_it_may_change() {
+        let hosts = hosts::parse_list("a:2,b:1").unwrap();
+        let words = |text: &str, family, is_placed: bool, in_order| {
+            let mut line = line(text, family);
+            line.set_elastic().unwrap();
+            let seats = Seats { hosts: &hosts, in_order, file: None };
+            line.words(is_placed.then_some(&seats), 3, &[]).join(" ")
+        };
+        for text in [
+            "mpirun -np 8 prog --ranks={ranks} -n 8",
+            "mpirun -n {ranks} prog --ranks={ranks} -n 8",
+            "mpirun prog --ranks={ranks} -n 8",
+        ] {
+            let wanted = "mpirun --host a:2,b:1 -n 3 prog --ranks=3 -n 8";
+            assert_eq!(words(text, Family::Openmpi, true, true), wanted);
+            assert_eq!(words(text, Family::Openmpi, false, true), wanted.replace("--host a:2,b:1 ", ""));
+            assert_eq!(words(text, Family::Hydra, true, true), wanted.replace("--host", "-hosts"));
+        }
+        let text = "srun --ntasks=8 -N 4 --mpi=pmix prog {ranks}";
+        let rest = "--ntasks 3 --mpi=pmix prog 3";
+        assert_eq!(words(text, Family::Srun, true, true), format!("srun --nodes 2 --nodelist a,b {rest}"));
+        let arbitrary = "srun --nodes 2 --distribution arbitrary --nodelist a,a,b";
+        assert_eq!(words(text, Family::Srun, true, false), format!("{arbitrary} {rest}"));
+        assert_eq!(words("srun -n8 prog", Family::Srun, false, true), "srun --ntasks 3 prog");
+        assert_eq!(words("./start -n {ranks}", Family::None, false, true), "./start -n 3");
+        assert!(
+            line("mpirun -n 1 a : -n 2 b", Family::Openmpi).set_elastic().unwrap_err().contains("several programs")
+        );
+        // Without --ranks nobody's braces are touched.
+        assert_eq!(
+            rewritten("mpirun -n 4 prog {ranks}", Family::Openmpi),
+            "mpirun -x BIVOUAC_RUN_DIRECTORY --host a:2,b:2 -n 4 prog {ranks}"
         );
     }
 

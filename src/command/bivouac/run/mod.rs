@@ -1,6 +1,6 @@
 //! `bivouac run`: starts a job, watches it, and starts it again on the nodes that are left.
 //!
-//! [`launch`] knows the launchers' command lines, [`hosts`] the host lists, [`probe`] asks hosts whether they answer,
+//! [`launch`] knows the launchers' command lines, [`hosts`] the host lists, [`ranks`] which numbers of ranks a job may have, [`probe`] asks hosts whether they answer,
 //! [`watch`] reads what the sessions say in the run directory, [`record`] keeps the records, [`slurm`] asks the batch
 //! system, [`process`] waits for the job and ends it. [`decide`] is pure: it says what comes after an attempt. This file
 //! carries it out.
@@ -39,7 +39,9 @@ mod hosts;
 mod launch;
 mod probe;
 mod process;
+pub mod ranks;
 pub mod record;
+mod returns;
 mod slurm;
 mod watch;
 
@@ -50,13 +52,15 @@ use bivouac_core::base::calendar::unix_now;
 use bivouac_core::base::units::{parse_cpus, parse_duration};
 use bivouac_core::format::supervision::{Condition, Halt, LevelStatus, When};
 use bivouac_core::tier::run_directory::RunDirectory;
-use decide::{Attempt, Decision, Limits, Outcome, Requeue, Stop};
+use decide::{Attempt, Decision, Limits, Outcome, Requeue, Resize, Stop};
 use hosts::Host;
 use launch::{CommandLine, Family, Seats};
 use nix::sys::signal::Signal;
 use probe::{Answer, Method, Probe};
 use process::Job;
+use ranks::{Allowed, Binding};
 use record::{AttemptLine, Journal, Process, Record};
+use returns::Returns;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -80,11 +84,17 @@ const SEATS_FILE: &str = "seats";
   bivouac run -- mpirun -n 8 ./simulation in.toml
   bivouac run --hosts node1:2,node2:2,node3:2,node4:2,node5:2 --spares 1 -- mpirun -n 8 ./simulation
   bivouac run --spares 1 --hang-timeout 10min --requeue -- mpirun -n 8 ./simulation      in an sbatch script
+  bivouac run --ranks 4..8/2 --hosts node[1-4]:2 -- mpirun ./simulation     go on with fewer nodes
   bivouac run --probe 'ping -c 1 -W 1 {host}' --hostfile nodes.txt -- mpirun -n 8 ./simulation
   bivouac halt bivouac-run --after 2                       elsewhere: end after two more checkpoints
 
 The launcher may be Open MPI's or MPICH's mpirun and mpiexec, or srun; its host list is replaced for each attempt. Any other
 program is started as it is and never moved. The number of ranks stays the same in all attempts.
+
+With --ranks it is the largest number that is allowed and for which the hosts have slots; the launcher's -n is replaced, and
+{ranks} in all words of the command. Without a spare for a lost host the job goes on with fewer ranks, and with more again at a
+later start if hosts answer again; bivouac halt DIR --resize N asks for N. All of that only if ranks of any number can restore the
+newest checkpoints (bivouac status says so, docs/ELASTIC.md).
 
 Hosts come from --hosts or --hostfile, else from the launcher's own options, else from SLURM (SLURM_JOB_NODELIST); else all
 runs where the launcher puts it. Slots that nobody gives are filled in so that all hosts but the spares hold all ranks.
@@ -96,7 +106,8 @@ After an attempt, the first rule that applies:
   --fruitless attempts in a row without a newer checkpoint
   although all nodes answer                                    stop, 12 (14 if the watchdog ended the last attempt)
   all restarts are used up                                     stop, 11 (14 if the watchdog ended the last attempt)
-  too few nodes answer                                         stop, 13
+  too few nodes answer, or with --ranks: too few for as
+  many ranks as can restore the newest checkpoint              stop, 13
   otherwise                                                    start again on the nodes that answer
 
 Signals to bivouac run:
@@ -121,6 +132,9 @@ pub struct Args {
     /// Stop when fewer nodes than this answer
     #[arg(long, default_value_t = 1, value_name = "N")]
     min_nodes: usize,
+    /// Numbers of ranks that the job may have: 4..16, 4..16/2 (in steps of 2), or a list such as 4,6,9 [default: that of the launcher]
+    #[arg(long, value_name = "SPEC", value_parser = Allowed::parse)]
+    ranks: Option<Allowed>,
     /// Hosts with slots, such as a:2,b:2 or node[1-4]:2
     #[arg(long, value_name = "LIST", conflicts_with = "hostfile")]
     hosts: Option<String>,
@@ -207,6 +221,18 @@ pub fn end_time(directory: &RunDirectory) -> Option<u64> {
     recorded.or_else(slurm::end_time)
 }
 
+/// May the job of a run directory be asked to go on with so many ranks?
+///
+/// # Errors
+/// Why not.
+pub fn may_resize(directory: &RunDirectory, ranks: u32) -> Result<(), String> {
+    let record =
+        record::read(directory)?.ok_or("it has no record of a supervisor: start the job with bivouac run --ranks")?;
+    let (statuses, problems) = directory.read_statuses();
+    problems.iter().for_each(|problem| complain(problem));
+    record.may_resize(ranks, Binding::in_statuses(statuses.iter()).as_ref())
+}
+
 /// Has a supervisor or a session left a trace in a run directory?
 pub fn is_used(directory: &RunDirectory) -> bool {
     let (statuses, problems) = directory.read_statuses();
@@ -276,6 +302,7 @@ struct Supervisor<'a> {
     /// The launcher's host list is ours to write.
     is_placed: bool,
     probe: Probe,
+    returns: Returns,
     journal: Journal,
     signals: Signals,
     record: Record,
@@ -320,6 +347,9 @@ impl<'a> Supervisor<'a> {
         let mut line = CommandLine::parse(&args.command, family)?;
         line.set_export(std::env::var("SLURM_EXPORT_ENV").ok());
         let (job, is_placed) = settle(args, &line)?;
+        if args.ranks.is_some() {
+            line.set_elastic()?;
+        }
         let probe = Probe { method: probe_method(args, &line, &job.hosts()), timeout: args.probe_timeout };
         let directory = RunDirectory::at(path);
         directory.create().map_err(|error| error.to_string())?;
@@ -332,6 +362,14 @@ impl<'a> Supervisor<'a> {
                 Record::default()
             }
         };
+        if let Some(allowed) = args.ranks.as_ref().filter(|_| is_placed) {
+            let room = hosts::room(&job.hosts());
+            if u64::from(allowed.most()) > room {
+                journal.complain(&format!(
+                    "--ranks {allowed} allows more ranks than all hosts together have slots for ({room})"
+                ));
+            }
+        }
         let mut supervisor = Supervisor {
             args,
             directory,
@@ -340,6 +378,7 @@ impl<'a> Supervisor<'a> {
             job,
             is_placed,
             probe,
+            returns: Returns::default(),
             journal,
             signals,
             record,
@@ -375,7 +414,7 @@ impl<'a> Supervisor<'a> {
             let before = self.record.supervisor.pid;
             let attempt = self.record.attempt;
             self.journal.go_on(self.record.run_began);
-            self.job.take_seats(&self.record.seats);
+            self.job.take_over(&self.record.seats, self.record.ranks, self.record.goal);
             let text =
                 format!("supervisor {before} is gone, its job lives as process {}: waiting for it", launcher.pid);
             self.journal.event(attempt, "took-over", &text);
@@ -391,6 +430,8 @@ impl<'a> Supervisor<'a> {
             self.record = Record { run_began: self.journal.run_began(), ended: true, ..Record::default() };
         }
         self.record.supervisor = me;
+        self.record.allowed = self.args.ranks.as_ref().map(ToString::to_string);
+        self.record.hosts = record::texts(if self.is_placed { self.job.hosts() } else { Vec::new() }.as_slice());
         self.record.command.clone_from(&self.args.command);
         self.record.end_time = self.args.end_time.or_else(slurm::end_time);
         self.record.write(&self.directory)
@@ -405,6 +446,7 @@ impl<'a> Supervisor<'a> {
         let changed = self.directory.change_halt(|halt| {
             let mut halt = halt?;
             halt.conditions.retain_mut(|condition| match &mut condition.when {
+                _ if condition.resize.is_some() => goes_on,
                 _ if condition.of_supervisor => goes_on && !matches!(condition.when, When::BeforeEnd { .. }),
                 When::BeforeEnd { end: recorded, .. } => match end {
                     Some(end) => {
@@ -474,13 +516,15 @@ impl<'a> Supervisor<'a> {
             None => {
                 let down = self.ask_hosts(0);
                 let halt = self.halt_met().map(|condition| condition.to_string());
-                self.job.first(halt, &down)
+                let binding = self.binding();
+                self.job.first(halt, &down, binding.as_ref())
             }
         };
         loop {
             let wait = match next {
                 Decision::Stop(stop) => return Ok(stop),
                 Decision::Start { wait } => wait,
+                Decision::Resize { .. } => Duration::ZERO,
             };
             if let Some(stop) = self.pause(wait) {
                 return Ok(stop);
@@ -490,7 +534,7 @@ impl<'a> Supervisor<'a> {
                 Some(process) => (Job::Found(process), self.record.command.clone()),
                 None => self.launch()?,
             };
-            let seats = record::texts(if self.is_placed { self.job.seats() } else { &[] });
+            let seats = record::texts(&if self.is_placed { self.job.manned() } else { Vec::new() });
             let spares = record::texts(self.job.spares());
             let ended = self.follow(&mut job)?;
             next = self.judge(&ended, committed_before, &words, seats, spares);
@@ -499,10 +543,14 @@ impl<'a> Supervisor<'a> {
 
     /// Starts the job on its seats.
     fn launch(&mut self) -> Result<(Job, Vec<String>), String> {
-        let hosts = self.job.seats().to_vec();
+        let hosts = self.job.manned();
         let file = self.directory.path().join(SEATS_FILE).display().to_string();
         let file = Some(file.as_str()).filter(|_| slurm::is_here());
-        let seats = self.is_placed.then(|| Seats { hosts: &hosts, in_order: self.job.is_in_order(), file });
+        // srun deals tasks out evenly, unless it is told the node of each.
+        let is_even = hosts.windows(2).all(|pair| pair[0].slots == pair[1].slots);
+        let in_order =
+            self.job.is_in_order() && (is_even || !self.job.is_elastic() || self.line.family != Family::Srun);
+        let seats = self.is_placed.then_some(Seats { hosts: &hosts, in_order, file });
         if let Some(seats) = seats.as_ref().filter(|seats| !seats.in_order && seats.file.is_some()) {
             let text = seats.tasks(self.job.ranks()).join("\n") + "\n";
             self.directory.replace(SEATS_FILE, text.as_bytes()).map_err(|error| error.to_string())?;
@@ -532,6 +580,8 @@ impl<'a> Supervisor<'a> {
         self.record.attempt_began = unix_now();
         self.record.launcher = None;
         self.record.seats = record::texts(self.job.seats());
+        self.record.ranks = self.ranks();
+        self.record.goal = self.record.ranks.map(|_| self.job.goal());
         self.record.before = statuses.into_iter().map(|status| status.incarnation).collect();
         self.record.ended = false;
         // First the record, then the job: whoever comes after a sudden death must find it.
@@ -544,7 +594,8 @@ impl<'a> Supervisor<'a> {
             Some(seats) => format!("on {}", hosts::names(seats.hosts)),
             None => "where the launcher puts it".into(),
         };
-        let text = format!("process {}, {place}", child.id());
+        let ranks = if self.job.is_elastic() { format!("{} ranks ", self.job.ranks()) } else { String::new() };
+        let text = format!("process {}, {ranks}{place}", child.id());
         self.journal.event(self.record.attempt, "launched", &text);
         Ok((Job::Own(child), words))
     }
@@ -621,6 +672,25 @@ impl<'a> Supervisor<'a> {
             let nodes = if self.is_placed { format!(", {} nodes", self.job.seats().len()) } else { String::new() };
             self.journal.status(&format!("attempt {attempt}{nodes}: {}", watch.summary()));
         }
+        self.look_for_returns();
+    }
+
+    /// Hosts that answer again give room for more ranks: told, and put down where `bivouac halt --resize` looks.
+    fn look_for_returns(&mut self) {
+        if !self.is_placed || !self.job.is_elastic() {
+            return;
+        }
+        let (hosts, down) = (self.job.hosts(), &self.record.down);
+        let silent = || hosts.into_iter().filter(|host| down.contains(&host.name)).collect();
+        let back = self.returns.look(&self.probe, silent);
+        if back.is_empty() {
+            return;
+        }
+        self.record.down.retain(|host| !back.contains(host));
+        self.write_record();
+        let text =
+            format!("{}: the next start uses what it needs of that, bivouac halt --resize makes one", back.join(", "));
+        self.journal.event(self.record.attempt, "answers-again", &text);
     }
 
     /// Acts on signals that have arrived.
@@ -675,33 +745,33 @@ impl<'a> Supervisor<'a> {
         let attempt = self.record.attempt;
         let ended_at = unix_now();
         self.has_claimed |= watch.is_opened();
-        let is_fine = *outcome == Outcome::Exited(0) && (watch.is_closed() || !watch.is_opened());
-        let down = if is_fine || self.interrupted { BTreeMap::new() } else { self.ask_hosts(attempt) };
-        let facts = Attempt {
-            outcome: *outcome,
-            opened: watch.is_opened(),
-            closed: watch.is_closed(),
-            exit_asked: watch.exit_asked(),
-            halt: self.halt_met().map(|condition| condition.to_string()),
-            last_checkpoint: self.last_checkpoint.clone(),
-            interrupted: self.interrupted,
-            restored: watch.restored().clone(),
-            reached: watch.reached(),
-            down,
+        let facts = self.facts(*outcome, watch);
+        let ranks_before = self.ranks();
+        let decision = match self.take_resize(facts.resize.as_ref()) {
+            Ok(()) => self.job.after(&facts),
+            // It would end the next attempt, and all after it.
+            Err(problem) => Decision::Stop(Stop::Halted(problem)),
         };
-        let decision = self.job.after(&facts);
+        let lost: Vec<&str> = facts.down.keys().map(String::as_str).collect();
+        let why = if lost.is_empty() { "all hosts answer".into() } else { format!("lost {}", lost.join(", ")) };
+        let with = if self.job.is_elastic() { format!(" with {} ranks", self.job.ranks()) } else { String::new() };
         let (word, reason) = match &decision {
             Decision::Stop(stop) => (stop.name(), stop.to_string()),
             Decision::Start { wait } => {
                 let left = self.args.restarts - self.job.restarts();
-                let lost: Vec<&str> = facts.down.keys().map(String::as_str).collect();
-                let why = if lost.is_empty() { "all hosts answer".into() } else { format!("lost {}", lost.join(", ")) };
                 let when = if wait.is_zero() { "at once".into() } else { format!("in {} s", wait.as_secs_f64()) };
-                ("restart", format!("{outcome}; {why}; starting again {when}, {left} restarts left"))
+                ("restart", format!("{outcome}; {why}; starting again{with} {when}, {left} restarts left"))
+            }
+            Decision::Resize { ranks } => {
+                let bound = facts.binding.as_ref().filter(|_| self.job.ranks() != *ranks);
+                let bound = bound.map_or_else(String::new, |binding| format!(" ({binding})"));
+                ("resized", format!("{ranks} ranks were asked for; {why}; starting again{with} at once{bound}"))
             }
         };
-        if word == "restart" {
-            self.journal.event(attempt, "restarts", &reason);
+        match &decision {
+            Decision::Start { .. } => self.journal.event(attempt, "restarts", &reason),
+            Decision::Resize { .. } => self.journal.event(attempt, "resized", &reason),
+            Decision::Stop(_) => {}
         }
         let signal = if let Outcome::Signalled(signal) = outcome { Some(*signal) } else { None };
         let exit_status = if let Outcome::Exited(status) = outcome { Some(*status) } else { None };
@@ -711,6 +781,7 @@ impl<'a> Supervisor<'a> {
             attempt,
             began: self.record.attempt_began,
             ended: ended_at,
+            ranks: ranks_before,
             hosts: seats,
             spares,
             command: words,
@@ -730,6 +801,55 @@ impl<'a> Supervisor<'a> {
         decision
     }
 
+    /// What is known of an attempt that has ended. Asks the hosts, unless there will be no other attempt.
+    fn facts(&mut self, outcome: Outcome, watch: &Watch) -> Attempt {
+        let met = self.met(|condition| condition.resize.is_none());
+        let resize = self.met(|condition| condition.resize.is_some());
+        let resize = resize.and_then(|condition| Some(Resize { ranks: condition.resize?, why: condition.to_string() }));
+        let allowed = self.args.ranks.as_ref();
+        let resize = resize.filter(|resize| allowed.is_some_and(|allowed| allowed.has(resize.ranks)));
+        let is_fine = outcome == Outcome::Exited(0) && (watch.is_closed() || !watch.is_opened()) && resize.is_none();
+        let down = if is_fine || self.interrupted { BTreeMap::new() } else { self.ask_hosts(self.record.attempt) };
+        Attempt {
+            outcome,
+            opened: watch.is_opened(),
+            closed: watch.is_closed(),
+            exit_asked: watch.exit_asked(),
+            halt: met.map(|condition| condition.to_string()),
+            resize,
+            last_checkpoint: self.last_checkpoint.clone(),
+            interrupted: self.interrupted,
+            restored: watch.restored().clone(),
+            reached: watch.reached(),
+            down,
+            binding: self.binding(),
+        }
+    }
+
+    /// Removes the condition that has asked for another number of ranks. One that has come since then holds for the next attempt.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    fn take_resize(&self, resize: Option<&Resize>) -> Result<(), String> {
+        let Some(resize) = resize else { return Ok(()) };
+        let changed = self.directory.change_halt(|halt| {
+            let mut halt = halt?;
+            halt.conditions.retain(|condition| condition.resize.is_none() || condition.to_string() != resize.why);
+            Ok(halt)
+        });
+        changed.map(|_| ()).map_err(|problem| format!("{}; this condition cannot be removed: {problem}", resize.why))
+    }
+
+    /// Ranks of the attempt, if it is for us to say or the launcher does.
+    fn ranks(&self) -> Option<u32> {
+        (self.is_placed || self.job.is_elastic()).then(|| self.job.ranks())
+    }
+
+    /// Because of which checkpoint the job can only go on with as many ranks as took it.
+    fn binding(&self) -> Option<Binding> {
+        Binding::in_statuses(self.directory.read_statuses().0.iter())
+    }
+
     /// A run directory that is full or gone must not turn success into failure, or keep a job from its restart.
     fn write_record(&mut self) {
         if let Err(problem) = self.record.write(&self.directory) {
@@ -737,20 +857,21 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Which hosts do not answer, and why. Before a job is given up for want of hosts, the silent ones are asked once more and
+    /// Which hosts do not answer, and why. Before a job is given up for want of hosts, or gets fewer ranks, the silent ones are asked once more and
     /// have [`LAST_PATIENCE`] times as long: one on which an attempt has just failed may be busy with its end.
     fn ask_hosts(&mut self, attempt: u32) -> BTreeMap<String, String> {
         if !self.is_placed {
             return BTreeMap::new();
         }
         let hosts = self.job.hosts();
-        let down = self.ask(attempt, &hosts, &self.probe.clone());
-        if self.job.can_do_without(&down) || !self.job.may_restart() {
-            return down;
+        let mut down = self.ask(attempt, &hosts, &self.probe.clone());
+        if !self.job.can_do_without(&down) && self.job.may_restart() {
+            let silent: Vec<Host> = hosts.into_iter().filter(|host| down.contains_key(&host.name)).collect();
+            let patient = Probe { timeout: self.probe.timeout.saturating_mul(LAST_PATIENCE), ..self.probe.clone() };
+            down = self.ask(attempt, &silent, &patient);
         }
-        let silent: Vec<Host> = hosts.into_iter().filter(|host| down.contains_key(&host.name)).collect();
-        let patient = Probe { timeout: self.probe.timeout.saturating_mul(LAST_PATIENCE), ..self.probe.clone() };
-        self.ask(attempt, &silent, &patient)
+        self.record.down = down.keys().cloned().collect();
+        down
     }
 
     fn ask(&mut self, attempt: u32, hosts: &[Host], probe: &Probe) -> BTreeMap<String, String> {
@@ -771,13 +892,19 @@ impl<'a> Supervisor<'a> {
 
     /// The halt condition that is met, if one is.
     fn halt_met(&mut self) -> Option<Condition> {
-        let halt = match self.directory.read_halt() {
+        self.met(|_| true)
+    }
+
+    /// The first of these halt conditions that is met.
+    fn met(&mut self, counts: impl Fn(&Condition) -> bool) -> Option<Condition> {
+        let mut halt = match self.directory.read_halt() {
             Ok(halt) => halt,
             Err(problem) => {
                 self.journal.complain(&format!("halt conditions are ignored: {problem}"));
                 Halt::default()
             }
         };
+        halt.conditions.retain(counts);
         if halt.conditions.is_empty() {
             return None;
         }
@@ -816,7 +943,7 @@ impl<'a> Supervisor<'a> {
     fn clear_own_conditions(&mut self) {
         let cleared = self.directory.change_halt(|halt| {
             let mut halt = halt?;
-            halt.conditions.retain(|condition| !condition.of_supervisor);
+            halt.conditions.retain(|condition| !condition.of_supervisor && condition.resize.is_none());
             Ok(halt)
         });
         if let Err(problem) = cleared {
@@ -833,7 +960,8 @@ impl<'a> Supervisor<'a> {
 }
 
 fn limits(args: &Args, ranks: u32, min_nodes: usize) -> Limits {
-    Limits { ranks, restarts: args.restarts, fruitless: args.fruitless, min_nodes, backoff: args.backoff }
+    let Args { restarts, fruitless, backoff, .. } = *args;
+    Limits { ranks, allowed: args.ranks.clone(), restarts, fruitless, min_nodes, backoff }
 }
 
 /// The job's hosts, and whether they are ours to choose.
@@ -855,7 +983,8 @@ fn settle(args: &Args, line: &CommandLine) -> Result<(decide::Job, bool), String
         None if line.family == Family::None => None,
         None => line.hosts()?.map_or_else(slurm::hosts, |hosts| Ok(Some(hosts)))?,
     };
-    let said = line.ranks()?;
+    // The number that the launcher's options give is replaced.
+    let said = if args.ranks.is_some() { None } else { line.ranks()? };
     let exclude = match &args.exclude {
         Some(list) => hosts::parse_list(list).map_err(|why| format!("--exclude: {why}"))?,
         None => Vec::new(),
@@ -864,7 +993,7 @@ fn settle(args: &Args, line: &CommandLine) -> Result<(decide::Job, bool), String
         if args.spares > 0 || !exclude.is_empty() || args.min_nodes > 1 {
             return Err("no hosts are known: give --hosts or --hostfile".into());
         }
-        let ranks = said.unwrap_or(1);
+        let ranks = args.ranks.as_ref().map_or(said.unwrap_or(1), Allowed::most);
         let limits = limits(args, ranks, 1);
         let here = Host { name: "localhost".into(), slots: Some(ranks) };
         return Ok((decide::Job::new(limits, vec![here], 0), false));
@@ -872,8 +1001,15 @@ fn settle(args: &Args, line: &CommandLine) -> Result<(decide::Job, bool), String
     let left = |host: &&Host| !exclude.iter().any(|out| out.name == host.name);
     let working = listed.iter().filter(left).count().saturating_sub(args.spares);
     let slots = listed.iter().filter(left).take(working).map(|host| host.slots.unwrap_or(1));
-    let ranks = said.unwrap_or_else(|| slots.fold(0, u32::saturating_add));
+    let mut ranks = match &args.ranks {
+        Some(allowed) => allowed.most(),
+        None => said.unwrap_or_else(|| slots.fold(0, u32::saturating_add)),
+    };
     let hosts = hosts::settle(listed, &exclude, args.spares, ranks)?;
+    if let Some(allowed) = &args.ranks {
+        // With the fewest it is said by how much the hosts are too few.
+        ranks = allowed.largest(hosts::room(&hosts[..hosts.len() - args.spares])).unwrap_or(allowed.least());
+    }
     let limits = limits(args, ranks, args.min_nodes);
     let job = decide::Job::new(limits, hosts, args.spares);
     job.check()?;

@@ -9,7 +9,8 @@
 //! | `timeline.jsonl` | a line for each event |
 #![forbid(unsafe_code)]
 
-use super::hosts::Host;
+use super::hosts::{Host, names, parse_list, room};
+use super::ranks::{Allowed, Binding, HOW_TO_RESIZE};
 use bivouac_core::base::calendar::{unix_now, utc};
 use bivouac_core::format::supervision::{ATTEMPTS_FILE, LevelStatus};
 use bivouac_core::tier::run_directory::RunDirectory;
@@ -89,6 +90,16 @@ pub struct Record {
     pub launcher: Option<Process>,
     /// The hosts that it computes on.
     pub seats: Vec<String>,
+    /// How many ranks it has; absent where the launcher alone knows.
+    pub ranks: Option<u32>,
+    /// How many it is to have where its hosts have room for them.
+    pub goal: Option<u32>,
+    /// The numbers of ranks that it may have, as `--ranks` gives them; absent: only that one.
+    pub allowed: Option<String>,
+    /// All hosts that it may compute on, with slots; empty: wherever the launcher puts it.
+    pub hosts: Vec<String>,
+    /// Those of them that did not answer when they were asked last.
+    pub down: BTreeSet<String>,
     /// Incarnations of the status files that were there before.
     pub before: BTreeSet<String>,
     /// Command line as given.
@@ -130,6 +141,37 @@ impl Record {
         (self.schema, self.kind) = (SCHEMA, SUPERVISOR_KIND.to_owned());
         let text = serde_json::to_vec_pretty(self).map_err(|error| error.to_string())?;
         directory.replace(SUPERVISOR_FILE, &text).map_err(|error| error.to_string())
+    }
+
+    /// May the job be asked to go on with so many ranks? `binding`: because of what it could only go on with as many as took its newest checkpoint.
+    ///
+    /// # Errors
+    /// Why not, and what to do.
+    pub fn may_resize(&self, ranks: u32, binding: Option<&Binding>) -> Result<(), String> {
+        let here = Process::of(std::process::id()).unwrap_or_default();
+        let is_gone = if self.supervisor.host == here.host { !self.supervisor.is_alive() } else { self.ended };
+        if is_gone {
+            return Err("no supervisor is at work there: start the job with bivouac run --ranks".into());
+        }
+        let Some(allowed) = &self.allowed else {
+            return Err("its bivouac run was started without --ranks, so its number of ranks stays".into());
+        };
+        let allowed =
+            Allowed::parse(allowed).map_err(|why| format!("its record is damaged: --ranks {allowed:?}: {why}"))?;
+        if !allowed.has(ranks) {
+            return Err(format!("its bivouac run allows --ranks {allowed}, and {ranks} is none of these"));
+        }
+        if self.ranks == Some(ranks) {
+            return Err(format!("it has {ranks} ranks"));
+        }
+        let hosts: Result<Vec<Vec<Host>>, String> = self.hosts.iter().map(|host| parse_list(host)).collect();
+        let mut hosts = hosts.map_err(|why| format!("its record is damaged: {why}"))?.concat();
+        hosts.retain(|host| !self.down.contains(&host.name));
+        if !self.hosts.is_empty() && room(&hosts) < u64::from(ranks) {
+            let answering = names(&hosts);
+            return Err(format!("the hosts that answered last ({answering}) have slots for {} ranks", room(&hosts)));
+        }
+        binding.map_or(Ok(()), |binding| Err(format!("{binding}; {HOW_TO_RESIZE}")))
     }
 
     /// The job's launcher, if it still lives on this machine.
@@ -191,6 +233,8 @@ pub struct AttemptLine<'a> {
     pub began: f64,
     /// See `began`.
     pub ended: f64,
+    /// How many ranks it had; null where the launcher alone knows.
+    pub ranks: Option<u32>,
     /// The hosts that it computed on, with slots; empty: wherever the launcher put it.
     pub hosts: Vec<String>,
     /// Hosts that were held back.
@@ -211,7 +255,7 @@ pub struct AttemptLine<'a> {
     pub committed_before: BTreeMap<String, Vec<LevelStatus>>,
     /// What it has committed in this attempt.
     pub committed: BTreeMap<String, Vec<LevelStatus>>,
-    /// `restart`, `success`, `halted`, `exhausted`, `no-progress`, `too-few-nodes` or `interrupted`.
+    /// `restart`, `resized`, `success`, `halted`, `exhausted`, `no-progress`, `too-few-nodes`, `rank-bound` or `interrupted`.
     pub decision: &'static str,
     /// Why.
     pub reason: String,
@@ -279,7 +323,7 @@ impl Journal {
     pub fn event_at(&mut self, unix: f64, attempt: u32, event: &str, text: &str) {
         let line = EventLine { unix, run_began: self.run_began, attempt, event, text };
         self.append("timeline.jsonl", &line);
-        let important = matches!(event, "took-over" | "restarts" | "stopped" | "requeued");
+        let important = matches!(event, "took-over" | "restarts" | "resized" | "stopped" | "requeued");
         if !self.quiet || important {
             let millis = ((unix.fract() * 1000.0) as u32).min(999);
             let time = utc(unix);
@@ -367,6 +411,7 @@ pub fn texts(hosts: &[Host]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bivouac_core::format::supervision::{Bound, NewestStatus};
 
     #[test]
     fn this_process_lives_and_another_one_of_its_number_would_not_be_taken_for_it() {
@@ -386,6 +431,31 @@ mod tests {
         assert!(lock(&directory).unwrap_err().contains("another supervisor"));
         drop(held);
         assert!(lock(&directory).is_ok());
+    }
+
+    #[test]
+    fn a_resize_is_refused_before_anything_is_halted() {
+        let supervisor = Process::of(std::process::id()).unwrap();
+        let hosts = ["a:2", "b:2", "c:2", "d:2"].map(String::from).to_vec();
+        let (ranks, allowed) = (Some(6), Some("2..12/2".to_owned()));
+        let record = Record { supervisor, hosts, ranks, allowed, down: ["b".into()].into(), ..Record::default() };
+        assert_eq!(record.may_resize(4, None), Ok(()));
+        let why = |record: &Record, ranks| record.may_resize(ranks, None).unwrap_err();
+        assert!(why(&record, 5).contains("2..12/2"), "{}", why(&record, 5));
+        assert_eq!(why(&record, 6), "it has 6 ranks");
+        assert!(why(&record, 8).contains("(a:2, c:2, d:2) have slots for 6"), "{}", why(&record, 8));
+        assert_eq!(Record { down: BTreeSet::new(), ..record.clone() }.may_resize(8, None), Ok(()));
+        assert_eq!(Record { hosts: Vec::new(), ..record.clone() }.may_resize(12, None), Ok(()));
+        let bound = Bound::of(["state"].into_iter());
+        let newest = NewestStatus { name: "heat".into(), version: 70, ranks: 6, unix: 5.0, bound };
+        let why_bound = record.may_resize(4, Some(&Binding::of("world", &newest))).unwrap_err();
+        assert!(why_bound.contains("\"state\"") && why_bound.contains("save_on"), "{why_bound}");
+        assert!(why(&Record { allowed: None, ..record.clone() }, 4).contains("without --ranks"));
+        let gone = Process { started: 1, ..record.supervisor.clone() };
+        assert!(why(&Record { supervisor: gone, ..record.clone() }, 4).contains("no supervisor"));
+        let elsewhere = Process { host: "other".into(), ..record.supervisor.clone() };
+        assert_eq!(Record { supervisor: elsewhere.clone(), ..record.clone() }.may_resize(4, None), Ok(()));
+        assert!(why(&Record { supervisor: elsewhere, ended: true, ..record }, 4).contains("no supervisor"));
     }
 
     #[test]
