@@ -115,6 +115,20 @@ impl Sums {
         target[done..].copy_from_slice(&bytes[done..]);
     }
 
+    /// [`Sums::add_copying`] of two parts of equal length at once, some of either in turn: from one place alone memory is not as fast as it can be.
+    ///
+    /// # Panics
+    /// As [`Sums::add_copying`], and if the parts differ in length.
+    pub fn add_copying_both(&mut self, [one, two]: [(u64, &[u8], &mut [u8]); 2]) {
+        let lengths = [one.1.len(), one.2.len(), two.1.len(), two.2.len()];
+        assert!(lengths.iter().all(|length| *length == lengths[0]), "add_copying_both: lengths differ");
+        let keys = [keys_from(one.0), keys_from(two.0)];
+        let done = copy_both_units([one.1, two.1], [&mut *one.2, &mut *two.2], keys, self);
+        for (offset, bytes, target) in [one, two] {
+            self.add_copying(offset + done as u64, &bytes[done..], &mut target[done..]);
+        }
+    }
+
     /// Adds what another part of the block adds.
     pub fn merge(&mut self, other: Sums) {
         self.low = self.low.wrapping_add(other.low);
@@ -273,6 +287,17 @@ fn copy_whole_units(source: &[u8], target: &mut [u8], next: *const u8, keys: &[u
     0
 }
 
+/// As [`copy_whole_units`], of two parts of equal length.
+fn copy_both_units(sources: [&[u8]; 2], targets: [&mut [u8]; 2], keys: [&[u64]; 2], sums: &mut Sums) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if x86::is_there() {
+        // SAFETY: the features were just detected; all slices are equally long (asserted by the caller).
+        return unsafe { x86::copy_sum_both(sources, targets, keys, sums) };
+    }
+    let _ = (sources, targets, keys, sums);
+    0
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     //! The loops for processors with AVX2 and BMI2. Sums are scalar (there is no vector product of 64 bits); only loads
@@ -327,6 +352,27 @@ mod x86 {
                 at if at.is_multiple_of(32) => run::<STREAM_32>(source, to, next, keys, sums),
                 at if at.is_multiple_of(16) => run::<STREAM_16>(source, to, next, keys, sums),
                 _ => run::<STORE>(source, to, next, keys, sums),
+            }
+        }
+    }
+
+    /// # Safety
+    /// The processor has AVX2 and BMI2. All slices have the same length.
+    #[target_feature(enable = "avx2,bmi2")]
+    pub unsafe fn copy_sum_both(
+        sources: [&[u8]; 2],
+        targets: [&mut [u8]; 2],
+        keys: [&[u64]; 2],
+        sums: &mut Sums,
+    ) -> usize {
+        let to = targets.map(<[u8]>::as_mut_ptr);
+        let are_all = |bytes: usize| to.iter().all(|to| to.addr().is_multiple_of(bytes));
+        // SAFETY: both are writable for the length of their sources, and each variant gets the alignment that its stores need.
+        unsafe {
+            match () {
+                () if are_all(32) => run_both::<STREAM_32>(sources, to, keys, sums),
+                () if are_all(16) => run_both::<STREAM_16>(sources, to, keys, sums),
+                () => run_both::<STORE>(sources, to, keys, sums),
             }
         }
     }
@@ -403,6 +449,34 @@ mod x86 {
                 unsafe { store::<STORES>(bytes, target.add(unit.start)) };
             }
         });
+        *sums = found;
+        whole
+    }
+
+    /// [`run`] of two parts, a unit of either in turn.
+    ///
+    /// # Safety
+    /// The processor has AVX2 and BMI2. The sources are equally long; both targets are writable for that length, do not overlap them, and are aligned
+    /// as `STORES` needs it.
+    #[target_feature(enable = "avx2,bmi2")]
+    unsafe fn run_both<const STORES: u8>(
+        sources: [&[u8]; 2],
+        targets: [*mut u8; 2],
+        keys: [&[u64]; 2],
+        sums: &mut Sums,
+    ) -> usize {
+        let whole = sources[0].len().min(8 * keys[0].len()).min(8 * keys[1].len()) / LINE * LINE;
+        let mut found = *sums;
+        for start in (0..whole).step_by(UNIT) {
+            let unit = start..whole.min(start + UNIT);
+            for side in 0..2 {
+                let bytes = &sources[side][unit.clone()];
+                add(bytes, bytes.as_ptr().wrapping_add(AHEAD), &keys[side][unit.start / 8..unit.end / 8], &mut found);
+                // SAFETY: the unit lies inside the source, and so inside its target, whose alignment is the caller's promise; units begin
+                // at whole lines, which keeps it.
+                unsafe { store::<STORES>(bytes, targets[side].add(unit.start)) };
+            }
+        }
         *sums = found;
         whole
     }
@@ -499,6 +573,18 @@ mod tests {
             sums.add_copying(cut as u64, &bytes[cut..], &mut copied[cut..]);
             sums.add(0, &bytes[..cut]);
             assert_eq!((sums.finish(length as u64), &copied[cut..]), (expected, &bytes[cut..]), "length {length}");
+            // Two halves at once, and what is left.
+            let half = length / 2 / PAIR * PAIR;
+            for shift in [0, 16, 3] {
+                let mut room = vec![0u8; length + 64];
+                let start = room.as_ptr().align_offset(32) + shift;
+                let (one, two) = room[start..][..length].split_at_mut(half);
+                let (far, rest) = two.split_at_mut(half);
+                let mut sums = Sums::default();
+                sums.add_copying_both([(0, &bytes[..half], one), (half as u64, &bytes[half..2 * half], far)]);
+                sums.add_copying(2 * half as u64, &bytes[2 * half..], rest);
+                assert_eq!((sums.finish(length as u64), &room[start..][..length]), (expected, &bytes[..]), "{length}");
+            }
             // Aligned and unaligned targets take different bodies.
             let mut room = vec![0u8; length + 128];
             let aligned = room.as_ptr().align_offset(64);

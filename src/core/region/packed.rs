@@ -81,19 +81,9 @@ impl ReadBlocks for Packed<'_> {
         for ((at, to), digest) in blocks.zip(target.chunks_mut(block_bytes as usize)).zip(digests) {
             let (mut sums, length) = (Sums::default(), to.len());
             if are_even {
-                let (near, far) = to.split_at_mut(length / 2 / PAIR * PAIR);
-                let half = near.len();
-                let mut ways = [(self.rows(at, half), near, 0, 0), (self.rows(at + half, length - half), far, half, 0)];
-                let mut is_open = true;
-                while is_open {
-                    is_open = false;
-                    for (rows, to, begins, done) in &mut ways {
-                        let Some(row) = rows.next() else { continue };
-                        sums.add_copying((*begins + *done) as u64, row, &mut to[*done..*done + row.len()]);
-                        *done += row.len();
-                        is_open = true;
-                    }
-                }
+                let half = length / 2 / PAIR * PAIR;
+                let (near, far) = to.split_at_mut(half);
+                copy_in_turn([(self.rows(at, half), near), (self.rows(at + half, length - half), far)], &mut sums);
             } else {
                 for (number, to) in to.chunks_mut(BUFFER).enumerate() {
                     let bytes = &mut buffer[..to.len()];
@@ -115,6 +105,39 @@ impl ReadBlocks for Packed<'_> {
             [(memory, _)] => Some(memory),
             _ => None,
         }
+    }
+}
+
+/// Copies the rows of two halves of a block, as much of either in turn as both have without interruption.
+fn copy_in_turn<'r, R: Iterator<Item = &'r [u8]>>(halves: [(R, &mut [u8]); 2], sums: &mut Sums) {
+    let [(mut rows, mut to), (mut other_rows, mut other_to)] = halves;
+    let (mut row, mut other): (&[u8], &[u8]) = (&[], &[]);
+    let (mut at, mut other_at) = (0, to.len() as u64);
+    loop {
+        if row.is_empty() {
+            row = rows.next().unwrap_or_default();
+        }
+        if other.is_empty() {
+            other = other_rows.next().unwrap_or_default();
+        }
+        let count = row.len().min(other.len());
+        let [one, two] = match (row.len(), other.len()) {
+            (0, 0) => return,
+            (rest, 0) | (0, rest) => [rest.min(row.len()), rest.min(other.len())],
+            _ => [count; 2],
+        };
+        let (now, later) = row.split_at(one);
+        let (other_now, other_later) = other.split_at(two);
+        let (target, behind) = std::mem::take(&mut to).split_at_mut(one);
+        let (other_target, other_behind) = std::mem::take(&mut other_to).split_at_mut(two);
+        if count > 0 {
+            sums.add_copying_both([(at, now, target), (other_at, other_now, other_target)]);
+        } else {
+            sums.add_copying(at, now, target);
+            sums.add_copying(other_at, other_now, other_target);
+        }
+        (row, other, to, other_to) = (later, other_later, behind, other_behind);
+        (at, other_at) = (at + one as u64, other_at + two as u64);
     }
 }
 
