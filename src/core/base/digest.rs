@@ -101,31 +101,52 @@ impl Sums {
     /// If `offset` is no multiple of 16.
     pub fn add(&mut self, offset: u64, bytes: &[u8]) {
         let done = whole_units(bytes, keys_from(offset), self);
-        self.add_rest(offset + done as u64, &bytes[done..]);
+        if done < bytes.len() {
+            self.add_rest(offset + done as u64, &bytes[done..]);
+        }
     }
 
     /// The same, and copies the bytes to `target` on the way, past the cache as [`copy_digest`] does where there are enough of them.
     ///
     /// # Panics
     /// As [`Sums::add`], and if the two slices differ in length.
+    #[inline]
     pub fn add_copying(&mut self, offset: u64, bytes: &[u8], target: &mut [u8]) {
         assert_eq!(bytes.len(), target.len(), "add_copying: lengths differ");
         let done = copy_whole_units(bytes, target, bytes.as_ptr_range().end, keys_from(offset), self);
-        self.add_rest(offset + done as u64, &bytes[done..]);
-        target[done..].copy_from_slice(&bytes[done..]);
+        if done < bytes.len() {
+            self.add_rest(offset + done as u64, &bytes[done..]);
+            target[done..].copy_from_slice(&bytes[done..]);
+        }
     }
 
-    /// [`Sums::add_copying`] of two parts of equal length at once, some of either in turn: from one place alone memory is not as fast as it can be.
+    /// [`Sums::add_copying`] of the rows of two parts of a block at once, some of either in turn: from one place alone memory is not as fast as it
+    /// can be. Each part begins `offset` bytes after the begin of the block; its rows go one behind the other to its target.
     ///
     /// # Panics
-    /// As [`Sums::add_copying`], and if the parts differ in length.
-    pub fn add_copying_both(&mut self, [one, two]: [(u64, &[u8], &mut [u8]); 2]) {
-        let lengths = [one.1.len(), one.2.len(), two.1.len(), two.2.len()];
-        assert!(lengths.iter().all(|length| *length == lengths[0]), "add_copying_both: lengths differ");
-        let keys = [keys_from(one.0), keys_from(two.0)];
-        let done = copy_both_units([one.1, two.1], [&mut *one.2, &mut *two.2], keys, self);
-        for (offset, bytes, target) in [one, two] {
-            self.add_copying(offset + done as u64, &bytes[done..], &mut target[done..]);
+    /// As [`Sums::add_copying`]; if the parts differ in number or length of rows; if a row is not inside its memory, or has a length that is no
+    /// multiple of 16.
+    pub fn add_copying_rows(&mut self, parts: [(u64, EqualRows<'_>, &mut [u8]); 2]) {
+        let [(one_at, one, one_to), (two_at, two, two_to)] = parts;
+        assert!(one.row == two.row && one.count == two.count, "add_copying_rows: the parts differ");
+        assert!(one.row.is_multiple_of(PAIR) && one.row > 0, "add_copying_rows: rows of {} bytes", one.row);
+        for (rows, to) in [(&one, &*one_to), (&two, &*two_to)] {
+            assert!(
+                rows.end() <= rows.memory.len() && rows.row * rows.count == to.len(),
+                "add_copying_rows: a row is outside"
+            );
+        }
+        let keys = [keys_from(one_at), keys_from(two_at)];
+        #[cfg(target_arch = "x86_64")]
+        if x86::is_there() && keys.iter().all(|keys| 8 * keys.len() >= one_to.len()) {
+            // SAFETY: the features were just detected; rows, targets and keys are as many as was just looked at.
+            unsafe { x86::copy_sum_rows([one, two], [one_to, two_to], keys, self) };
+            return;
+        }
+        for (offset, rows, to) in [(one_at, one, one_to), (two_at, two, two_to)] {
+            for (number, to) in to.chunks_mut(rows.row).enumerate() {
+                self.add_copying(offset + (number * rows.row) as u64, rows.get(number), to);
+            }
         }
     }
 
@@ -183,6 +204,32 @@ impl Sums {
         digest[..8].copy_from_slice(&halves[0].to_le_bytes());
         digest[8..].copy_from_slice(&halves[1].to_le_bytes());
         Digest(digest)
+    }
+}
+
+/// Rows of equal length at regular distances.
+#[derive(Clone, Copy)]
+pub struct EqualRows<'m> {
+    /// Where they lie.
+    pub memory: &'m [u8],
+    /// Where the first one begins there, in bytes.
+    pub first: usize,
+    /// Bytes of a row.
+    pub row: usize,
+    /// From the begin of one to that of the next, in bytes.
+    pub step: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl EqualRows<'_> {
+    fn get(&self, number: usize) -> &[u8] {
+        &self.memory[self.first + number * self.step..][..self.row]
+    }
+
+    /// Where the last one ends.
+    fn end(&self) -> usize {
+        self.first + self.count.saturating_sub(1) * self.step + self.row
     }
 }
 
@@ -260,12 +307,14 @@ pub fn store_fence() {
 }
 
 /// The keys of what stands `offset` bytes after the begin of a block, as far as they are kept.
+#[inline]
 fn keys_from(offset: u64) -> &'static [u64] {
     assert!(offset.is_multiple_of(PAIR as u64), "a part of a block begins at byte {offset}, inside a pair");
     KEYS.get((offset / 8) as usize..).unwrap_or(&[])
 }
 
 /// Adds what the processor's own loop takes of the begin of a part of a block, and says how much that was.
+#[inline]
 fn whole_units(bytes: &[u8], keys: &[u64], sums: &mut Sums) -> usize {
     #[cfg(target_arch = "x86_64")]
     if x86::is_there() {
@@ -277,6 +326,7 @@ fn whole_units(bytes: &[u8], keys: &[u64], sums: &mut Sums) -> usize {
 }
 
 /// As [`whole_units`], and copies them.
+#[inline]
 fn copy_whole_units(source: &[u8], target: &mut [u8], next: *const u8, keys: &[u64], sums: &mut Sums) -> usize {
     #[cfg(target_arch = "x86_64")]
     if x86::is_there() {
@@ -287,23 +337,12 @@ fn copy_whole_units(source: &[u8], target: &mut [u8], next: *const u8, keys: &[u
     0
 }
 
-/// As [`copy_whole_units`], of two parts of equal length.
-fn copy_both_units(sources: [&[u8]; 2], targets: [&mut [u8]; 2], keys: [&[u64]; 2], sums: &mut Sums) -> usize {
-    #[cfg(target_arch = "x86_64")]
-    if x86::is_there() {
-        // SAFETY: the features were just detected; all slices are equally long (asserted by the caller).
-        return unsafe { x86::copy_sum_both(sources, targets, keys, sums) };
-    }
-    let _ = (sources, targets, keys, sums);
-    0
-}
-
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     //! The loops for processors with AVX2 and BMI2. Sums are scalar (there is no vector product of 64 bits); only loads
     //! ahead and stores past the cache need intrinsics.
 
-    use super::Sums;
+    use super::{EqualRows, Sums};
     use core::arch::x86_64::*;
     use std::ops::Range;
 
@@ -357,22 +396,19 @@ mod x86 {
     }
 
     /// # Safety
-    /// The processor has AVX2 and BMI2. All slices have the same length.
+    /// The processor has AVX2 and BMI2. Both parts have as many rows, of one length, a multiple of 16; the rows are inside their memory, and as many bytes as
+    /// their target, for which there are keys.
     #[target_feature(enable = "avx2,bmi2")]
-    pub unsafe fn copy_sum_both(
-        sources: [&[u8]; 2],
-        targets: [&mut [u8]; 2],
-        keys: [&[u64]; 2],
-        sums: &mut Sums,
-    ) -> usize {
+    pub unsafe fn copy_sum_rows(rows: [EqualRows<'_>; 2], targets: [&mut [u8]; 2], keys: [&[u64]; 2], sums: &mut Sums) {
         let to = targets.map(<[u8]>::as_mut_ptr);
-        let are_all = |bytes: usize| to.iter().all(|to| to.addr().is_multiple_of(bytes));
-        // SAFETY: both are writable for the length of their sources, and each variant gets the alignment that its stores need.
+        let are_all =
+            |bytes: usize| rows[0].row.is_multiple_of(bytes) && to.iter().all(|to| to.addr().is_multiple_of(bytes));
+        // SAFETY: both are writable for all their rows, and each variant gets the alignment that its stores need, also where a later row begins.
         unsafe {
             match () {
-                () if are_all(32) => run_both::<STREAM_32>(sources, to, keys, sums),
-                () if are_all(16) => run_both::<STREAM_16>(sources, to, keys, sums),
-                () => run_both::<STORE>(sources, to, keys, sums),
+                () if are_all(32) => run_rows::<STREAM_32>(rows, to, keys, sums),
+                () if are_all(16) => run_rows::<STREAM_16>(rows, to, keys, sums),
+                () => run_rows::<STORE>(rows, to, keys, sums),
             }
         }
     }
@@ -453,32 +489,41 @@ mod x86 {
         whole
     }
 
-    /// [`run`] of two parts, a unit of either in turn.
+    /// [`run`] of the rows of two parts, a unit of either in turn.
     ///
     /// # Safety
-    /// The processor has AVX2 and BMI2. The sources are equally long; both targets are writable for that length, do not overlap them, and are aligned
-    /// as `STORES` needs it.
+    /// As [`copy_sum_rows`]; both targets do not overlap the rows, and are aligned as `STORES` needs it where each row begins.
     #[target_feature(enable = "avx2,bmi2")]
-    unsafe fn run_both<const STORES: u8>(
-        sources: [&[u8]; 2],
+    unsafe fn run_rows<const STORES: u8>(
+        rows: [EqualRows<'_>; 2],
         targets: [*mut u8; 2],
         keys: [&[u64]; 2],
         sums: &mut Sums,
-    ) -> usize {
-        let whole = sources[0].len().min(8 * keys[0].len()).min(8 * keys[1].len()) / LINE * LINE;
+    ) {
+        let (length, whole) = (rows[0].row, rows[0].row / LINE * LINE);
         let mut found = *sums;
-        for start in (0..whole).step_by(UNIT) {
-            let unit = start..whole.min(start + UNIT);
+        for number in 0..rows[0].count {
+            let begin = number * length;
+            let row = [rows[0].get(number), rows[1].get(number)];
+            for start in (0..whole).step_by(UNIT) {
+                let unit = start..whole.min(start + UNIT);
+                for side in 0..2 {
+                    let bytes = &row[side][unit.clone()];
+                    let keys = &keys[side][(begin + unit.start) / 8..(begin + unit.end) / 8];
+                    add(bytes, bytes.as_ptr().wrapping_add(AHEAD), keys, &mut found);
+                    // SAFETY: the unit lies inside the row, and so inside the target, whose alignment is the caller's promise; units
+                    // begin at whole lines of the row, which keeps it.
+                    unsafe { store::<STORES>(bytes, targets[side].add(begin + unit.start)) };
+                }
+            }
             for side in 0..2 {
-                let bytes = &sources[side][unit.clone()];
-                add(bytes, bytes.as_ptr().wrapping_add(AHEAD), &keys[side][unit.start / 8..unit.end / 8], &mut found);
-                // SAFETY: the unit lies inside the source, and so inside its target, whose alignment is the caller's promise; units begin
-                // at whole lines, which keeps it.
-                unsafe { store::<STORES>(bytes, targets[side].add(unit.start)) };
+                let rest = &row[side][whole..];
+                found.add_pairs(rest, &keys[side][(begin + whole) / 8..(begin + length) / 8]);
+                // SAFETY: the rest of the row lies inside the target (contract), which overlaps no row.
+                unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), targets[side].add(begin + whole), rest.len()) };
             }
         }
         *sums = found;
-        whole
     }
 
     /// Adds a unit, line by line. The load ahead in the loop also keeps the compiler from gathering the products of several
@@ -573,18 +618,6 @@ mod tests {
             sums.add_copying(cut as u64, &bytes[cut..], &mut copied[cut..]);
             sums.add(0, &bytes[..cut]);
             assert_eq!((sums.finish(length as u64), &copied[cut..]), (expected, &bytes[cut..]), "length {length}");
-            // Two halves at once, and what is left.
-            let half = length / 2 / PAIR * PAIR;
-            for shift in [0, 16, 3] {
-                let mut room = vec![0u8; length + 64];
-                let start = room.as_ptr().align_offset(32) + shift;
-                let (one, two) = room[start..][..length].split_at_mut(half);
-                let (far, rest) = two.split_at_mut(half);
-                let mut sums = Sums::default();
-                sums.add_copying_both([(0, &bytes[..half], one), (half as u64, &bytes[half..2 * half], far)]);
-                sums.add_copying(2 * half as u64, &bytes[2 * half..], rest);
-                assert_eq!((sums.finish(length as u64), &room[start..][..length]), (expected, &bytes[..]), "{length}");
-            }
             // Aligned and unaligned targets take different bodies.
             let mut room = vec![0u8; length + 128];
             let aligned = room.as_ptr().align_offset(64);
@@ -672,4 +705,32 @@ mod tests {
 
     const FROZEN: &str = "75849b32bf9bfb38a903f6ba31fe8238";
     const FROZEN_EMPTY: &str = "6a36f1e989e3b200feb0f6e8b2d44325";
+
+    #[test]
+    fn rows_of_two_parts_make_the_digest_of_the_whole() {
+        for (row, count, gap, shift) in [
+            (16, 1, 0, 0),
+            (48, 7, 8, 0),
+            (64, 33, 16, 0),
+            (512, 20, 16, 16),
+            (4096, 3, 32, 3),
+            (80, 5, 0, 16),
+            (1040, 9, 24, 0),
+        ] {
+            let memory = noise(2 * count * (row + gap) + 40, row as u64);
+            let part = |first| EqualRows { memory: &memory, first, row, step: row + gap, count };
+            let parts = [part(8), part(8 + count * (row + gap))];
+            let half = row * count;
+            let plain: Vec<u8> =
+                parts.iter().flat_map(|part| (0..count).flat_map(|row| part.get(row).to_vec())).collect();
+            let mut room = vec![0u8; 2 * half + 64];
+            let start = room.as_ptr().align_offset(32) + shift;
+            let (near, far) = room[start..][..2 * half].split_at_mut(half);
+            let mut sums = Sums::default();
+            sums.add_copying_rows([(0, parts[0], near), (half as u64, parts[1], far)]);
+            assert_eq!(sums.finish(2 * half as u64), reference(&plain), "rows of {row}");
+            assert_eq!(&room[start..][..2 * half], &plain[..], "rows of {row}");
+            assert!(room[..start].iter().chain(&room[start + 2 * half..]).all(|byte| *byte == 0));
+        }
+    }
 }

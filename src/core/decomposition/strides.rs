@@ -147,15 +147,24 @@ impl<'s> Rows<'s> {
         Rows { way: Cursor::at(of, at), left: of.bytes() - at }
     }
 
-    /// Where the next bytes lie, and how many follow before the memory is interrupted; none at the end.
-    pub fn next(&self) -> (usize, usize) {
-        (self.way.place(), self.way.left().min(self.left))
+    /// Where the next bytes lie, how many follow before the memory is interrupted, and how often as many come again at which distance; no bytes at the
+    /// end.
+    #[inline]
+    pub fn next(&self) -> (usize, usize, usize, usize) {
+        let row = self.way.left().min(self.left);
+        let step = self.way.of.again.last().map_or(0, |(_, step)| *step);
+        match self.way.within {
+            0 if row > 0 => (self.way.place(), row, step, (self.left / row).min(self.way.near + 1)),
+            _ => (self.way.place(), row, step, 1),
+        }
     }
 
-    /// Goes on by at most as many.
-    pub fn skip(&mut self, bytes: usize) {
-        self.left -= bytes;
+    /// Goes on by at most as many rows, of that many bytes each.
+    #[inline]
+    pub fn skip(&mut self, bytes: usize, rows: usize) {
+        self.left -= bytes * rows;
         if self.left > 0 {
+            self.way.skip_rows(rows - 1);
             self.way.skip(bytes);
         }
     }
@@ -176,11 +185,13 @@ impl<'s> Both<'s> {
     }
 
     /// Where the next bytes lie, and how many follow before either memory is interrupted; none at the end.
+    #[inline]
     pub fn next(&self) -> (usize, usize, usize) {
         (self.one.place(), self.two.place(), self.one.left().min(self.two.left()).min(self.left))
     }
 
     /// Goes on by at most as many.
+    #[inline]
     pub fn skip(&mut self, bytes: usize) {
         self.left -= bytes;
         if self.left > 0 {
@@ -228,7 +239,17 @@ impl<'s> Cursor<'s> {
         self.of.row - self.within
     }
 
+    /// Goes on by whole rows, at most as many as follow at the distance of neighbours.
+    #[inline]
+    fn skip_rows(&mut self, rows: usize) {
+        let step = self.of.again.last().map_or(0, |(_, step)| *step);
+        self.index += rows;
+        self.near -= rows;
+        self.begins += rows * step;
+    }
+
     /// Goes on by at most what is left of the row.
+    #[inline]
     fn skip(&mut self, bytes: usize) {
         self.within += bytes;
         if self.within < self.of.row {

@@ -2,7 +2,7 @@
 
 use super::{ReadBlocks, RegionError};
 use crate::base::Digest;
-use crate::base::digest::Sums;
+use crate::base::digest::{EqualRows, Sums};
 use crate::decomposition::Decomposition;
 use crate::decomposition::strides::{Rows, Strides};
 use std::fmt;
@@ -45,25 +45,48 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// `count` bytes from byte `at` on, one piece of memory after the other.
-    fn rows(&self, at: usize, count: usize) -> impl Iterator<Item = &[u8]> {
-        let mut number = self.starts.partition_point(|start| *start <= at) - 1;
-        let (mut left, mut open) = (count, None);
-        std::iter::from_fn(move || {
-            while left > 0 {
-                let (memory, strides) = self.boxes.get(number)?;
-                let way = open.get_or_insert_with(|| Rows::at(strides, (at + count - left) - self.starts[number]));
-                let (place, bytes) = way.next();
-                let bytes = bytes.min(left);
-                if bytes > 0 {
-                    way.skip(bytes);
-                    left -= bytes;
-                    return Some(&memory[place..place + bytes]);
-                }
-                (number, open) = (number + 1, None);
+    /// `count` bytes from byte `at` on, row by row.
+    fn way(&self, at: usize, count: usize) -> Way<'_> {
+        let number = self.starts.partition_point(|start| *start <= at) - 1;
+        Way { of: self, number, at, left: count, rows: None }
+    }
+}
+
+/// A way along the bytes of boxes.
+struct Way<'p> {
+    of: &'p Packed<'p>,
+    number: usize,
+    at: usize,
+    left: usize,
+    /// Those of the box in hand.
+    rows: Option<Rows<'p>>,
+}
+
+impl<'p> Way<'p> {
+    /// The next rows: equal ones, at regular distances; `None` at the end.
+    #[inline]
+    fn next(&mut self) -> Option<EqualRows<'p>> {
+        while self.left > 0 {
+            let (memory, strides) = self.of.boxes.get(self.number)?;
+            let rows = self.rows.get_or_insert_with(|| Rows::at(strides, self.at - self.of.starts[self.number]));
+            let (first, row, step, count) = rows.next();
+            match self.left / row.max(1) {
+                _ if row == 0 => (self.number, self.rows) = (self.number + 1, None),
+                0 => return Some(EqualRows { memory, first, row: self.left, step, count: 1 }),
+                most => return Some(EqualRows { memory, first, row, step, count: count.min(most) }),
             }
-            None
-        })
+        }
+        None
+    }
+
+    /// Goes on by that many bytes of so many of the next rows.
+    #[inline]
+    fn skip(&mut self, bytes: usize, rows: usize) {
+        self.at += bytes * rows;
+        self.left -= bytes * rows;
+        if let Some(way) = &mut self.rows {
+            way.skip(bytes, rows);
+        }
     }
 }
 
@@ -83,14 +106,15 @@ impl ReadBlocks for Packed<'_> {
             if are_even {
                 let half = length / 2 / PAIR * PAIR;
                 let (near, far) = to.split_at_mut(half);
-                copy_in_turn([(self.rows(at, half), near), (self.rows(at + half, length - half), far)], &mut sums);
+                copy_in_turn([(self.way(at, half), near), (self.way(at + half, length - half), far)], &mut sums);
             } else {
                 for (number, to) in to.chunks_mut(BUFFER).enumerate() {
                     let bytes = &mut buffer[..to.len()];
-                    let mut done = 0;
-                    for row in self.rows(at + number * BUFFER, to.len()) {
-                        bytes[done..done + row.len()].copy_from_slice(row);
-                        done += row.len();
+                    let (mut way, mut done) = (self.way(at + number * BUFFER, to.len()), 0);
+                    while let Some(EqualRows { memory, first, row, .. }) = way.next() {
+                        bytes[done..done + row].copy_from_slice(&memory[first..first + row]);
+                        way.skip(row, 1);
+                        done += row;
                     }
                     sums.add_copying((number * BUFFER) as u64, bytes, to);
                 }
@@ -108,36 +132,41 @@ impl ReadBlocks for Packed<'_> {
     }
 }
 
-/// Copies the rows of two halves of a block, as much of either in turn as both have without interruption.
-fn copy_in_turn<'r, R: Iterator<Item = &'r [u8]>>(halves: [(R, &mut [u8]); 2], sums: &mut Sums) {
-    let [(mut rows, mut to), (mut other_rows, mut other_to)] = halves;
-    let (mut row, mut other): (&[u8], &[u8]) = (&[], &[]);
+/// Copies the rows of two halves of a block, as much of either in turn as both have at regular distances.
+fn copy_in_turn(halves: [(Way<'_>, &mut [u8]); 2], sums: &mut Sums) {
+    let [(mut one, mut to), (mut two, mut other_to)] = halves;
     let (mut at, mut other_at) = (0, to.len() as u64);
     loop {
-        if row.is_empty() {
-            row = rows.next().unwrap_or_default();
-        }
-        if other.is_empty() {
-            other = other_rows.next().unwrap_or_default();
-        }
-        let count = row.len().min(other.len());
-        let [one, two] = match (row.len(), other.len()) {
-            (0, 0) => return,
-            (rest, 0) | (0, rest) => [rest.min(row.len()), rest.min(other.len())],
-            _ => [count; 2],
+        let (here, there) = (one.next(), two.next());
+        let (row, other_row, rows) = match (here, there) {
+            (None, None) => return,
+            (Some(here), Some(there)) => {
+                let row = here.row.min(there.row);
+                // Whole rows of one length come as many as they are; of others what both have.
+                let rows = if here.row == there.row { here.count.min(there.count) } else { 1 };
+                (row, row, rows)
+            }
+            (here, there) => (here.map_or(0, |here| here.row), there.map_or(0, |there| there.row), 1),
         };
-        let (now, later) = row.split_at(one);
-        let (other_now, other_later) = other.split_at(two);
-        let (target, behind) = std::mem::take(&mut to).split_at_mut(one);
-        let (other_target, other_behind) = std::mem::take(&mut other_to).split_at_mut(two);
-        if count > 0 {
-            sums.add_copying_both([(at, now, target), (other_at, other_now, other_target)]);
-        } else {
-            sums.add_copying(at, now, target);
-            sums.add_copying(other_at, other_now, other_target);
+        let (target, behind) = std::mem::take(&mut to).split_at_mut(row * rows);
+        let (other_target, other_behind) = std::mem::take(&mut other_to).split_at_mut(other_row * rows);
+        if let (Some(here), Some(there)) = (here, there) {
+            let here = EqualRows { row, count: rows, ..here };
+            let there = EqualRows { row, count: rows, ..there };
+            sums.add_copying_rows([(at, here, target), (other_at, there, other_target)]);
+        } else if let Some(here) = here {
+            sums.add_copying(at, &here.memory[here.first..][..row], target);
+        } else if let Some(there) = there {
+            sums.add_copying(other_at, &there.memory[there.first..][..other_row], other_target);
         }
-        (row, other, to, other_to) = (later, other_later, behind, other_behind);
-        (at, other_at) = (at + one as u64, other_at + two as u64);
+        if here.is_some() {
+            one.skip(row, rows);
+        }
+        if there.is_some() {
+            two.skip(other_row, rows);
+        }
+        (to, other_to) = (behind, other_behind);
+        (at, other_at) = (at + (row * rows) as u64, other_at + (other_row * rows) as u64);
     }
 }
 
