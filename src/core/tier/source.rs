@@ -38,6 +38,8 @@ const MEMORY_PART: usize = 1 << 20;
 const READ_AHEAD_MIN: usize = 4 * READ_BYTES;
 /// Threads that read memory: one alone moves a third of what a socket's memory does.
 pub const MEMORY_READERS: usize = 4;
+/// Threads that read one file: they wait for storage more than they compute.
+pub const FILE_READERS: usize = 4;
 /// Buffers of each reader that go round between it and the checker: one is in hand and one under way.
 const READER_BUFFERS: usize = 2;
 
@@ -280,6 +282,15 @@ fn in_threads<P: Send>(
 ) -> Result<(), TierError> {
     let wanted = if bytes < MEMORY_THREADS_MIN { 1 } else { MEMORY_READERS };
     let count = std::thread::available_parallelism().map_or(1, |processors| wanted.min(processors.get()));
+    in_threads_of(count, parts, work)
+}
+
+/// The same in so many threads.
+fn in_threads_of<P: Send>(
+    count: usize,
+    parts: impl Iterator<Item = P> + Send,
+    work: impl Fn(P) -> Result<(), TierError> + Sync,
+) -> Result<(), TierError> {
     let (parts, failed) = (Lock::new(parts), OnceLock::new());
     let next = || parts.lock().next();
     let run = || {

@@ -14,7 +14,7 @@ use crate::decomposition::matching::Piece;
 use crate::decomposition::strides::{Both, Strides};
 use crate::decomposition::{DIMS, Parts};
 use crate::format::Region;
-use crate::tier::source::{Again, MEMORY_READERS, Pass, Source};
+use crate::tier::source::{Again, FILE_READERS, MEMORY_READERS, Pass, Source};
 use crate::tier::{TierError, TierId};
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -26,8 +26,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const THREADS_MIN: u64 = 2 << 20;
 /// Bytes of a thread's task: the least, and the most.
 const TASK: Range<u64> = 2 << 20..16 << 20;
-/// Threads that read files: they wait for storage more than they compute.
-const FILE_READERS: usize = 4;
 /// What lies between two blocks of a file that are wanted is read with them, up to so many bytes.
 const GAP: usize = 512 << 10;
 
