@@ -36,6 +36,8 @@ use world::{GLOBAL_ROOT, Run, World, local_root};
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     machines: [u32; 2],
+    /// The machines of the run that is stopped and of the one behind it, which have other numbers of ranks than the first run.
+    resized: Option<[&'static [u32]; 2]>,
     memory: bool,
     local: bool,
     global: bool,
@@ -43,8 +45,15 @@ struct Shape {
     reduction: Method,
 }
 
-const TWO_MACHINES: Shape =
-    Shape { machines: [0, 1], memory: true, local: true, global: true, budget: 8 << 20, reduction: Method::Full };
+const TWO_MACHINES: Shape = Shape {
+    machines: [0, 1],
+    resized: None,
+    memory: true,
+    local: true,
+    global: true,
+    budget: 8 << 20,
+    reduction: Method::Full,
+};
 
 /// The end that a stopped run comes to.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,7 +66,26 @@ enum End {
     MachinesLost(u64),
 }
 
-fn run(shape: Shape, world: &mut World, actions: Vec<Action>) -> Run {
+/// A run of a job, by its place in the sweep: before the one that is stopped, that one, and the one behind it.
+#[derive(Clone, Copy)]
+enum Turn {
+    Before,
+    Stopped,
+    Behind,
+}
+
+impl Shape {
+    /// The machine of each rank of a run.
+    fn machines_of(&self, turn: Turn) -> Vec<u32> {
+        match (turn, self.resized) {
+            (Turn::Stopped, Some([stopped, _])) => stopped.to_vec(),
+            (Turn::Behind, Some([_, behind])) => behind.to_vec(),
+            _ => self.machines.to_vec(),
+        }
+    }
+}
+
+fn run(shape: Shape, turn: Turn, world: &mut World, actions: Vec<Action>) -> Run {
     let mut config = world::config();
     config.job.memory_enabled = shape.memory;
     config.job.local_enabled = shape.local;
@@ -67,19 +95,18 @@ fn run(shape: Shape, world: &mut World, actions: Vec<Action>) -> Run {
     config.job.reduction.method = shape.reduction;
     config.job.reduction.compress = if shape.reduction == Method::Tree { Compress::On } else { Compress::Off };
     let run = world.next_run();
-    let script = Script { seed: 5, run, series: 1, actions, back: None, large: false, elastic: None, closes: true };
-    Run {
-        script,
-        config,
-        machines: shape.machines.to_vec(),
-        messages: FaultPlan::NONE,
-        budget: shape.budget,
-        landings: None,
-    }
+    let machines = shape.machines_of(turn);
+    let elastic = shape.resized.map(|_| machines.len() as u32);
+    let script = Script { seed: 5, run, series: 1, actions, back: None, large: false, elastic, closes: true };
+    Run { script, config, machines, messages: FaultPlan::NONE, budget: shape.budget, landings: None }
 }
 
-fn checkpoints() -> Vec<Action> {
+/// What the run does that is stopped: after a resize the first checkpoint, and as much behind it as is left of its levels.
+fn checkpoints(shape: Shape) -> Vec<Action> {
     let checkpoint = |wait| Action::Checkpoint { series: 0, wait };
+    if shape.resized.is_some() {
+        return vec![checkpoint(Some(Level::System)), Action::Compute { millis: 5 }];
+    }
     vec![
         checkpoint(None),
         Action::Compute { millis: 3 },
@@ -94,7 +121,7 @@ fn checkpoints() -> Vec<Action> {
 fn steps(shape: Shape) -> u64 {
     let mut world = World::new(1, 2, 2_000_000);
     let before = first_run(shape, &mut world, &mut Truth::new(1, true, false));
-    let second = run(shape, &mut world, checkpoints());
+    let second = run(shape, Turn::Stopped, &mut world, checkpoints(shape));
     let running = world.start(second);
     world.run(&running, None);
     world.kill(&running);
@@ -106,7 +133,7 @@ fn steps(shape: Shape) -> u64 {
 
 /// A run before the one that is stopped, so that retention across runs is part of the sweep. Returns the disk's steps.
 fn first_run(shape: Shape, world: &mut World, truth: &mut Truth) -> u64 {
-    let first = run(shape, world, vec![Action::Checkpoint { series: 0, wait: None }]);
+    let first = run(shape, Turn::Before, world, vec![Action::Checkpoint { series: 0, wait: None }]);
     let running = world.start(first);
     world.run(&running, None);
     world.kill(&running);
@@ -178,14 +205,15 @@ fn crash(shape: Shape, step: u64, end: End) -> (Vec<String>, Counts, u64) {
     let mut truth = Truth::new(1, true, false);
     first_run(shape, &mut world, &mut truth);
     world.freeze_after(step);
-    let second = run(shape, &mut world, checkpoints());
+    let second = run(shape, Turn::Stopped, &mut world, checkpoints(shape));
+    let machines = second.machines.clone();
     let running = world.start(second);
     world.run(&running, None);
     world.kill(&running);
     world.thaw();
     let hard = Weather { hard: true, ..Weather::default() };
-    let promises = truth.promises(&shape.machines, &hard);
-    truth.read(&running.journal, &shape.machines, 0, Some(&promises), &hard);
+    let promises = truth.promises(&machines, &hard);
+    truth.read(&running.journal, &machines, 0, Some(&promises), &hard);
     if let End::PowerCut(seed) | End::MachinesLost(seed) = end {
         let mut rng = Rng::new(seed << 32 ^ step);
         for machine in 0..world.machine_count() {
@@ -202,13 +230,14 @@ fn crash(shape: Shape, step: u64, end: End) -> (Vec<String>, Counts, u64) {
     }
     let (manifests, mut problems) = check_manifests(&world);
     let calm = Weather::default();
-    let promises = truth.promises(&shape.machines, &calm);
+    let machines = shape.machines_of(Turn::Behind);
+    let promises = truth.promises(&machines, &calm);
     // The third run also works: leftovers of the crash must not be in its way.
-    let third = run(shape, &mut world, vec![Action::Checkpoint { series: 0, wait: None }]);
+    let third = run(shape, Turn::Behind, &mut world, vec![Action::Checkpoint { series: 0, wait: None }]);
     let running = world.start(third);
     world.run(&running, None);
     world.kill(&running);
-    truth.read(&running.journal, &shape.machines, 0, Some(&promises), &calm);
+    truth.read(&running.journal, &machines, 0, Some(&promises), &calm);
     world.baton.end();
     problems.extend(check_room(&world, shape));
     problems.extend(world.baton.failures().into_iter().chain(truth.problems.iter().cloned()));
@@ -308,4 +337,15 @@ fn a_stop_at_any_durable_step_with_the_global_tier_alone() {
 #[test]
 fn a_stop_at_any_durable_step_with_the_local_tier_alone() {
     sweep(Shape { memory: false, global: false, ..TWO_MACHINES }, 6, cuts(1));
+}
+
+/// Two ranks become three, which are stopped in their first checkpoint, and four go on: with the version of the three, or with that of the two, whole.
+#[test]
+fn a_stop_at_any_step_of_the_first_checkpoint_after_a_resize_leaves_the_old_version_or_the_new_one() {
+    sweep(Shape { resized: Some([&[0, 1, 1], &[0, 0, 1, 1]]), ..TWO_MACHINES }, 7, cuts(1));
+}
+
+#[test]
+fn a_stop_at_any_step_of_the_first_checkpoint_after_a_resize_with_files_alone() {
+    sweep(Shape { resized: Some([&[0], &[1, 0, 0]]), memory: false, ..TWO_MACHINES }, 8, cuts(1));
 }

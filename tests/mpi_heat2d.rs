@@ -15,10 +15,15 @@ fn heat2d() -> PathBuf {
 
 /// Runs heat2d on a small grid; `options` are added to the command line.
 fn run(ranks: usize, folder: &Path, options: &[&str]) -> Output {
+    command(ranks, folder, options).output().unwrap()
+}
+
+fn command(ranks: usize, folder: &Path, options: &[&str]) -> Command {
     let launcher = std::env::var("MPIRUN").unwrap_or_else(|_| "mpirun".into());
     let memory = folder.join("memory");
     std::fs::create_dir_all(&memory).unwrap();
-    Command::new(launcher)
+    let mut command = Command::new(launcher);
+    command
         .args(["-n", &ranks.to_string()])
         .arg(heat2d())
         .args(["--grid", "93x71", "--steps", "120", "--dir"])
@@ -30,9 +35,8 @@ fn run(ranks: usize, folder: &Path, options: &[&str]) -> Output {
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
         .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
         .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
-        .env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
-        .output()
-        .unwrap()
+        .env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe");
+    command
 }
 
 /// A folder in shared memory, where the memory tier works and nothing outlives the test.
@@ -98,6 +102,27 @@ fn a_run_that_was_killed_goes_on_with_more_or_fewer_ranks() {
                 _ => assert!(!again.status.success(), "rank 0 outlived its own SIGKILL"),
             }
         }
+    }
+}
+
+/// Where nobody but the session's own calls moves messages (`engine.progress`), what ranks send to each other in a load comes all the same.
+#[test]
+fn a_stepped_run_that_was_killed_on_4_goes_on_with_3_ranks() {
+    let stepped = |ranks, folder: &Path, options: &[&str]| {
+        command(ranks, folder, options).env("BIVOUAC_ENGINE_PROGRESS", "stepped").output().unwrap()
+    };
+    let calm = digest(&run(4, folder().path(), &["--every", "10"]));
+    for (level, memory) in [("process", true), ("system", false)] {
+        let folder = folder();
+        let killed = stepped(4, folder.path(), &["--every", "10", "--wait", level, "--die-at", "45:2"]);
+        assert!(!killed.status.success(), "rank 2 outlived its own SIGKILL");
+        if !memory {
+            std::fs::remove_dir_all(folder.path().join("memory")).unwrap();
+        }
+        let again = stepped(3, folder.path(), &["--every", "10", "--wait", level]);
+        assert_eq!(digest(&again), calm);
+        let restored = line(&again, "restored").unwrap_or_default();
+        assert!(restored.starts_with("version=40 "), "restored {restored:?}");
     }
 }
 

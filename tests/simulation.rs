@@ -22,6 +22,7 @@
 //! ```text
 //! BIVOUAC_TEST_SEED=17 cargo nextest run --test simulation --no-capture     one seed, with the log if RUST_LOG is set
 //! BIVOUAC_TEST_SEEDS=5000 cargo nextest run --test simulation               seeds 0 to 4999
+//! BIVOUAC_TEST_PAIRS=64 cargo nextest run --test simulation pairs           what each of 1 to 64 ranks saved, on each of 1 to 64
 //! ```
 #![forbid(unsafe_code)]
 
@@ -759,4 +760,69 @@ fn a_seed_replays_turn_by_turn() {
         assert_eq!(first.story, second.story, "seed {seed}");
     }
     assert_ne!(simulate(3).trace, simulate(4).trace);
+}
+
+/// What `from` ranks have saved, on each of these numbers of ranks: whose runs commit nothing, so that the next one finds the same.
+fn pairs(from: u32, to: impl Iterator<Item = u32>) -> Vec<String> {
+    const MACHINES: u32 = 3;
+    let spread = |ranks: u32| (0..ranks).map(|rank| rank * MACHINES.min(ranks) / ranks).collect::<Vec<u32>>();
+    let mut config = world::config();
+    // From node memory or from files, where the shards of a machine share one or have one each.
+    (config.job.memory_enabled, config.job.local_enabled) =
+        [(true, false), (false, true), (false, false)][from as usize % 3];
+    let mut world = World::new(u64::from(from), MACHINES, 4096 * TURNS_PER_RANK);
+    let budget = 64 << 20;
+    let mut problems = Vec::new();
+    for ranks in std::iter::once(from).chain(to) {
+        let run = world.next_run();
+        let is_first = run == 1;
+        let wait = Some(Level::System);
+        let actions = if is_first { vec![Action::Checkpoint { series: 0, wait }] } else { Vec::new() };
+        let script =
+            Script { seed: 77, run, series: 1, actions, back: None, large: false, elastic: Some(ranks), closes: false };
+        let machines = spread(ranks);
+        let run = Run { script, config: config.clone(), machines, messages: FaultPlan::NONE, budget, landings: None };
+        let running = world.start(run);
+        world.run(&running, None);
+        world.kill(&running);
+        // The data are compared where they are restored; here, that they were.
+        let entries = running.journal.entries();
+        let restored = |entry: &world::journal::Entry| {
+            use world::journal::{Entry, Restart};
+            matches!(entry, Entry::Restart { outcome: Restart::Restored { key: (_, 1), run: 1, .. }, .. })
+        };
+        let count = entries.iter().filter(|(_, entry)| restored(entry)).count();
+        if count != if is_first { 0 } else { ranks as usize } {
+            problems.push(format!("{count} of {ranks} ranks restored what {from} had saved: {entries:?}"));
+        }
+    }
+    world.baton.end();
+    problems.extend(world.baton.failures());
+    problems
+}
+
+/// All pairs by command; otherwise a few numbers of ranks with what divides them, what does not, and their neighbours.
+#[test]
+fn all_pairs_of_numbers_of_ranks_give_each_other_their_elements() {
+    start_log();
+    let all = number("BIVOUAC_TEST_PAIRS").map(|most| u32::try_from(most).expect("a number of ranks"));
+    let from: Vec<u32> = all.map_or(vec![1, 2, 5, 12, 31], |most| (1..=most).collect());
+    let to = |from: u32| match all {
+        Some(most) => (1..=most).collect(),
+        None => vec![1, from + 1, 7, 64],
+    };
+    let next = AtomicU64::new(0);
+    let failed: Mutex<Vec<String>> = Mutex::default();
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| {
+                while let Some(from) = from.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                    let problems = pairs(*from, to(*from).into_iter());
+                    failed.lock().unwrap().extend(problems);
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
 }

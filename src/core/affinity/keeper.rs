@@ -257,6 +257,23 @@ impl Keeper {
         state.report.losses.extend(losses.iter().map(ToString::to_string));
     }
 
+    /// The checkpoint that is restored was taken by `then` ranks, and there are `now`: its records are those of other ranks, so threads and memory
+    /// stay where they are, and the report says so. All ranks find the same, so rank 0 alone logs it, once for all attempts of a restart.
+    pub fn stay(&self, then: u32, now: u32) {
+        let mut state = self.lock();
+        let loss = Loss::Resized { then, now };
+        let texts = vec![loss.to_string()];
+        if !state.mode.has_threads() && !state.mode.has_pages() || state.report.losses == texts {
+            return;
+        }
+        if self.settings.rank == 0 {
+            log::warn!("event=affinity-lost loss=\"{loss}\"");
+        }
+        state.report.losses = texts;
+        let AffinityReport { threads_wanted, threads_set, threads_left, threads_failed, .. } = &mut state.report;
+        (*threads_wanted, *threads_set, *threads_left, *threads_failed) = (0, 0, 0, 0);
+    }
+
     /// Gives threads that have started since a restart the masks of their predecessors.
     ///
     /// # Blocking

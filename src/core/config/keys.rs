@@ -168,6 +168,7 @@ pub(super) const KEYS: &[Key] = &[
     key!("affinity.mode", job.affinity, AFFINITY_MODE),
     key!("affinity.cpus", node.affinity.cpus, OPTIONAL_CPUS),
     key!("affinity.check_every", node.affinity.check_every, SPAN),
+    key!("restart.window", node.restart_window, WINDOW),
     key!("run.directory", node.run_directory, OPTIONAL_PATH),
     key!("plan.profile", node.profile, OPTIONAL_PATH),
 ];

@@ -138,6 +138,12 @@ pub(super) const WRITE: Kind<u64> = Kind {
     show: show_integer,
 };
 
+pub(super) const WINDOW: Kind<u64> = Kind {
+    allowed: "a size like \"64 MiB\" or a number of bytes, from 1 MiB to 1 TiB",
+    read: |raw| size(raw).filter(|bytes| (MIB..=1024 * GIB).contains(bytes)),
+    show: show_integer,
+};
+
 pub(super) const SPAN: Kind<Duration> = Kind {
     allowed: "a duration like \"90s\", \"10min\" or \"2h\", or a number of seconds, from 0 to 36500 days",
     read: span,

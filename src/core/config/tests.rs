@@ -118,6 +118,7 @@ fn unusual() -> Config {
             write_bytes: 1 << 30,
             writers: 64,
             progress: Progress::Stepped,
+            restart_window: 1 << 20,
             run_directory: Some("run".into()),
             profile: Some("machine.toml".into()),
             device_budget: Budget::Bytes(3 << 30),
@@ -270,6 +271,8 @@ whole_every = 7
 regions = "heat/t: full; graph/counts: auto, chunk 128"
 verify = "bytes"
 compress = "auto"
+[restart]
+window = "1 MiB"
 [run]
 directory = 'run'
 [plan]
@@ -451,6 +454,7 @@ fn values_that_are_not_allowed_are_refused_with_key_value_place_and_rule() {
         ("offload.buffer", vec!["-1", "'101%'", "'0%'"]),
         ("affinity.mode", vec!["'on'", "true", "''"]),
         ("affinity.cpus", vec!["''", "'3-1'", "'a'", "0", "'0-999999'"]),
+        ("restart.window", vec!["0", "1048575", "'2 TiB'", "'25%'", "-1"]),
         ("interval.seconds", vec!["-1", "inf", "nan", "'soon'", "'99999999999d'", "36501e5"]),
         ("interval.overhead_percent", vec!["101", "-0.1", "nan", "'5'"]),
         ("interval.steps", vec!["-1"]),

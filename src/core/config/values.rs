@@ -327,6 +327,9 @@ pub struct NodeConfig {
     pub device_tables: Budget,
     /// Where threads go after a restart, and how often they are looked at.
     pub affinity: AffinityConfig,
+    /// Memory of each rank for elements on their way, while arrays are loaded on another decomposition: what it has sent and others have not taken
+    /// yet, and as much of what others send to it.
+    pub restart_window: u64,
     /// Where the group's root rank writes its status and looks for halt conditions; `None`: nowhere. Only the root's
     /// value counts. `bivouac run` sets it.
     pub run_directory: Option<PathBuf>,
@@ -355,6 +358,7 @@ impl Default for NodeConfig {
             reduction_budget: Budget::Percent(5.0),
             device_tables: Budget::Percent(2.0),
             affinity: AffinityConfig::default(),
+            restart_window: 64 * MIB,
             run_directory: None,
             profile: None,
         }

@@ -286,6 +286,81 @@ mod tests {
         assert_eq!(all.iter().map(|one| one.matched).sum::<u64>(), 1500 * 64 * 64);
     }
 
+    /// All boxes of an array of 4 x 4 x 4, empty ones left out.
+    fn all_boxes() -> Vec<Cuboid> {
+        let sides: Vec<(u64, u64)> = (0..4).flat_map(|from| (from + 1..=4).map(move |to| (from, to))).collect();
+        let mut boxes = Vec::new();
+        for z in &sides {
+            for y in &sides {
+                boxes.extend(
+                    sides.iter().filter_map(|x| Cuboid::at(&[z.0, y.0, x.0], &[z.1 - z.0, y.1 - y.0, x.1 - x.0])),
+                );
+            }
+        }
+        boxes
+    }
+
+    /// A bit for each of its 64 elements, in the order of memory.
+    fn bits(cuboid: &Cuboid) -> u64 {
+        let mut bits = 0;
+        for z in cuboid.from[0]..cuboid.to[0] {
+            for y in cuboid.from[1]..cuboid.to[1] {
+                (cuboid.from[2]..cuboid.to[2]).for_each(|x| bits |= 1 << (z * 16 + y * 4 + x));
+            }
+        }
+        bits
+    }
+
+    /// What one box has of another one, and what it leaves open: of each of the million pairs, against a count of single elements.
+    #[test]
+    fn each_pair_of_boxes_in_4_x_4_x_4_has_what_a_count_of_elements_says() {
+        let all = all_boxes();
+        let bits: Vec<u64> = all.iter().map(bits).collect();
+        assert_eq!(all.len(), 1000);
+        for (one, one_bits) in all.iter().zip(&bits) {
+            for (other, other_bits) in all.iter().zip(&bits) {
+                let common = one.common(other);
+                assert_eq!(common.map_or(0, |common| self::bits(&common)), one_bits & other_bits, "{one:?} {other:?}");
+                assert_eq!(one.contains(other), one_bits & other_bits == *other_bits, "{one:?} {other:?}");
+                let open = one_bits & !other_bits;
+                let gap = one.first_gap(std::slice::from_ref(other));
+                let found = gap.map_or(0, |gap| self::bits(&gap));
+                let is_first = found & !open == 0 && found.trailing_zeros() == open.trailing_zeros();
+                assert!(is_first && (found == 0) == (open == 0), "{one:?} {other:?}: {gap:?}");
+            }
+        }
+    }
+
+    /// The same by way of the owners of cells: each box is saved by a rank, and each is wanted.
+    #[test]
+    fn each_box_in_4_x_4_x_4_gets_from_each_other_one_what_it_has_of_it() {
+        let all = all_boxes();
+        let given = |boxes: &[Cuboid]| {
+            boxes.iter().fold(Boxes::of([4, 4, 4]), |of, cuboid| {
+                let extent = |dim: usize| cuboid.extent(dim);
+                of.own(&cuboid.from[..3], &[extent(0), extent(1), extent(2)])
+            })
+        };
+        let bits_of = |pieces: &[Piece]| {
+            let each: Vec<u64> = pieces.iter().map(|piece| bits(&piece.cuboid)).collect();
+            let all = each.iter().fold(0, |all, bits| all | bits);
+            assert_eq!(each.iter().map(|bits| bits.count_ones()).sum::<u32>(), all.count_ones(), "twice: {pieces:?}");
+            all
+        };
+        let wants = [given(&all[..500]), given(&all[500..])];
+        for has in &all {
+            let found = plan(std::slice::from_ref(&given(std::slice::from_ref(has))), |_| 0, &wants);
+            let mut pieces: BTreeMap<usize, Vec<Piece>> = BTreeMap::new();
+            for piece in found.iter().flat_map(|one| one.pieces.values().flatten()) {
+                pieces.entry(piece.to.0 as usize * 500 + piece.number as usize).or_default().push(*piece);
+            }
+            for (number, want) in all.iter().enumerate() {
+                let got = pieces.get(&number).map_or(0, |pieces| bits_of(pieces));
+                assert_eq!(got, bits(has) & bits(want), "{has:?} {want:?}");
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn pieces_are_what_is_wanted_each_element_once(

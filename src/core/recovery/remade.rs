@@ -44,8 +44,6 @@ use target::Mapper;
 pub use target::Target;
 pub use together::{ELSEWHERE, Together, plainly};
 
-/// Bytes that a reader has on their way before they were taken, and that a rank gets from all readers together before it has taken them.
-const WINDOW: usize = 64 << 20;
 /// The most bytes of a packet, about.
 const PACKET: usize = 512 << 10;
 /// The most before it is known how much its receiver takes at once.
@@ -75,10 +73,10 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// How long packets become, so that one for each receiver fits into the window.
-    fn packet(&self) -> usize {
+    /// How long packets become, so that several for each receiver fit into the window.
+    fn packet(&self, window: usize) -> usize {
         let receivers: BTreeSet<Rank> = self.pieces.values().flatten().map(|piece| piece.to).collect();
-        (WINDOW / (4 * receivers.len().max(1))).clamp(PACKET_MIN, PACKET)
+        (window / (4 * receivers.len().max(1))).clamp(PACKET_MIN, PACKET)
     }
 }
 
@@ -281,6 +279,11 @@ impl Remaking<'_> {
         self.close(delivered, failure.as_ref())
     }
 
+    /// Bytes that this rank has on their way before they were taken, and that it gets from all readers together before it has taken them.
+    fn window(&self) -> usize {
+        usize::try_from(self.together.engine.config().node.restart_window).unwrap_or(usize::MAX)
+    }
+
     /// Sends and takes what was asked for. Returns how many bytes have come, those among them that had come before.
     ///
     /// # Errors
@@ -297,12 +300,13 @@ impl Remaking<'_> {
         let credits: RefCell<BTreeMap<Rank, usize>> = RefCell::default();
         let failure = RefCell::new(failure);
         let mut reading = Reading::new(together.region, dims, &plan.pieces, self.element.bytes());
-        let most = plan.packet();
+        let window = self.window();
+        let most = plan.packet(window);
         let limit = |to: Rank| match credits.borrow().get(&to) {
             Some(credit) => most.min(credit / 2).max(PACKET_MIN),
             None => most.min(FIRST_PACKET),
         };
-        let share = (WINDOW / plan.senders.len().max(1)) as u64;
+        let share = (window / plan.senders.len().max(1)) as u64;
         let credit = [&[CREDIT], &share.to_le_bytes()[..]].concat();
         let mut grants = plan.senders.iter().map(|sender| (*sender, credit.clone()));
         let mut ready: Option<(Rank, Vec<u8>)> = None;
@@ -315,7 +319,7 @@ impl Remaking<'_> {
                     let credit = credits.borrow().get(&to).copied().unwrap_or(FIRST_PACKET);
                     // One may always be under way.
                     let is_over = |out: usize, most: usize| out > 0 && out + body.len() > most;
-                    if is_over(posts.all_outstanding(), WINDOW) || is_over(posts.outstanding(to), credit) {
+                    if is_over(posts.all_outstanding(), window) || is_over(posts.outstanding(to), credit) {
                         ready = Some((to, body));
                         return Next::Later;
                     }

@@ -131,9 +131,11 @@ impl Restorer {
     }
 
     /// Lets threads go back to where they were when the checkpoint was taken, and regions be loaded where they were. A record that
-    /// cannot be read changes nothing. Where this node has no copy that waits for the first load: a rank that loads nothing asks nobody.
+    /// cannot be read changes nothing. Where this node has no copy that waits for the first load: a rank that loads nothing asks nobody. What another
+    /// number of ranks recorded is of no use.
     pub(crate) fn go_back(&mut self, keeper: &Arc<Keeper>) {
-        if matches!(self.shards, Shards::Resized(_)) {
+        if let Shards::Resized(resized) = &self.shards {
+            keeper.stay(resized.of, self.ranks);
             return;
         }
         if !self.own().is_ok_and(|own| own.is_open()) {

@@ -19,6 +19,7 @@ use crate::recovery::opener::Opener;
 use crate::recovery::outline::Outline;
 use crate::recovery::{Attempted, Elected, Election, RestartError, Restorer, Want};
 use crate::tier::TierId;
+use crate::tier::names::Series;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -158,28 +159,57 @@ impl Session {
         Election::new(engine, name, want, found)
     }
 
-    /// Nothing can be restored: a first run, or a mistyped name, or another number of ranks. The root says which it may be.
+    /// Nothing can be restored: a first run, or a mistake. The root says which it may be.
     fn say_nothing_is_there(&self, name: &str, election: &Election) {
-        let identity = self.engine.identity();
         if !self.engine.is_root() {
             return;
         }
+        if let Some(found) = self.found_instead(name, election) {
+            log::warn!("event=nothing-to-restore name={name:?}: {found}");
+        }
+    }
+
+    /// What is there where nothing can be restored, in words: a version of another number of ranks, another group's, or another name; `None`: nothing.
+    pub(super) fn found_instead(&self, name: &str, election: &Election) -> Option<String> {
+        let identity = self.engine.identity();
         let candidates = election.found().candidates();
         if let Some(other) = candidates.iter().find(|candidate| candidate.group_size != identity.size) {
             let (version, then, now) = (other.key.version, other.group_size, identity.size);
-            log::warn!(
-                "event=nothing-to-restore name={name:?}: version {version} was taken by {then} ranks, and these are {now}; not all of its shards \
-                 were found"
-            );
-            return;
+            return Some(format!(
+                "version {version} was taken by {then} ranks, and these are {now}; not all of its shards were found"
+            ));
+        }
+        if !candidates.is_empty() {
+            return None;
+        }
+        if let Some(groups) = self.groups_with(name) {
+            let group = &identity.group;
+            return Some(format!(
+                "nothing of that name is there in group {group:?}, but in {groups}. A group of some ranks of the world is named after the lowest of \
+                 them, which another number of ranks can change: set job.group (BIVOUAC_JOB_GROUP) to the name of the group to go on from, and \
+                 leave it so"
+            ));
         }
         let named =
             self.engine.tiers().iter().flat_map(|tier| tier.names(&identity.job, &identity.group).unwrap_or_default());
         let others: BTreeSet<String> = named.filter(|other| other != name).collect();
-        if candidates.is_empty() && !others.is_empty() {
-            let others = list(others.iter().map(|other| format!("{other:?}")), SERIES_NAMED, ", ");
-            log::warn!("event=nothing-to-restore name={name:?}: nothing of that name is there, but of {others}");
+        let listed = list(others.iter().map(|other| format!("{other:?}")), SERIES_NAMED, ", ");
+        (!others.is_empty()).then(|| format!("nothing of that name is there, but of {listed}"))
+    }
+
+    /// Other groups of this job that have checkpoints of that name, as far as this rank sees; `None`: there are none.
+    fn groups_with(&self, name: &str) -> Option<String> {
+        let identity = self.engine.identity();
+        let mut found = BTreeSet::new();
+        for tier in self.engine.tiers() {
+            let groups = tier.groups(&identity.job).unwrap_or_default().into_iter();
+            found.extend(groups.filter(|group| *group != identity.group).filter(|group| {
+                let series = Series { job: identity.job.clone(), group: group.clone(), name: name.to_owned() };
+                tier.folders(&series).is_ok_and(|folders| !folders.is_empty())
+            }));
         }
+        let named = found.iter().map(|group| format!("{group:?}"));
+        (!found.is_empty()).then(|| list(named, SERIES_NAMED, ", "))
     }
 
     fn restore(

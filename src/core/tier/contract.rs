@@ -273,6 +273,14 @@ pub trait Tier: Send + Sync {
         self.components(&self.root().join(job).join(group))
     }
 
+    /// The groups of a job that have a folder here.
+    ///
+    /// # Errors
+    /// [`TierError::Io`] if the directory exists and cannot be listed.
+    fn groups(&self, job: &str) -> Result<Vec<String>, TierError> {
+        self.components(&self.root().join(job))
+    }
+
     /// All series that have a folder here, in the order of their names.
     ///
     /// # Errors
@@ -280,7 +288,7 @@ pub trait Tier: Send + Sync {
     fn all_series(&self) -> Result<Vec<Series>, TierError> {
         let mut all = Vec::new();
         for job in self.components(self.root())? {
-            for group in self.components(&self.root().join(&job))? {
+            for group in self.groups(&job)? {
                 for name in self.names(&job, &group)? {
                     all.push(Series { job: job.clone(), group: group.clone(), name });
                 }

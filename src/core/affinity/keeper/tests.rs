@@ -34,6 +34,26 @@ fn the_background_alone_sends_bivouacs_threads_out_of_the_way_and_once_more_afte
     assert!(!keeper.has_work(), "the second checkpoint changes nothing");
 }
 
+#[test]
+fn what_another_number_of_ranks_recorded_is_left_alone_and_said_once() {
+    let keeper = keeper(quiet());
+    for _ in 0..2 {
+        keeper.stay(4, 3);
+        let losses = keeper.report().losses;
+        assert!(
+            losses.len() == 1 && losses[0].starts_with("4 ranks took the checkpoint and 3 restore it"),
+            "{losses:?}"
+        );
+    }
+    // Nothing that would not have been restored is lost.
+    for mode in [AffinityMode::Capture, AffinityMode::Off] {
+        let settings = Settings { mode, config: quiet(), rank: 0, neighbours: vec![0] };
+        let keeper = Keeper::new(settings);
+        keeper.stay(4, 3);
+        assert_eq!(keeper.report().losses, Vec::<String>::new(), "{mode:?}");
+    }
+}
+
 /// Two CPUs of this thread, if it has as many.
 fn two_cpus() -> Option<[Cpus; 2]> {
     let own = cpus::of_this_thread();

@@ -22,6 +22,13 @@ pub enum Loss {
         /// And now.
         now: usize,
     },
+    /// Another number of ranks took the checkpoint: threads and pages were left where they are.
+    Resized {
+        /// How many ranks took it.
+        then: u32,
+        /// How many there are.
+        now: u32,
+    },
     /// Other processes of the node may have the same CPUs, and nothing says which: threads were left where they are.
     Strangers,
     /// The threads were bound to the first of these sets when the restart began, and have the second now.
@@ -68,6 +75,11 @@ impl fmt::Display for Loss {
             Loss::Shares { then, now } => {
                 write!(f, "{then} ranks were on the node and {now} are: each took its share")
             }
+            Loss::Resized { then, now } => write!(
+                f,
+                "{then} ranks took the checkpoint and {now} restore it: what was recorded belongs to other ranks, and threads and memory stay \
+                 where they are"
+            ),
             Loss::Strangers => write!(
                 f,
                 "other processes of the node than the ranks of this group may have the same CPUs: threads stay where they are"

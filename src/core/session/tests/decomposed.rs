@@ -139,14 +139,14 @@ fn a_rank_that_does_not_take_what_is_sent_to_it_is_named() {
 }
 
 /// The value of an element of a version.
-fn value(version: u64, y: u64, x: u64) -> f64 {
+pub(super) fn value(version: u64, y: u64, x: u64) -> f64 {
     (version * 1_000_000 + y * 1000 + x) as f64
 }
 
 const GHOST: f64 = -1.0;
 
 /// Memory of the boxes of a rank with `halo` ghost cells on each side: elements of the version inside, and something else around them.
-fn memory(boxes: &[([u64; 2], [u64; 2])], halo: u64, of: impl Fn(u64, u64) -> f64) -> Vec<Vec<f64>> {
+pub(super) fn memory(boxes: &[([u64; 2], [u64; 2])], halo: u64, of: impl Fn(u64, u64) -> f64) -> Vec<Vec<f64>> {
     let fill = |([y0, x0], [rows, columns]): &([u64; 2], [u64; 2])| {
         let (height, width) = (rows + 2 * halo, columns + 2 * halo);
         let inside = |y: u64, x: u64| (halo..halo + rows).contains(&y) && (halo..halo + columns).contains(&x);
@@ -431,7 +431,7 @@ fn state_of_a_rank_is_refused_on_another_number_of_ranks_and_nothing_older_is_re
 }
 
 /// An array of 96 rows and 60 columns: how some ranks own it. Ways to cut: rows, columns, tiles, single rows in turn, all with one rank.
-fn dealt(way: usize, rank: u32, ranks: u32) -> Vec<([u64; 2], [u64; 2])> {
+pub(super) fn dealt(way: usize, rank: u32, ranks: u32) -> Vec<([u64; 2], [u64; 2])> {
     let (rank, ranks) = (u64::from(rank), u64::from(ranks));
     let cut = |extent: u64, of: u64, at: u64| (at * extent / of, (at + 1) * extent / of - at * extent / of);
     let (rows, columns) = (cut(96, ranks, rank), cut(60, ranks, rank));
@@ -454,7 +454,7 @@ fn dealt(way: usize, rank: u32, ranks: u32) -> Vec<([u64; 2], [u64; 2])> {
     }
 }
 
-fn boxes_dealt(way: usize, rank: u32, ranks: u32, halo: u64) -> Boxes {
+pub(super) fn boxes_dealt(way: usize, rank: u32, ranks: u32, halo: u64) -> Boxes {
     let boxes = Boxes::of([96, 60]).halo([halo, halo]);
     dealt(way, rank, ranks).into_iter().fold(boxes, |boxes, (origin, extent)| boxes.own(origin, extent))
 }
@@ -516,7 +516,7 @@ fn what_n_ranks_have_saved_comes_to_m_ranks_and_from_there_to_l() {
 }
 
 /// Takes version 5 of everything on four ranks of two nodes.
-fn take_all(bed: &Bed, change: impl Fn(&mut Config), level: Level) {
+pub(super) fn take_all(bed: &Bed, change: impl Fn(&mut Config), level: Level) {
     on_nodes(bed, &[0, 0, 1, 1], change, |rank, session| {
         let on = session.decompose(boxes_dealt(0, rank, 4, 0)).expect("it tiles");
         let memory = memory(&dealt(0, rank, 4), 0, |y, x| value(5, y, x));
@@ -668,7 +668,7 @@ fn what_was_never_saved_and_an_array_of_another_shape_end_the_restart_on_all_ran
 }
 
 /// Loads what [`take_all`] has taken, one way or another, and says from where.
-fn load_all(session: &Session, way: usize, rank: u32, ranks: u32) -> Result<(u64, &'static str), Error> {
+pub(super) fn load_all(session: &Session, way: usize, rank: u32, ranks: u32) -> Result<(u64, &'static str), Error> {
     let on = session.decompose(boxes_dealt(way, rank, ranks, 1)).expect("it tiles");
     let own = dealt(way, rank, ranks);
     let mut memory = memory(&own, 1, |_, _| 0.0);
@@ -751,7 +751,7 @@ fn what_lies_in_the_memory_of_other_nodes_only_comes_from_there() {
 }
 
 /// Turns a bit of an element around wherever it lies in the memory of a node.
-fn flip(bed: &Bed, node: u32, element: f64) -> usize {
+pub(super) fn flip(bed: &Bed, node: u32, element: f64) -> usize {
     use std::os::unix::fs::FileExt;
     let mut flipped = 0;
     for file in std::fs::read_dir(bed.memory.path().join(format!("node-{node}"))).expect("our own folder") {

@@ -41,6 +41,36 @@ fn all_versions_are_listed_however_many_windows_they_fill() {
     }
 }
 
+/// The halves of a world are named after their lowest ranks in it, which another number of ranks changes.
+#[test]
+fn a_restart_that_finds_nothing_in_its_group_names_the_groups_that_have_something() {
+    let bed = Bed::new();
+    let found_by = |group: &str, takes: bool| {
+        let mut config = bed.config();
+        (config.job.group, config.job.memory_enabled) = (Some(group.into()), false);
+        let session = bed.open(&bed.place(), config);
+        assert_eq!(restart(&session), None);
+        let election = session.election("heat", Want::Newest);
+        let found = session.found_instead("heat", &election);
+        session.engine.server().stop_serving();
+        if takes {
+            commit(&session, &[1], Level::System);
+        }
+        session.close().expect("closes");
+        found
+    };
+    assert_eq!(found_by("sub-0", true), None, "a first run has nothing to say");
+    assert!(found_by("sub-4", true).expect("sub-0 has a version").contains("in group \"sub-4\", but in \"sub-0\". "));
+    let said = found_by("sub-3", false).expect("two groups have a version");
+    assert!(
+        said.contains("in group \"sub-3\", but in \"sub-0\", \"sub-4\". ") && said.contains("BIVOUAC_JOB_GROUP"),
+        "{said}"
+    );
+    // A group without a version is none to go on from.
+    let said = found_by("sub-5", false).expect("two groups have a version");
+    assert!(!said.contains("\"sub-3\""), "{said}");
+}
+
 #[test]
 fn an_older_window_is_looked_at_when_nothing_of_the_newest_one_can_be_restored() {
     let known = candidates(1..=WINDOW as u64 + 3);
