@@ -32,7 +32,7 @@ pub use format::ElementType;
 pub use live::LiveMemory;
 pub use recovery::{LoadError, RestartError, Restorer};
 pub use region::{Element, Elements};
-pub use session::{Checkpoint, Error, Pending, Restored, Result, Session, VersionInfo};
+pub use session::{Checkpoint, Error, Pending, Restored, Result, Rows, Session, VersionInfo};
 pub use transfer::history::{Caches, Field, FieldMut, History, HistoryError};
 pub use transfer::offload::{Offload, OffloadError, OffloadStats, WriteSet};
 pub use transfer::{LevelVerdict, LiveStats, Stats};
