@@ -1,6 +1,9 @@
 //! What the application loads from, inside a restart attempt.
 
 mod dealt;
+mod rows;
+
+pub use rows::{How, LoadedRows};
 
 use super::access::{Attempted, Copies, ShardAccess};
 use super::homes::homed;

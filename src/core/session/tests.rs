@@ -30,6 +30,7 @@ mod levels;
 mod lookups;
 mod profile;
 mod reduction;
+mod rows;
 mod tuning;
 
 /// One disk with `/local` and `/global`, a folder for segments, and a clock.

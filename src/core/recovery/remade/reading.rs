@@ -75,7 +75,7 @@ impl<'p> Reading<'p> {
     pub fn next(
         &mut self,
         shards: &mut [&mut ShardAccess],
-        limit: &impl Fn(Rank) -> usize,
+        limit: &dyn Fn(Rank) -> usize,
     ) -> Result<Option<(Rank, Vec<u8>)>, LoadError> {
         loop {
             if let Some(packet) = self.ready.pop_front() {
@@ -131,7 +131,7 @@ impl<'p> Reading<'p> {
         &mut self,
         access: &mut ShardAccess,
         (region, at): (&Region, usize),
-        limit: &impl Fn(Rank) -> usize,
+        limit: &dyn Fn(Rank) -> usize,
     ) -> Result<Option<usize>, LoadError> {
         // Nobody wants what lies before the first of these.
         let begun = self.moving.iter().map(Moving::next);

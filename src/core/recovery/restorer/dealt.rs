@@ -1,9 +1,11 @@
 //! Loading what lies on a decomposition, and what its ranks share.
 
+use super::super::access::ShardAccess;
 use super::super::homes::home;
 use super::super::load_error::LoadError;
+use super::super::opener::Opener;
 use super::super::outline::OutlinedDecomposition;
-use super::super::remade::{Remaking, Target, Together, plainly};
+use super::super::remade::{Plans, Readers, Remaking, Target, Together, plainly};
 use super::Restorer;
 use super::Shards;
 use crate::base::{CheckpointKey, Rank};
@@ -17,6 +19,18 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// What loads by all ranks together take.
+pub(super) struct Hands<'r> {
+    /// What opens shards.
+    pub opener: &'r Opener,
+    /// The shards whose home this rank is.
+    pub homes: &'r mut [ShardAccess],
+    /// Who reads which.
+    pub readers: &'r mut Readers,
+    /// Plans of earlier loads.
+    pub plans: &'r mut Plans,
+}
 
 impl Restorer {
     /// Loads a region into this rank's part of an array, on the decomposition that it was saved on: the memory of its box, with the margin that the
@@ -79,8 +93,8 @@ impl Restorer {
                 let found = format!("is of an array of shape {:?}, and not of {:?}", lies.shape, on.shape());
                 return Err(LoadError::Decomposition { rank, key: self.key, region: name.into(), found });
             }
-            let target = fits.map(|()| Target::new(on, memory, size));
-            return self.remake(name, on, element, &lies, target);
+            let target = fits.map(|()| Target::new(on.own(), memory, size));
+            return self.remake(name, on, size, &lies, target);
         }
         fits?;
         let region = self.find(name)?;
@@ -100,19 +114,25 @@ impl Restorer {
         &mut self,
         name: &str,
         on: &Decomposition,
-        element: ElementType,
+        size: u64,
         from: &OutlinedDecomposition,
         target: Result<Target<'_>, LoadError>,
     ) -> Result<(), LoadError> {
-        let Restorer { opener, shards, readers, plans, .. } = self;
-        let (rank, key) = (self.rank, self.key);
-        let opener = opener.as_ref().ok_or_else(|| alone(rank, key, name))?;
+        let key = self.key;
+        let Hands { opener, homes, readers, plans } = self.hands(name)?;
         let together = Together { engine: opener.engine(), key, region: name };
+        Remaking { together, opener, size, from, own: on.own() }.load(on, (homes, readers), plans, target)
+    }
+
+    /// What a load of a region by all ranks together takes.
+    pub(super) fn hands(&mut self, region: &str) -> Result<Hands<'_>, LoadError> {
+        let Restorer { opener, shards, readers, plans, .. } = self;
+        let opener = opener.as_ref().ok_or_else(|| alone(self.rank, self.key, region))?;
         let homes = match shards {
             Shards::Own(own) => std::slice::from_mut(&mut **own),
-            Shards::Resized(resized) => &mut resized.homes,
+            Shards::Resized(resized) => &mut resized.homes[..],
         };
-        Remaking { together, opener, element, from, on }.load((homes, readers), plans, target)
+        Ok(Hands { opener, homes, readers, plans })
     }
 
     /// The decomposition that a region of this element type lies on.
@@ -135,7 +155,10 @@ impl Restorer {
                 (head.meta.regions[place].element, record.of_region(place).map(OutlinedDecomposition::of))
             }
         };
-        let plain = || "was saved without a decomposition: load it with `load` or `value`".to_owned();
+        let plain = || {
+            "was saved without a decomposition: load it with `load` or `value`, columns of rows with `load_rows`"
+                .to_owned()
+        };
         let lies = lies.ok_or_else(|| LoadError::Decomposition { rank, key, region: name.into(), found: plain() })?;
         if found != element {
             let (found, expected) = (found.to_string(), element.to_string());
@@ -236,7 +259,7 @@ impl Restorer {
     }
 
     /// How a region lies over the ranks.
-    fn rule(&mut self, name: &str) -> Result<Option<Rule>, LoadError> {
+    pub(super) fn rule(&mut self, name: &str) -> Result<Option<Rule>, LoadError> {
         if let Shards::Resized(resized) = &self.shards {
             let present = || resized.outline.regions.iter().map(|region| region.name.clone()).collect();
             let missing =
@@ -252,7 +275,7 @@ impl Restorer {
     }
 
     /// What the shard records of its decompositions.
-    fn record(&mut self) -> Result<Arc<Record>, LoadError> {
+    pub(super) fn record(&mut self) -> Result<Arc<Record>, LoadError> {
         self.source("the region table")?;
         self.own()?.shared_record()
     }
