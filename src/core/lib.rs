@@ -30,7 +30,7 @@ pub use config::Config;
 pub use decomposition::{Boxes, Decomposition, OnResize};
 pub use format::ElementType;
 pub use live::LiveMemory;
-pub use recovery::{How, LoadError, LoadedRows, RestartError, Restorer};
+pub use recovery::{How, LoadError, LoadedRows, RankPart, RestartError, Restorer};
 pub use region::{Element, Elements};
 pub use session::{Checkpoint, Error, Pending, Restored, Result, Rows, Session, VersionInfo};
 pub use transfer::history::{Caches, Field, FieldMut, History, HistoryError};

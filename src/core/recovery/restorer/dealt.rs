@@ -5,11 +5,11 @@ use super::super::homes::home;
 use super::super::load_error::LoadError;
 use super::super::opener::Opener;
 use super::super::outline::OutlinedDecomposition;
-use super::super::remade::{Plans, Readers, Remaking, Target, Together, plainly};
+use super::super::remade::{Plans, Readers, Remaking, Target, Together};
 use super::Restorer;
 use super::Shards;
 use crate::base::{CheckpointKey, Rank};
-use crate::coordination::{Culprit, Outcome, Payload};
+use crate::coordination::{Ballot, Culprit, Outcome, Payload};
 use crate::decomposition::{Decomposition, OnResize, Record, Rule};
 use crate::format::ElementType;
 use crate::region::{self, Element, Unpacked};
@@ -218,44 +218,80 @@ impl Restorer {
                 "was not saved as one that ranks may ask for: save it with `per_rank` and `OnResize::Ask`".to_owned();
             return Err(LoadError::Decomposition { rank, key, region: name.into(), found });
         }
+        let wanted = ranks.start.min(of)..ranks.end.min(of).max(ranks.start.min(of));
+        let mut got: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        let asked = wanted.clone().map(|shard| (shard, 0)).collect();
+        let answer = |access: &mut ShardAccess, _| access.shared_bytes(name);
+        self.ask_homes((name, "of ranks"), asked, answer, |shard, bytes| {
+            got.insert(shard, bytes.to_vec());
+            Some(0)
+        })?;
+        let decoded = wanted.map(|shard| {
+            let bytes = got.get(&shard).map_or(&[][..], |bytes| bytes);
+            region::decode_value(name, bytes).map_err(|source| LoadError::Value { rank, source })
+        });
+        decoded.collect()
+    }
+
+    /// Asks the homes of old shards about a region: of each from a number on, from which `answer` makes what is said. `on_answer` says how much of a shard is left to
+    /// be asked for; `None`: it cannot be understood. Returns what is left of all ranks together.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Errors
+    /// [`LoadError::Others`], the same on all ranks.
+    pub(super) fn ask_homes(
+        &mut self,
+        (name, step): (&str, &str),
+        asked: Vec<(u32, u64)>,
+        answer: impl Fn(&mut ShardAccess, u64) -> Result<Vec<u8>, LoadError>,
+        mut on_answer: impl FnMut(u32, &[u8]) -> Option<u64>,
+    ) -> Result<u64, LoadError> {
+        let (rank, of, ranks) = (self.rank, self.saved_ranks(), self.ranks);
         let engine = self.engine(name)?;
         let together = Together { engine: &engine, key: self.key, region: name };
-        let wanted = ranks.start.min(of)..ranks.end.min(of).max(ranks.start.min(of));
-        let first = wanted.clone().map(|shard| (home(Rank(shard), of, self.ranks), shard.to_le_bytes().to_vec()));
-        let mut next = all_at_once(first.collect());
+        let ask = |(shard, from): (u32, u64)| {
+            (home(Rank(shard), of, ranks), [&shard.to_le_bytes()[..], &from.to_le_bytes()].concat())
+        };
+        let mut next = all_at_once(asked.into_iter().map(ask).collect());
         let shards = match &mut self.shards {
             Shards::Own(own) => std::slice::from_mut(&mut **own),
             Shards::Resized(resized) => &mut resized.homes[..],
         };
         let mut on_post = |_: Rank, bytes: &[u8]| {
-            let shard = Rank(u32::from_le_bytes(bytes.try_into().map_err(|_| "it is cut")?));
+            let (shard, from) = bytes.split_first_chunk().ok_or("it is cut")?;
+            let shard = Rank(u32::from_le_bytes(*shard));
+            let from = u64::from_le_bytes(from.try_into().map_err(|_| "it is cut")?);
             let access = shards.iter_mut().find(|access| access.shard() == shard);
             let access = access.ok_or_else(|| format!("this rank is not the home of shard {shard}"))?;
-            let (status, bytes) = match access.shared_bytes(name) {
+            let (status, bytes) = match answer(access, from) {
                 Ok(bytes) => (0, bytes),
                 Err(error) => (1 + u8::from(error.is_damage()), error.to_string().into_bytes()),
             };
             let answer = [&shard.0.to_le_bytes()[..], &[status], &bytes[..]].concat();
             Ok(Handled { answer, onward: Vec::new() })
         };
-        let mut got: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
         let vote = |answers: Vec<Vec<u8>>| {
-            let mut ballot = together.ballot("of ranks", Payload::None);
+            let (mut ballot, mut left) = (together.ballot(step, Payload::None), 0u64);
             for answer in answers {
                 let Some((&[a, b, c, d, status], bytes)) = answer.split_first_chunk() else { continue };
-                match status {
-                    0 => _ = got.insert(u32::from_le_bytes([a, b, c, d]), bytes.to_vec()),
-                    status => ballot = ballot.failed(rank, String::from_utf8_lossy(bytes), status == 2),
+                let shard = u32::from_le_bytes([a, b, c, d]);
+                match (status, on_answer(shard, if status == 0 { bytes } else { &[] })) {
+                    (0, Some(more)) => left = left.saturating_add(more),
+                    (0, None) => {
+                        let why = format!("what the home of rank {shard} said cannot be understood");
+                        ballot = ballot.failed(rank, why, false);
+                    }
+                    (status, _) => ballot = ballot.failed(rank, String::from_utf8_lossy(bytes), status == 2),
                 }
             }
-            ballot
+            ballot.with_sums(vec![(0, left)])
         };
-        together.exchange(&mut next, &mut on_post, vote, plainly)?;
-        let decoded = wanted.map(|shard| {
-            let bytes = got.get(&shard).map_or(&[][..], |bytes| bytes);
-            region::decode_value(name, bytes).map_err(|source| LoadError::Value { rank, source })
-        });
-        decoded.collect()
+        let decide = |ballot: &Ballot| Outcome::agreed("left", &ballot.sums);
+        let verdict = together.exchange(&mut next, &mut on_post, vote, decide)?;
+        let sums: Vec<(u64, u64)> = together.decode(&verdict)?;
+        Ok(sums.first().map_or(0, |(_, left)| *left))
     }
 
     /// How a region lies over the ranks.

@@ -126,7 +126,7 @@ impl Restorer {
     }
 
     /// The region of the first column of a set.
-    fn first_column(&mut self, set: &str) -> Result<String, LoadError> {
+    pub(super) fn first_column(&mut self, set: &str) -> Result<String, LoadError> {
         let regions = self.regions()?;
         let is_column = |region: &&(String, ElementType)| names_of(&region.0).is_some_and(|(of, _)| of == set);
         let Some((region, _)) = regions.iter().find(is_column) else {

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::base::Rank;
+use crate::decomposition::Boxes;
 use crate::decomposition::rows::even;
-use crate::recovery::{How, LoadError, Restorer};
+use crate::recovery::{How, LoadError, RankPart, Restorer};
 use crate::session::Rows;
 use std::sync::Mutex;
 
@@ -179,6 +180,67 @@ fn as_many_ranks_get_their_own_rows_back_and_others_are_told_what_to_call() {
                         r.load("electrons/id", &mut id)?;
                         assert!(id.into_iter().eq(of_rank(rank).into_iter().map(|one| one.id)));
                     }
+                    Ok(())
+                });
+                assert_eq!(restored.expect("restored").expect("there is one").version, 5);
+                session.close().expect("closed");
+            },
+        );
+    }
+}
+
+#[test]
+fn ranks_hear_what_old_ranks_had_of_rows_and_of_arrays() {
+    let bed = Bed::new();
+    // More boxes than a page has, on one of four ranks.
+    let own = |rank: u32| match rank {
+        0 => vec![],
+        3 => (0..5000u64).map(|at| (vec![3, at * 2], vec![1, 2])).collect(),
+        _ => vec![(vec![u64::from(rank), 0], vec![1, 10_000])],
+    };
+    on_nodes(
+        &bed,
+        &[0, 0, 1, 1],
+        |_| (),
+        |rank, session| {
+            let boxes = Boxes::of([4, 10_000]).sparse();
+            let boxes = own(rank).into_iter().fold(boxes, |boxes, (origin, extent)| boxes.own(origin, extent));
+            let on = session.decompose(boxes).expect("apart");
+            let memory: Vec<Vec<u8>> = own(rank).iter().map(|(_, extent)| vec![1; extent[1] as usize]).collect();
+            let memory: Vec<&[u8]> = memory.iter().map(|memory| &memory[..]).collect();
+            let x = vec![0u8; COUNTS[rank as usize] as usize];
+            let mut checkpoint = session.checkpoint("plasma", 5).expect("begun");
+            checkpoint.save_boxes_on("t", &on, &memory).expect("saved");
+            let low = f64::from(rank);
+            let rows = Rows::new(COUNTS[rank as usize]).column("x", &x).bounds([low, -low], [low + 1.0, low]);
+            checkpoint.save_rows("electrons", rows).expect("saved");
+            checkpoint.shared("step", &5u64).expect("saved");
+            checkpoint.capture().expect("captured").wait(Level::Process).expect("committed");
+            session.close().expect("closed");
+        },
+    );
+    for ranks in [3u32, 4, 6] {
+        let nodes: Vec<u32> = (0..ranks).map(|rank| rank * 2 / ranks).collect();
+        on_nodes(
+            &bed,
+            &nodes,
+            |_| (),
+            |rank, session| {
+                let restored = session.restart("plasma", |r| {
+                    // One asks for nothing, and others for more than there were.
+                    let wanted = if rank == 1 { 2..2 } else { rank.min(2)..9 };
+                    let asked = || wanted.clone().take_while(|of| *of < 4);
+                    let shape = vec![4, 10_000];
+                    let boxes = asked().map(|of| RankPart::Boxes { shape: shape.clone(), boxes: own(of) });
+                    assert_eq!(r.parts("t", wanted.clone())?, boxes.collect::<Vec<_>>());
+                    let rows = asked().map(|of| {
+                        let low = f64::from(of);
+                        RankPart::Rows { count: COUNTS[of as usize], bounds: vec![[low, low + 1.0], [-low, low]] }
+                    });
+                    assert_eq!(r.parts("electrons", wanted.clone())?, rows.collect::<Vec<_>>());
+                    let text = r.parts("step", 0..1).expect_err("a value").to_string();
+                    assert!(text.contains("it has no parts"), "{text}");
+                    assert!(r.parts("protons", 0..1).is_err());
                     Ok(())
                 });
                 assert_eq!(restored.expect("restored").expect("there is one").version, 5);
