@@ -112,7 +112,7 @@ impl Scan {
     }
 
     /// The next message, as far as it is known: to whom, of which step, and the number. It counts as sent.
-    pub fn next(&mut self) -> Option<(Rank, u32, u64)> {
+    pub fn send(&mut self) -> Option<(Rank, u32, u64)> {
         let to = self.receiver().filter(|_| !self.has_sent)?;
         // What comes in this step is not in it.
         let message = (to, self.step, self.before.saturating_add(self.own));
@@ -217,7 +217,7 @@ mod tests {
             let mut picks = picks.into_iter();
             loop {
                 for from in 0..ranks {
-                    while let Some((to, step, number)) = scans[from as usize].next() {
+                    while let Some((to, step, number)) = scans[from as usize].send() {
                         under_way.push((Rank(from), to, step, number));
                     }
                 }

@@ -195,7 +195,7 @@ impl Finding<'_> {
         let scan = RefCell::new(Scan::new(together.rank(), ranks, own));
         let mut next = |_: &Posts| {
             let mut scan = scan.borrow_mut();
-            match scan.next() {
+            match scan.send() {
                 Some((to, step, number)) => {
                     let mut body = Vec::new();
                     numbers::put(&mut body, u64::from(step));
