@@ -239,7 +239,8 @@ fn record(cut: Cut, ranks: u32, sums: &Sums) -> Value {
     for rank in 0..ranks {
         let parts = laid.parts(rank);
         let count = parts.own().len().max(1);
-        let record = Record { decompositions: vec![(sums.identity, parts)], rules: [(0, Rule::On(0))].into() };
+        let (decompositions, rules) = (vec![(sums.identity, parts)], [(0, Rule::On(0))].into());
+        let record = Record { decompositions, rules, ..Record::default() };
         let bytes = record.encode().len();
         (all, boxes, most) = (all + bytes as u64, boxes + count as u64, most.max(bytes as f64 / count as f64));
     }

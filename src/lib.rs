@@ -15,6 +15,7 @@ pub use bivouac_core::transfer::{LevelVerdict, Stats};
 pub use bivouac_core::{AffinityReport, Element, ElementType, Level, LoadError, Pin, RestartError, Restorer};
 pub use bivouac_core::{Boxes, Decomposition, Elements, OnResize};
 pub use bivouac_core::{Caches, Field, FieldMut, History, HistoryError};
+pub use bivouac_core::{How, LoadedRows, RankPart, Rows};
 pub use bivouac_core::{LiveMemory, LiveStats};
 pub use bivouac_core::{Offload, OffloadError, OffloadStats, WriteSet};
 

@@ -103,7 +103,11 @@ fn regions(boxes: &Boxes) -> Vec<Saved> {
 
 fn record(boxes: &Boxes, identity: Identity) -> Record {
     let parts = boxes.check().expect("inside").parts().clone();
-    Record { decompositions: vec![(identity, parts)], rules: [(0, Rule::On(0)), (1, Rule::Shared)].into() }
+    Record {
+        decompositions: vec![(identity, parts)],
+        rules: [(0, Rule::On(0)), (1, Rule::Shared)].into(),
+        ..Record::default()
+    }
 }
 
 fn with_record(mut saved: Vec<Saved>, record: Vec<u8>) -> Vec<Saved> {

@@ -15,7 +15,7 @@ use bivouac_core::format::packed::{Extent, Packing, Stored};
 use bivouac_core::format::shard::{Layout, encode_head};
 use bivouac_core::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
 use bivouac_core::session::place::{Place, Workers};
-use bivouac_core::{Boxes, Config, OnResize, Session};
+use bivouac_core::{Boxes, Config, OnResize, Rows, Session};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -666,10 +666,10 @@ fn a_set_is_as_documented() {
 
 // ------------------------------------------------------------------------ how regions lie over the ranks
 
-/// The lines of the document's example of a decomposition record, without what they mean.
-fn example_record() -> Vec<u8> {
+/// The lines of the example of a decomposition record that the document has behind some words, without what they mean.
+fn example_record(behind: &str) -> Vec<u8> {
     let document = include_str!("../docs/FORMAT.md");
-    let example = document.split("its record is:").nth(1).unwrap().split("```").nth(1).unwrap();
+    let example = document.split(behind).nth(1).unwrap().split("```").nth(1).unwrap();
     let bytes = |line: &str| hex(&line[..50]);
     example.lines().skip(1).flat_map(bytes).collect()
 }
@@ -778,7 +778,7 @@ fn a_decomposition_record_and_its_regions_are_as_documented() {
 
     let record = &one[4].1;
     let shown: Vec<String> = record.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(record, &example_record(), "the library writes {}", shown.join(" "));
+    assert_eq!(record, &example_record("its record is:"), "the library writes {}", shown.join(" "));
     let (decompositions, rules) = read_record(record);
     assert_eq!(rules, [(0, 4), (1, 0), (3, 3)]);
     let [(identity, parts)] = &decompositions[..] else { panic!("{decompositions:?}") };
@@ -794,4 +794,27 @@ fn a_decomposition_record_and_its_regions_are_as_documented() {
         sum.wrapping_add(xxh3_128(&of_rank))
     });
     assert_eq!(sum, *identity);
+}
+
+/// A rank saves the rows of the document's example; what stands in its file is what it says, byte for byte.
+#[test]
+fn rows_and_their_record_are_as_documented() {
+    let root = tempfile::tempdir().unwrap();
+    let take = |_: u32, session: &Session| {
+        let (x, v) = ([0.25f64, 1.0], [1u16, 2, 3, 4, 5, 6]);
+        let mut checkpoint = session.checkpoint("state", 5).unwrap();
+        let rows = Rows::new(2).column("x", &x).columns("v", 3, &v).bounds([0.0], [1.0]);
+        checkpoint.save_rows("e", rows).unwrap();
+        let pending = checkpoint.capture().unwrap();
+        limit::wait_until("it is written", || pending.poll());
+    };
+    take_on_nodes(root.path(), 1, |_| (), take);
+    let file = local_file(root.path(), 0, "r000000.bvs");
+    let (_, shard) = read_container(&file)[0];
+    let regions = read_shard(shard, b"BVKSHRD1").regions;
+    let names: Vec<&str> = regions.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["e/x", "e/v", ".bivouac/decomposition", ".bivouac/affinity"]);
+    assert_eq!(regions[0].1, [0.25f64, 1.0].map(f64::to_le_bytes).concat());
+    assert_eq!(regions[1].1, [1u8, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0]);
+    assert_eq!(regions[2].1, example_record("That is recorded as:"));
 }

@@ -264,7 +264,7 @@ fn affinity_record() -> Vec<u8> {
     record.encode().expect("encodes")
 }
 
-/// Records of a few boxes on two arrays, of many on one, and of nothing.
+/// Records of a few boxes on two arrays, of many on one with columns of rows, and of nothing.
 fn decomposition_records() -> Vec<Vec<u8>> {
     let on = |boxes: Boxes, identity| (Identity(identity), boxes.check().expect("inside").parts().clone());
     let few = [
@@ -272,10 +272,20 @@ fn decomposition_records() -> Vec<Vec<u8>> {
         on(Boxes::of([1 << 20, 9, 9]).sparse(), 7),
     ];
     let rules = [Rule::On(0), Rule::Shared, Rule::PerRank(OnResize::Ask), Rule::On(1), Rule::PerRank(OnResize::Refuse)];
+    let column = |set, width| Rule::Rows { set, width };
+    let rows = |count, low: &[f64], high: &[f64]| decomposition::RowSet::new(count, (low, high)).expect("it can be");
     let patches = (0..40).fold(Boxes::of([300, 300]), |boxes, at| boxes.own([at * 7, at], [at % 5, 3]));
     let records = [
-        decomposition::Record { decompositions: few.into(), rules: (0..).step_by(3).zip(rules).collect() },
-        decomposition::Record { decompositions: vec![on(patches, u128::MAX)], rules: [(2, Rule::On(0))].into() },
+        decomposition::Record {
+            decompositions: few.into(),
+            rules: (0..).step_by(3).zip(rules).collect(),
+            ..decomposition::Record::default()
+        },
+        decomposition::Record {
+            decompositions: vec![on(patches, u128::MAX)],
+            rules: [(0, column(0, 1)), (1, column(0, 3)), (2, Rule::On(0)), (3, column(1, 1))].into(),
+            rows: vec![rows(7, &[0.5, -1.0], &[2.0, 9.0]), rows(0, &[], &[])],
+        },
         decomposition::Record::default(),
     ];
     records.iter().map(decomposition::Record::encode).collect()

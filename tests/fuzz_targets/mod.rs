@@ -312,10 +312,12 @@ pub fn decomposition_record(bytes: &[u8]) -> Reached {
     }
     // Regions that it fits, as far as they can be so long, and then some that may be anything.
     let count = record.rules.last_key_value().map_or(0, |(last, _)| last.saturating_add(1)).min(64);
-    let count = count.max(record.decompositions.len());
+    let count = count.max(record.decompositions.len()).max(record.rows.len());
     let mut regions: Vec<Region> = (0..count).map(|place| fitting_region(&record, place)).collect();
     let is_all_there = record.rules.keys().all(|place| *place < count);
     let can_be = record.decompositions.iter().all(|(_, parts)| parts.elements().checked_mul(8).is_some());
+    let rows = |place: &usize| record.rows_of(*place).is_none_or(|of| row_elements(of).checked_mul(8).is_some());
+    let can_be = can_be && record.rules.keys().all(rows);
     if is_all_there && can_be {
         assert_eq!(record.check(&regions), Ok(()));
     }
@@ -331,10 +333,18 @@ pub fn decomposition_record(bytes: &[u8]) -> Reached {
 }
 
 fn fitting_region(record: &decomposition::Record, place: usize) -> Region {
-    let on = record.of_region(place).map(|(_, parts)| parts.elements());
+    let on = record.of_region(place).map(|(_, parts)| parts.elements()).or(record.rows_of(place).map(row_elements));
     let (kind, elements) = on.map_or((RegionKind::Value, 2), |elements| (RegionKind::Array, elements));
     let bytes = elements.saturating_mul(8);
-    Region { element: ElementType::F64, ..Region::of_bytes(format!("r{place}"), kind, bytes) }
+    let name = match record.rules.get(&place) {
+        Some(decomposition::Rule::Rows { set, .. }) => format!("s{set}/r{place}"),
+        _ => format!("r{place}"),
+    };
+    Region { element: ElementType::F64, ..Region::of_bytes(name, kind, bytes) }
+}
+
+fn row_elements((rows, width): (&decomposition::RowSet, u32)) -> u64 {
+    rows.count.saturating_mul(u64::from(width))
 }
 
 fn change(rng: &mut Rng, region: &mut Region) {
@@ -356,11 +366,12 @@ fn look_at(record: &decomposition::Record, bytes: &[u8], regions: &[Region]) {
     let view = match View::of(bytes, regions) {
         Ok(view) => view,
         Err(error) => {
-            let has_too_many = record.decompositions.len().max(record.rules.len()) > regions.len();
+            let most = record.decompositions.len().max(record.rules.len()).max(record.rows.len());
+            let has_too_many = most > regions.len();
             return assert!(has_too_many || checked == Err(error));
         }
     };
-    assert_eq!((checked, &view.rules), (Ok(()), &record.rules));
+    assert_eq!((checked, &view.rules, &view.rows), (Ok(()), &record.rules, &record.rows));
     assert_eq!(view.decompositions.len(), record.decompositions.len());
     for ((identity, packed), (same, parts)) in view.decompositions.iter().zip(&record.decompositions) {
         assert_eq!((identity, packed.elements(), packed.shape()), (same, parts.elements(), parts.shape()));

@@ -64,6 +64,8 @@ pub enum Plain {
     Shared,
     /// A value of each rank.
     PerRank,
+    /// A column of rows, of which each rank has a number of its own.
+    Rows,
     /// An array of each rank's own.
     OwnArray,
     /// A value of each rank's own, of which nobody has said anything else.
@@ -389,6 +391,7 @@ fn looked_at(spot: &Spot, shard: &FileShard, name: &str, left: &mut u64) -> Resu
         Some(Rule::On(of)) => view.decompositions.get(*of),
         Some(Rule::Shared) => return Ok(Some(Said::Plain(Plain::Shared))),
         Some(Rule::PerRank(_)) => return Ok(Some(Said::Plain(Plain::PerRank))),
+        Some(Rule::Rows { .. }) => return Ok(Some(Said::Plain(Plain::Rows))),
         None => None,
     };
     let Some((identity, parts)) = parts else {

@@ -140,6 +140,9 @@ fn no_array(plain: &Plain, Args { region, folder, .. }: &Args) -> String {
             format!("region {region:?} is a value that all ranks share, and no array: {inspect} (`shared`)")
         }
         Plain::PerRank => format!("region {region:?} is a value of each rank, and no array: {inspect} (`of_ranks`)"),
+        Plain::Rows => format!(
+            "region {region:?} is a column of rows, whose number each rank has its own of, and lies on no array. bivouac export {folder} {region} -o FILE writes those of one rank"
+        ),
         Plain::OwnValue => {
             format!("region {region:?} is a value of each rank's own, and no array: {inspect} (`value`)")
         }

@@ -26,11 +26,13 @@ pub mod matching;
 mod packed;
 pub mod proof;
 pub mod record;
+pub mod rows;
 pub mod shelf;
 pub mod strides;
 
-pub use boxes::{Boxes, Decomposition, DecompositionError, Parts};
+pub use boxes::{Boxes, Decomposition, DecompositionError, Own, Parts};
 pub use cuboid::{Cuboid, DIMS};
 pub use identity::Identity;
-pub use packed::{BOXES_MAX, PackedParts};
+pub use packed::{BOXES_MAX, ELEMENTS_MAX, PackedParts};
 pub use record::{OnResize, Record, Rule, View};
+pub use rows::RowSet;

@@ -2,6 +2,7 @@
 //!
 //! It is the body of the region [`DECOMPOSITION`](crate::region::DECOMPOSITION), in a version of its own. `docs/FORMAT.md` has the bytes.
 
+use super::rows::{RowSet, names_of};
 use super::{Identity, PackedParts, Parts};
 use crate::format::{FormatError, Region, RegionKind, numbers};
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,13 @@ pub enum Rule {
     Shared,
     /// Each rank has its own.
     PerRank(OnResize),
+    /// It is a column of rows, whose number is each rank's own and which any rank may get.
+    Rows {
+        /// The set of rows, by its place in the record.
+        set: usize,
+        /// Elements of each row.
+        width: u32,
+    },
 }
 
 /// Does a region of this rule bind its checkpoint to the number of ranks that took it?
@@ -47,6 +55,8 @@ pub struct Record {
     pub decompositions: Vec<(Identity, Parts)>,
     /// Rules of regions, by their places in the shard.
     pub rules: BTreeMap<usize, Rule>,
+    /// Sets of rows, with how many this rank has.
+    pub rows: Vec<RowSet>,
 }
 
 impl Record {
@@ -57,7 +67,7 @@ impl Record {
             parts.put(&mut bytes);
             (*identity, bytes)
         });
-        encode(&packed.collect::<Vec<_>>(), &self.rules)
+        encode(&packed.collect::<Vec<_>>(), &self.rules, &self.rows)
     }
 
     /// What the bytes say.
@@ -65,8 +75,8 @@ impl Record {
     /// # Errors
     /// [`FormatError`] if they are of another version, cut, or say what cannot be.
     pub fn decode(bytes: &[u8]) -> Result<Record, FormatError> {
-        let (decompositions, rules) = decode(bytes, REGIONS_MAX, Parts::take)?;
-        Ok(Record { decompositions, rules })
+        let (decompositions, rules, rows) = decode(bytes, REGIONS_MAX, Parts::take)?;
+        Ok(Record { decompositions, rules, rows })
     }
 
     /// Does it fit the regions of its shard?
@@ -74,14 +84,23 @@ impl Record {
     /// # Errors
     /// [`FormatError`] naming the first region that it does not fit.
     pub fn check(&self, regions: &[Region]) -> Result<(), FormatError> {
-        check(&self.rules, regions, |of| self.decompositions.get(of).map_or(0, |(_, parts)| parts.elements()))
+        let elements = |of: usize| self.decompositions.get(of).map_or(0, |(_, parts)| parts.elements());
+        check((&self.rules, &self.rows), regions, elements)
     }
 
     /// The decomposition that the region at this place lies on.
     pub fn of_region(&self, place: usize) -> Option<&(Identity, Parts)> {
         match self.rules.get(&place)? {
             Rule::On(of) => self.decompositions.get(*of),
-            Rule::Shared | Rule::PerRank(_) => None,
+            Rule::Shared | Rule::PerRank(_) | Rule::Rows { .. } => None,
+        }
+    }
+
+    /// The rows that the region at this place is a column of, and how many elements each has in it.
+    pub fn rows_of(&self, place: usize) -> Option<(&RowSet, u32)> {
+        match self.rules.get(&place)? {
+            Rule::Rows { set, width } => Some((self.rows.get(*set)?, *width)),
+            Rule::On(_) | Rule::Shared | Rule::PerRank(_) => None,
         }
     }
 
@@ -99,6 +118,8 @@ pub struct View<'a> {
     pub decompositions: Vec<(Identity, PackedParts<'a>)>,
     /// Rules of regions, by their places in the shard.
     pub rules: BTreeMap<usize, Rule>,
+    /// Sets of rows, with how many this rank has.
+    pub rows: Vec<RowSet>,
 }
 
 impl View<'_> {
@@ -107,16 +128,17 @@ impl View<'_> {
     /// # Errors
     /// As [`Record::decode`] and [`Record::check`]; and if it has more decompositions or rules than there are regions.
     pub fn of<'a>(bytes: &'a [u8], regions: &[Region]) -> Result<View<'a>, FormatError> {
-        let (decompositions, rules) = decode(bytes, regions.len(), PackedParts::take)?;
-        let view = View { decompositions, rules };
-        check(&view.rules, regions, |of| view.decompositions.get(of).map_or(0, |(_, parts)| parts.elements()))?;
+        let (decompositions, rules, rows) = decode(bytes, regions.len(), PackedParts::take)?;
+        let view = View { decompositions, rules, rows };
+        let elements = |of: usize| view.decompositions.get(of).map_or(0, |(_, parts)| parts.elements());
+        check((&view.rules, &view.rows), regions, elements)?;
         Ok(view)
     }
 }
 
-type Taken<P> = (Vec<(Identity, P)>, BTreeMap<usize, Rule>);
+type Taken<P> = (Vec<(Identity, P)>, BTreeMap<usize, Rule>, Vec<RowSet>);
 
-/// Decompositions and rules of a record, of each at most `most`.
+/// Decompositions, rules and sets of rows of a record, of each at most `most`.
 fn decode<'a, P>(
     bytes: &'a [u8],
     most: usize,
@@ -143,18 +165,28 @@ fn take<'a, P>(mut bytes: &'a [u8], most: usize, parts: impl Fn(&mut &'a [u8]) -
     let mut next = 0usize;
     for _ in 0..count(rest)? {
         let region = next.checked_add(usize::try_from(numbers::take(rest)?).ok()?)?;
-        rules.insert(region, of_code(numbers::take(rest)?, decompositions.len())?);
+        rules.insert(region, take_rule(rest, decompositions.len())?);
         next = region.checked_add(1)?;
     }
-    rest.is_empty().then_some((decompositions, rules))
+    let mut rows = Vec::new();
+    // Where there are none, nothing says so.
+    if !rest.is_empty() {
+        for _ in 0..count(rest).filter(|count| *count > 0)? {
+            rows.push(RowSet::take(rest)?);
+        }
+    }
+    let is_known = |rule: &Rule| !matches!(rule, Rule::Rows { set, .. } if *set >= rows.len());
+    (rest.is_empty() && rules.values().all(is_known)).then_some((decompositions, rules, rows))
 }
 
-/// Do rules fit the regions of their shard? `elements` has those of a decomposition's parts.
+/// Do rules and sets of rows fit the regions of their shard? `elements` has those of a decomposition's parts.
 fn check(
-    rules: &BTreeMap<usize, Rule>,
+    (rules, rows): (&BTreeMap<usize, Rule>, &[RowSet]),
     regions: &[Region],
     elements: impl Fn(usize) -> u64,
 ) -> Result<(), FormatError> {
+    // The name of each set: its columns have it in common.
+    let mut sets: Vec<Option<&str>> = vec![None; rows.len()];
     for (place, rule) in rules {
         let Some(region) = regions.get(*place) else {
             let text = format!("it has a rule for region {place}, and the shard has {}", regions.len());
@@ -170,6 +202,24 @@ fn check(
             }
             Rule::Shared | Rule::PerRank(_) => (region.kind != RegionKind::Value)
                 .then(|| format!("region {name:?} is an array, and its rule is one of values")),
+            Rule::Rows { set, width } => {
+                let count = rows.get(*set).map_or(0, |rows| rows.count);
+                // Rows without bytes could be as many as they like.
+                let row = u64::from(*width).checked_mul(region.element.bytes()).filter(|row| *row > 0);
+                let need = row.and_then(|row| row.checked_mul(count));
+                let of = names_of(name).map(|(of, _)| of);
+                let is_one = of.is_some() && sets.get(*set).is_some_and(|known| known.is_none() || *known == of);
+                sets.get_mut(*set).into_iter().for_each(|known| *known = of);
+                if !is_one {
+                    Some(format!("region {name:?} is a column of no set, or of that of another column"))
+                } else {
+                    (region.kind != RegionKind::Array || need != Some(bytes)).then(|| {
+                        format!(
+                            "region {name:?} has {bytes} bytes, and is a column of {count} rows of {width} elements"
+                        )
+                    })
+                }
+            }
         };
         if let Some(text) = wrong {
             return Err(FormatError::invalid(WHAT, text));
@@ -178,8 +228,12 @@ fn check(
     Ok(())
 }
 
-/// The record of these decompositions, whose parts are packed already, and rules.
-pub fn encode(decompositions: &[(Identity, impl AsRef<[u8]>)], rules: &BTreeMap<usize, Rule>) -> Vec<u8> {
+/// The record of these decompositions, whose parts are packed already, rules, and sets of rows.
+pub fn encode(
+    decompositions: &[(Identity, impl AsRef<[u8]>)],
+    rules: &BTreeMap<usize, Rule>,
+    rows: &[RowSet],
+) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     numbers::put(&mut bytes, decompositions.len() as u64);
     for (identity, parts) in decompositions {
@@ -190,8 +244,12 @@ pub fn encode(decompositions: &[(Identity, impl AsRef<[u8]>)], rules: &BTreeMap<
     let mut next = 0;
     for (region, rule) in rules {
         numbers::put(&mut bytes, (region - next) as u64);
-        numbers::put(&mut bytes, code(*rule));
+        put_rule(*rule, decompositions.len(), &mut bytes);
         next = region + 1;
+    }
+    if !rows.is_empty() {
+        numbers::put(&mut bytes, rows.len() as u64);
+        rows.iter().for_each(|rows| rows.put(&mut bytes));
     }
     bytes
 }
@@ -200,22 +258,32 @@ pub fn encode(decompositions: &[(Identity, impl AsRef<[u8]>)], rules: &BTreeMap<
 const PLAIN: [Rule; 4] =
     [Rule::Shared, Rule::PerRank(OnResize::Refuse), Rule::PerRank(OnResize::Drop), Rule::PerRank(OnResize::Ask)];
 
-fn code(rule: Rule) -> u64 {
-    match rule {
-        Rule::On(of) => (PLAIN.len() + of) as u64,
+/// The code of a rule where there are so many decompositions, and what belongs to it.
+fn put_rule(rule: Rule, decompositions: usize, bytes: &mut Vec<u8>) {
+    let code = match rule {
+        Rule::On(of) => PLAIN.len() + of,
         Rule::Shared => 0,
         Rule::PerRank(OnResize::Refuse) => 1,
         Rule::PerRank(OnResize::Drop) => 2,
         Rule::PerRank(OnResize::Ask) => 3,
+        Rule::Rows { .. } => PLAIN.len() + decompositions,
+    };
+    numbers::put(bytes, code as u64);
+    if let Rule::Rows { set, width } = rule {
+        numbers::put(bytes, set as u64);
+        numbers::put(bytes, u64::from(width));
     }
 }
 
-fn of_code(code: u64, decompositions: usize) -> Option<Rule> {
-    let code = usize::try_from(code).ok()?;
-    match code.checked_sub(PLAIN.len()) {
-        None => PLAIN.get(code).copied(),
-        Some(of) => (of < decompositions).then_some(Rule::On(of)),
+fn take_rule(rest: &mut &[u8], decompositions: usize) -> Option<Rule> {
+    let code = usize::try_from(numbers::take(rest)?).ok()?;
+    let Some(of) = code.checked_sub(PLAIN.len()) else { return PLAIN.get(code).copied() };
+    if of < decompositions {
+        return Some(Rule::On(of));
     }
+    let set = usize::try_from(numbers::take(rest)?).ok()?;
+    let width = u32::try_from(numbers::take(rest)?).ok().filter(|width| *width > 0)?;
+    (of == decompositions).then_some(Rule::Rows { set, width })
 }
 
 #[cfg(test)]
@@ -241,6 +309,7 @@ mod tests {
                 (901, Rule::PerRank(OnResize::Drop)),
             ]
             .into(),
+            rows: vec![],
         }
     }
 
@@ -300,6 +369,52 @@ mod tests {
         assert_eq!([0, 1, 2, 3, 4].map(|place| record.is_bound(place)), [false, false, true, false, true]);
         assert_eq!(record.of_region(0).map(|(_, parts)| parts.elements()), Some(70));
         assert!(record.of_region(1).is_none() && record.of_region(2).is_none());
+    }
+
+    #[test]
+    fn rows_come_back_and_their_columns_have_as_many_rows_as_the_record_says() {
+        let set = RowSet::new(5, (&[0.0, 1.0], &[2.0, 3.0])).expect("it can be");
+        let column = |set, width| Rule::Rows { set, width };
+        let record = Record {
+            rules: [(0, column(0, 1)), (1, column(0, 3)), (2, column(1, 1)), (3, Rule::On(0))].into(),
+            rows: vec![set, RowSet::default()],
+            decompositions: some().decompositions[..1].to_vec(),
+        };
+        let bytes = record.encode();
+        assert_eq!(Record::decode(&bytes).as_ref(), Ok(&record));
+        assert!((0..bytes.len()).all(|end| Record::decode(&bytes[..end]).is_err()));
+        let region = |name: &str, bytes| Region {
+            element: ElementType::F64,
+            ..Region::of_bytes(name, RegionKind::Array, bytes)
+        };
+        let regions = |names: [&str; 3], lengths: [u64; 3]| {
+            let columns = names.into_iter().zip(lengths).map(|(name, bytes)| region(name, bytes));
+            columns.chain([region("t", 560)]).collect::<Vec<_>>()
+        };
+        let names = ["a/x", "a/v", "b/x"];
+        let fit = regions(names, [40, 120, 0]);
+        assert_eq!(record.check(&fit), Ok(()));
+        assert_eq!(View::of(&bytes, &fit).map(|view| view.rows), Ok(record.rows.clone()));
+        assert_eq!(record.rows_of(1), Some((&record.rows[0], 3)));
+        assert!((0..4).all(|place| !record.is_bound(place)) && record.of_region(0).is_none());
+        let refused = |regions: Vec<Region>| record.check(&regions).unwrap_err().to_string();
+        assert!(refused(regions(names, [40, 112, 0])).contains("112 bytes, and is a column of 5 rows of 3 elements"));
+        assert!(refused(regions(["a/x", "c/v", "b/x"], [40, 120, 0])).contains("\"c/v\" is a column of no set"));
+        assert!(refused(regions(["x", "a/v", "b/x"], [40, 120, 0])).contains("\"x\" is a column of no set"));
+        // A set that is not there, no elements in a row, and counts whose product is too large.
+        for rule in [column(2, 1), column(0, 0)] {
+            let forged = Record { rules: [(0, rule)].into(), ..record.clone() };
+            assert!(Record::decode(&forged.encode()).is_err());
+        }
+        let huge = RowSet::new(1 << 61, (&[], &[])).expect("it can be");
+        let forged = Record { rules: [(0, column(0, u32::MAX))].into(), rows: vec![huge], ..Record::default() };
+        assert_eq!(Record::decode(&forged.encode()).as_ref(), Ok(&forged));
+        assert!(forged.check(&[region("a/x", 0)]).is_err());
+        // Rows of no bytes.
+        let nothing = Region { element: ElementType::Record(0), ..region("a/x", 0) };
+        assert!(Record { rules: [(0, column(0, 1))].into(), ..forged }.check(&[nothing]).is_err());
+        // No sets, which is said.
+        assert!(Record::decode(&[VERSION, 0, 0, 0]).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::access::ShardAccess;
 use super::load_error::LoadError;
 use crate::base::log;
 use crate::decomposition::record::binds;
-use crate::decomposition::{Identity, Parts, Record, Rule};
+use crate::decomposition::{Boxes, Identity, Parts, Record, Rule};
 use crate::format::{ElementType, Region, RegionKind};
 use crate::region;
 use crate::tier::source::Source;
@@ -90,7 +90,7 @@ impl Outline {
     }
 }
 
-/// A region of a shard that lies on a decomposition.
+/// A region of a shard that lies on a decomposition, or is a column of rows.
 pub struct Dealt {
     /// The copy to read it from.
     pub source: Source,
@@ -98,11 +98,16 @@ pub struct Dealt {
     pub region: Region,
     record: Arc<Record>,
     place: usize,
+    /// The rows of a column, as an array of this shard alone.
+    rows: Option<Parts>,
 }
 
 impl Dealt {
-    /// What the shard has of it, and of which decomposition.
+    /// What the shard has of it, and of which decomposition; of a column all its rows, in an array of their own, and no decomposition.
     pub fn parts(&self) -> (Identity, &Parts) {
+        if let Some(rows) = &self.rows {
+            return (Identity::default(), rows);
+        }
         let (identity, parts) = self.record.of_region(self.place).expect("it was looked for when this was made");
         (*identity, parts)
     }
@@ -144,7 +149,7 @@ impl ShardAccess {
         }
     }
 
-    /// A region that lies on a decomposition: the copy to read it from, what the region table there says of it, and the record with its place.
+    /// A region that lies on a decomposition, or is a column of rows: the copy to read it from, what the region table there says of it, and the record with its place.
     ///
     /// # Errors
     /// [`LoadError::NoCopy`]; [`LoadError::Missing`] if there is no such region on one.
@@ -152,9 +157,14 @@ impl ShardAccess {
         let record = self.shared_record()?;
         let source = self.source(name)?;
         let place = source.head().meta.regions.iter().position(|region| region.name == name);
-        let place = place.filter(|place| record.of_region(*place).is_some()).ok_or_else(|| self.missing(name))?;
+        let rows = place.and_then(|place| record.rows_of(place)).and_then(|(rows, _)| {
+            let all = Boxes::of([rows.count]).own([0], [rows.count]).check().ok()?;
+            Some(all.parts().clone())
+        });
+        let is_dealt = |place: &usize| rows.is_some() || record.of_region(*place).is_some();
+        let place = place.filter(is_dealt).ok_or_else(|| self.missing(name))?;
         let region = source.head().meta.regions[place].clone();
-        Ok(Dealt { source, region, record, place })
+        Ok(Dealt { source, region, record, place, rows })
     }
 
     /// The outline of its checkpoint.

@@ -15,6 +15,8 @@ mod direct;
 mod packet;
 mod readers;
 mod reading;
+mod rows;
+mod scattering;
 mod target;
 mod together;
 
@@ -26,10 +28,10 @@ use crate::base::Rank;
 use crate::base::log;
 use crate::coordination::posts::Posts;
 use crate::coordination::{Ballot, Outcome, Payload};
+use crate::decomposition::cells::Cells;
 use crate::decomposition::matching::{self, Piece, Unmatched};
 use crate::decomposition::shelf::{Shelf, Side, all_of, posts};
-use crate::decomposition::{Decomposition, Identity};
-use crate::format::ElementType;
+use crate::decomposition::{Decomposition, Identity, Own};
 use crate::tier::TierId;
 use crate::tier::source::Source;
 use crate::transfer::posting::{Handled, Next, all_at_once};
@@ -37,6 +39,7 @@ use direct::{Direct, gap_of, moves_of, touched};
 use packet::{CREDIT, DATA};
 pub use readers::Readers;
 use reading::Reading;
+pub(super) use rows::{Dealing, Finding, Owners, Wanted};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -73,11 +76,33 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// How long packets become, so that several for each receiver fit into the window.
+    /// How long packets become.
     fn packet(&self, window: usize) -> usize {
         let receivers: BTreeSet<Rank> = self.pieces.values().flatten().map(|piece| piece.to).collect();
-        (window / (4 * receivers.len().max(1))).clamp(PACKET_MIN, PACKET)
+        packet_bytes(receivers.len(), window)
     }
+}
+
+/// How long the next packet for a rank becomes, about.
+type Limit<'l> = dyn Fn(Rank) -> usize + 'l;
+
+/// The next packet, of about as many bytes as is said for its receiver; `None` when all was sent.
+type Packets<'s> = dyn FnMut(&Limit<'_>) -> Result<Option<(Rank, Vec<u8>)>, LoadError> + 's;
+
+/// What one rank sends.
+struct Sending<'s> {
+    /// The ranks that it gets something from.
+    senders: &'s [Rank],
+    /// The most bytes of a packet.
+    packet: usize,
+    packets: &'s mut Packets<'s>,
+    /// Which of its boxes is meant by the number that a packet has for one.
+    box_of: &'s dyn Fn(u32) -> Option<u32>,
+}
+
+/// The most bytes of a packet for each of so many receivers, so that several for each fit into the window.
+fn packet_bytes(receivers: usize, window: usize) -> usize {
+    (window / (4 * receivers.max(1))).clamp(PACKET_MIN, PACKET)
 }
 
 /// Plans by the identities of the decompositions from and to.
@@ -87,14 +112,16 @@ pub(super) type Plans = HashMap<(Identity, Identity), Arc<Plan>>;
 pub(super) struct Remaking<'r> {
     pub together: Together<'r>,
     pub opener: &'r Opener,
-    pub element: ElementType,
+    /// Bytes of an element.
+    pub size: u64,
     /// The decomposition that it lies on.
     pub from: &'r OutlinedDecomposition,
-    pub on: &'r Decomposition,
+    /// What this rank wants of it.
+    pub own: &'r Own,
 }
 
 impl Remaking<'_> {
-    /// Loads it from the shards whose home this rank is, and those that others read or are near; an error of `target` is what keeps this rank from that.
+    /// Loads it on a decomposition of which this rank has its own part, from the shards whose home this rank is, and those that others read or are near; an error of `target` is what keeps this rank from that.
     ///
     /// # Collective
     /// All ranks.
@@ -103,16 +130,17 @@ impl Remaking<'_> {
     /// [`LoadError`], the same on all ranks.
     pub fn load(
         &self,
+        on: &Decomposition,
         (homes, readers): (&mut [ShardAccess], &mut Readers),
         plans: &mut Plans,
         target: Result<Target<'_>, LoadError>,
     ) -> Result<(), LoadError> {
-        let key = (self.from.identity, self.on.identity());
+        let key = (self.from.identity, on.identity());
         let plan = match plans.get(&key) {
             Some(plan) => plan.clone(),
             None => {
                 readers.find(&self.together, self.opener, homes, target.as_ref().err())?;
-                let plan = Arc::new(self.plan((homes, readers), target.as_ref().map(Target::mapper))?);
+                let plan = Arc::new(self.plan(on.cells(), (homes, readers), target.as_ref().map(Target::mapper))?);
                 plans.insert(key, plan.clone());
                 plan
             }
@@ -123,10 +151,11 @@ impl Remaking<'_> {
     /// Finds out who sends whom what.
     fn plan(
         &self,
+        cells: &Cells,
         (homes, readers): (&mut [ShardAccess], &mut Readers),
         mapper: Result<Mapper<'_>, &LoadError>,
     ) -> Result<Plan, LoadError> {
-        let (together, cells, own) = (&self.together, self.on.cells(), self.on.own().parts());
+        let (together, own) = (&self.together, self.own.parts());
         let (rank, dims, mut failure) = (together.rank(), own.dims(), None);
         let mut placed = Vec::new();
         for access in readers.read_here(homes) {
@@ -154,7 +183,7 @@ impl Remaking<'_> {
 
     /// Tells ranks their pieces, and hears those of this rank.
     fn hand_out(&self, shelf: &Shelf) -> Result<Vec<Piece>, LoadError> {
-        let own = self.on.own().parts();
+        let own = self.own.parts();
         let dims = own.dims();
         let found = matching::matched(shelf);
         let mut first: Vec<(Rank, Vec<u8>)> = Vec::new();
@@ -187,7 +216,7 @@ impl Remaking<'_> {
 
     /// Chooses what this rank reads for itself of what it wants, and asks readers for the rest.
     fn ask(&self, wanted: Vec<Piece>, readers: &mut Readers, mapper: &Mapper<'_>) -> Result<Plan, LoadError> {
-        let (together, dims) = (&self.together, self.on.own().parts().dims());
+        let (together, dims) = (&self.together, self.own.parts().dims());
         let (own, asked) = self.chosen(wanted, readers, mapper);
         let elements = |of: &Pieces| of.values().flatten().map(|piece| piece.cuboid.volume()).sum::<u64>();
         let sums = vec![(0, elements(&own)), (1, elements(&asked))];
@@ -272,7 +301,13 @@ impl Remaking<'_> {
             Err(error) => (None, Some(error)),
         };
         let (delivered, failure) = match plan.is_sent {
-            true => (self.send(readers.read_here(homes), plan, (target, failure))?, None),
+            true => {
+                let mut shards = readers.read_here(homes);
+                let mut reading = Reading::new(self.together.region, self.own.parts().dims(), &plan.pieces, self.size);
+                let packets = &mut |limit: &Limit<'_>| reading.next(&mut shards, limit);
+                let sending = Sending { senders: &plan.senders, packet: plan.packet(self.window()), packets, box_of: &Some };
+                (self.send(sending, (target, failure))?, None)
+            }
             false => (target.map_or(0, |target| target.delivered()), failure),
         };
         // Nothing is under way any more: what has not come never will.
@@ -290,25 +325,22 @@ impl Remaking<'_> {
     /// [`LoadError::Others`], the same on all ranks: also of a rank that has failed before.
     fn send(
         &self,
-        mut shards: Vec<&mut ShardAccess>,
-        plan: &Plan,
+        Sending { senders, packet: most, packets, box_of }: Sending<'_>,
         (target, failure): (Option<Target<'_>>, Option<LoadError>),
     ) -> Result<u64, LoadError> {
-        let (together, dims) = (&self.together, self.on.own().parts().dims());
+        let (together, dims) = (&self.together, self.own.parts().dims());
         let target = RefCell::new(target);
         // What each of those that this rank sends to takes of it at once.
         let credits: RefCell<BTreeMap<Rank, usize>> = RefCell::default();
         let failure = RefCell::new(failure);
-        let mut reading = Reading::new(together.region, dims, &plan.pieces, self.element.bytes());
         let window = self.window();
-        let most = plan.packet(window);
         let limit = |to: Rank| match credits.borrow().get(&to) {
             Some(credit) => most.min(credit / 2).max(PACKET_MIN),
             None => most.min(FIRST_PACKET),
         };
-        let share = (window / plan.senders.len().max(1)) as u64;
+        let share = (window / senders.len().max(1)) as u64;
         let credit = [&[CREDIT], &share.to_le_bytes()[..]].concat();
-        let mut grants = plan.senders.iter().map(|sender| (*sender, credit.clone()));
+        let mut grants = senders.iter().map(|sender| (*sender, credit.clone()));
         let mut ready: Option<(Rank, Vec<u8>)> = None;
         let mut next = |posts: &Posts| {
             if let Some((to, body)) = grants.next() {
@@ -325,7 +357,7 @@ impl Remaking<'_> {
                     }
                     return Next::Post(to, body);
                 }
-                match reading.next(&mut shards, &limit) {
+                match packets(&limit) {
                     Ok(Some(packet)) => ready = Some(packet),
                     Ok(None) => return Next::Done,
                     Err(error) => {
@@ -344,7 +376,7 @@ impl Remaking<'_> {
                 Some((&DATA, packet)) => {
                     let mut target = target.borrow_mut();
                     packet::unpack(packet, dims, |number, cuboid, at, bytes| match &mut *target {
-                        Some(target) => target.put(number, cuboid, at, bytes),
+                        Some(target) => box_of(number).is_some_and(|number| target.put(number, cuboid, at, bytes)),
                         None => true,
                     })?;
                 }
@@ -361,7 +393,7 @@ impl Remaking<'_> {
     fn close(&self, got: u64, failure: Option<&LoadError>) -> Result<(), LoadError> {
         let together = &self.together;
         let rank = together.rank();
-        let wanted = self.on.elements() * self.element.bytes();
+        let wanted = self.own.parts().elements() * self.size;
         let ballot = together.ballot("close", Payload::None).with_sums(vec![(0, wanted), (1, got)]);
         let ballot = match (failure, got == wanted) {
             (Some(_), _) => together.failed(ballot, failure),
@@ -386,10 +418,7 @@ impl Remaking<'_> {
     /// What a shard has of the array, and whether all ranks can read it.
     fn offered(&self, access: &mut ShardAccess) -> Result<(Dealt, Side), LoadError> {
         let of = access.shard();
-        let dealt = access.dealt(self.together.region)?;
-        // What peers have only their readers see.
-        let is_shared = dealt.source.tier() != TierId::PEERS && dealt.source.tier().spec().is_shared;
-        let side = if is_shared { Side::Shared } else { Side::Has };
+        let (dealt, side) = offered(access, self.together.region)?;
         if dealt.parts().0 == self.from.identity {
             return Ok((dealt, side));
         }
@@ -400,4 +429,12 @@ impl Remaking<'_> {
             found: format!("lies otherwise in the shard of rank {of} than in others"),
         })
     }
+}
+
+/// A region of a shard, and whether all ranks can read it.
+fn offered(access: &mut ShardAccess, region: &str) -> Result<(Dealt, Side), LoadError> {
+    let dealt = access.dealt(region)?;
+    // What peers have only their readers see.
+    let is_shared = dealt.source.tier() != TierId::PEERS && dealt.source.tier().spec().is_shared;
+    Ok((dealt, if is_shared { Side::Shared } else { Side::Has }))
 }

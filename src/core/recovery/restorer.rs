@@ -1,6 +1,11 @@
 //! What the application loads from, inside a restart attempt.
 
 mod dealt;
+mod parts;
+mod rows;
+
+pub use parts::RankPart;
+pub use rows::{How, LoadedRows};
 
 use super::access::{Attempted, Copies, ShardAccess};
 use super::homes::homed;

@@ -241,6 +241,28 @@ pub enum RegionError {
         /// Elements of the box and its margin.
         need: u64,
     },
+    /// A column has another length than the rows of its set.
+    #[error("column {name:?}: {given} elements, and {rows} rows of {width} are {need}")]
+    Column {
+        /// The name of its region.
+        name: String,
+        /// Elements given.
+        given: u64,
+        /// Rows of the set.
+        rows: u64,
+        /// Elements of each row.
+        width: u32,
+        /// Elements that these are.
+        need: u64,
+    },
+    /// A set of rows cannot be what it is said to be.
+    #[error("rows {name:?}: {what}")]
+    Rows {
+        /// The name of the set.
+        name: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// A small array that was loaded has another type than the application asks for.
     #[error(
         "value {name:?} has {bytes} bytes of elements of type {found}, and those of type {expected} were asked for"
@@ -357,6 +379,29 @@ pub fn kept_array<'a>(
         return Err(RegionError::Partial { name: name.into(), bytes, element });
     }
     describe(name, RegionKind::Array, element, &[elements], RegionData::Kept(Arc::new(kept)))
+}
+
+/// Describes a column of so many rows, with `width` elements in each, as a region. `size` is that of the application's type.
+///
+/// # Errors
+/// [`RegionError`] for an unusable name or element type, or bytes that are not those of the rows.
+pub fn column<'a>(
+    name: &str,
+    (element, size): (ElementType, usize),
+    (rows, width): (u64, u32),
+    bytes: &'a [u8],
+) -> Result<SavedRegion<'a>, RegionError> {
+    if size == 0 || element.bytes() != size as u64 {
+        return Err(RegionError::ElementSize { name: name.into(), element, bytes: size as u64 });
+    }
+    let given = (bytes.len() / size) as u64;
+    let need = rows.saturating_mul(u64::from(width));
+    if width == 0 || given != need {
+        return Err(RegionError::Column { name: name.into(), given, rows, width, need });
+    }
+    let shape = [rows, u64::from(width)];
+    let shape = if width == 1 { &shape[..1] } else { &shape[..] };
+    describe(name, RegionKind::Array, element, shape, RegionData::Host(Cow::Borrowed(bytes)))
 }
 
 /// Describes a rank's part of a decomposed array as a region: the memory of each of its boxes.

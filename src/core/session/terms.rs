@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::base::text::list;
-use crate::decomposition::{Decomposition, Rule, record};
+use crate::decomposition::{Decomposition, RowSet, Rule, record};
 use crate::format::supervision::Bound;
 use crate::region::SavedRegion;
 use crate::transfer::checkpoint::Agreed;
@@ -20,6 +20,8 @@ pub(super) struct Terms {
     /// By the places of the regions.
     rules: BTreeMap<usize, Rule>,
     shared: Vec<(String, u128)>,
+    /// Sets of rows by their names.
+    rows: Vec<(String, RowSet)>,
 }
 
 impl Terms {
@@ -39,7 +41,18 @@ impl Terms {
         self.shared.push((name.into(), xxhash_rust::xxh3::xxh3_128(bytes)));
     }
 
-    /// The value at `place` is this rank's own.
+    /// Is there a set of rows of that name?
+    pub fn has_rows(&self, name: &str) -> bool {
+        self.rows.iter().any(|(known, _)| known == name)
+    }
+
+    /// There is a set of rows: its place among them.
+    pub fn rows(&mut self, name: &str, rows: RowSet) -> usize {
+        self.rows.push((name.into(), rows));
+        self.rows.len() - 1
+    }
+
+    /// The region at `place` lies so over the ranks.
     pub fn rule(&mut self, place: usize, rule: Rule) {
         self.rules.insert(place, rule);
     }
@@ -50,7 +63,8 @@ impl Terms {
             return None;
         }
         let packed: Vec<_> = self.decompositions.iter().map(|on| (on.identity(), on.packed())).collect();
-        Some(record::encode(&packed, &self.rules))
+        let rows: Vec<RowSet> = self.rows.iter().map(|(_, rows)| rows.clone()).collect();
+        Some(record::encode(&packed, &self.rules, &rows))
     }
 
     /// The regions because of which only as many ranks can restore the checkpoint.

@@ -31,6 +31,7 @@ mod lookups;
 mod profile;
 mod reduction;
 mod resized;
+mod rows;
 mod tuning;
 
 /// One disk with `/local` and `/global`, a folder for segments, and a clock.

@@ -90,7 +90,7 @@ fn side(shard: &FileShard) -> Result<Side, Problem> {
     let lie = |place: usize| match view.rules.get(&place) {
         Some(Rule::On(of)) => view.decompositions.get(*of).map_or(Lie::Own, |(identity, _)| Lie::On(*identity)),
         Some(Rule::Shared) => Lie::Shared,
-        Some(Rule::PerRank(_)) | None => Lie::Own,
+        Some(Rule::PerRank(_) | Rule::Rows { .. }) | None => Lie::Own,
     };
     let lies = regions.iter().enumerate().map(|(place, region)| (region.name.clone(), lie(place)));
     Ok(Side { ranks: head.header.group_size, lies: lies.collect() })

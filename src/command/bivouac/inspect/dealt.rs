@@ -4,7 +4,7 @@
 use crate::ending::{Ending, Problem};
 use crate::output::{list, most, short};
 use bivouac_core::decomposition::record::binds;
-use bivouac_core::decomposition::{Cuboid, Identity, OnResize, PackedParts, Rule, View};
+use bivouac_core::decomposition::{Cuboid, Identity, OnResize, PackedParts, RowSet, Rule, View};
 use bivouac_core::format::Region;
 use bivouac_core::region::is_reserved;
 use serde::Serialize;
@@ -60,11 +60,29 @@ struct BoxView {
 #[derive(Serialize)]
 struct RuleView {
     region: String,
-    /// `array`: the rank's part of it; `shared`; `refuse`, `drop` or `ask`: each rank has its own, and what becomes of it on another
+    /// `array`: the rank's part of it; `shared`; `rows`: a column of rows, which other ranks may get; `refuse`, `drop` or `ask`: each rank has its own, and what becomes of it on another
     /// number of ranks; `own`: nothing was said, so it is its rank's own.
     rule: &'static str,
     /// Which array.
     array: Option<usize>,
+    /// For `rows`: how many this rank has.
+    rows: Option<RowsView>,
+}
+
+/// A column of rows.
+#[derive(Serialize)]
+struct RowsView {
+    count: u64,
+    /// Elements of each.
+    width: u32,
+    /// The least and the greatest coordinate that they have by dimension, as the program said; `null` for what is no number.
+    bounds: Vec<[f64; 2]>,
+}
+
+impl RowsView {
+    fn of(rows: &RowSet, width: u32) -> RowsView {
+        RowsView { count: rows.count, width, bounds: rows.bounds() }
+    }
 }
 
 impl DealtView {
@@ -83,7 +101,11 @@ impl DealtView {
         let rule = |(place, region): (usize, &Region)| {
             let rule = view.rules.get(&place).copied();
             let array = if let Some(Rule::On(of)) = rule { Some(of) } else { None };
-            RuleView { region: region.name.clone(), rule: word(rule), array }
+            let rows = match rule {
+                Some(Rule::Rows { set, width }) => view.rows.get(set).map(|rows| RowsView::of(rows, width)),
+                _ => None,
+            };
+            RuleView { region: region.name.clone(), rule: word(rule), array, rows }
         };
         DealtView {
             bound: Some(own().filter(|(place, _)| is_bound(place)).map(|(_, region)| region.name.clone()).collect()),
@@ -96,6 +118,12 @@ impl DealtView {
     /// The cell of a region in the table of regions.
     pub fn cell(&self, region: &str) -> String {
         let said = self.regions.iter().find(|said| said.region == region);
+        if let Some(RowsView { count, width, .. }) = said.and_then(|said| said.rows.as_ref()) {
+            return match width {
+                1 => format!("{count} rows"),
+                _ => format!("{count} rows of {width}"),
+            };
+        }
         match said.map(|said| (said.rule, said.array)) {
             None => "-".into(),
             Some((_, Some(array))) => format!("array {array}"),
@@ -148,6 +176,7 @@ fn word(rule: Option<Rule>) -> &'static str {
         None => "own",
         Some(Rule::On(_)) => "array",
         Some(Rule::Shared) => "shared",
+        Some(Rule::Rows { .. }) => "rows",
         Some(Rule::PerRank(OnResize::Refuse)) => "refuse",
         Some(Rule::PerRank(OnResize::Drop)) => "drop",
         Some(Rule::PerRank(OnResize::Ask)) => "ask",

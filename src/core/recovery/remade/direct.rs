@@ -355,7 +355,7 @@ mod tests {
             let lengths = (0..on.boxes()).map(|number| (on.own().memory_elements(number) * size) as usize);
             let mut memory: Vec<Vec<u8>> = lengths.map(|length| vec![0xee; length]).collect();
             let lent = memory.iter_mut().map(|memory| &mut memory[..]).collect();
-            let mut target = Target::new(&on, lent, size);
+            let mut target = Target::new(on.own(), lent, size);
             let mapper = target.mapper();
             let starts = starts(old.parts(), size);
             let mut read = vec![false; region.len().div_ceil(block)];

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Bytes that are read at once from memory, about: they stay in cache for those who take something of them.
 const FROM_MEMORY: usize = 1 << 20;
 /// And from files.
-const FROM_FILE: usize = 4 << 20;
+const FROM_FILE: usize = 16 << 20;
 
 /// A piece on its way.
 struct Moving {
@@ -75,7 +75,7 @@ impl<'p> Reading<'p> {
     pub fn next(
         &mut self,
         shards: &mut [&mut ShardAccess],
-        limit: &impl Fn(Rank) -> usize,
+        limit: &dyn Fn(Rank) -> usize,
     ) -> Result<Option<(Rank, Vec<u8>)>, LoadError> {
         loop {
             if let Some(packet) = self.ready.pop_front() {
@@ -131,7 +131,7 @@ impl<'p> Reading<'p> {
         &mut self,
         access: &mut ShardAccess,
         (region, at): (&Region, usize),
-        limit: &impl Fn(Rank) -> usize,
+        limit: &dyn Fn(Rank) -> usize,
     ) -> Result<Option<usize>, LoadError> {
         // Nobody wants what lies before the first of these.
         let begun = self.moving.iter().map(Moving::next);

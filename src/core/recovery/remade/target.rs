@@ -1,11 +1,11 @@
 //! Memory that elements are loaded into, whoever they come from.
 
 use crate::decomposition::strides::Strides;
-use crate::decomposition::{Cuboid, DIMS, Decomposition};
+use crate::decomposition::{Cuboid, DIMS, Own};
 
 /// The memory of a rank's boxes.
 pub struct Target<'t> {
-    on: &'t Decomposition,
+    own: &'t Own,
     memory: Vec<&'t mut [u8]>,
     /// Bytes of an element.
     size: u64,
@@ -14,11 +14,16 @@ pub struct Target<'t> {
 
 /// Says where pieces of boxes lie in the memory of those.
 pub struct Mapper<'t> {
-    on: &'t Decomposition,
+    own: &'t Own,
     size: u64,
 }
 
-impl Mapper<'_> {
+impl<'t> Mapper<'t> {
+    /// Of boxes whose elements have so many bytes.
+    pub fn new(own: &'t Own, size: u64) -> Mapper<'t> {
+        Mapper { own, size }
+    }
+
     /// Bytes of an element.
     pub fn size(&self) -> u64 {
         self.size
@@ -26,7 +31,7 @@ impl Mapper<'_> {
 
     /// Where a piece of a box lies in the memory of the box.
     pub fn strides(&self, number: u32, piece: &Cuboid) -> Option<Strides> {
-        let own = self.on.own();
+        let own = self.own;
         let of = own.parts().own().get(number as usize).filter(|of| of.contains(piece))?;
         let (before, after) = own.margins();
         Some(Strides::inside(piece, of, before, after, self.size))
@@ -53,13 +58,13 @@ impl Slot<'_> {
 
 impl<'t> Target<'t> {
     /// The memory of each box, as long as that needs it.
-    pub fn new(on: &'t Decomposition, memory: Vec<&'t mut [u8]>, size: u64) -> Target<'t> {
-        Target { on, memory, size, delivered: 0 }
+    pub fn new(own: &'t Own, memory: Vec<&'t mut [u8]>, size: u64) -> Target<'t> {
+        Target { own, memory, size, delivered: 0 }
     }
 
     /// Where pieces lie in it.
     pub fn mapper(&self) -> Mapper<'t> {
-        Mapper { on: self.on, size: self.size }
+        Mapper::new(self.own, self.size)
     }
 
     /// Puts some bytes of a piece of a box, those from `from` on, where they belong; false if they do not.
@@ -88,7 +93,7 @@ impl<'t> Target<'t> {
 
     /// The boxes in tasks of about so many bytes, for several threads. A box is cut in its slowest dimension, whose parts lie one behind the other.
     pub fn tasks(&mut self, most: u64) -> Vec<Vec<Slot<'_>>> {
-        let own = self.on.own();
+        let own = self.own;
         let (before, after) = own.margins();
         let (mut tasks, mut open, mut bytes) = (Vec::new(), Vec::new(), 0);
         for ((number, of), memory) in (0..).zip(own.parts().own()).zip(&mut self.memory) {

@@ -1,13 +1,15 @@
 //! Loading what lies on a decomposition, and what its ranks share.
 
+use super::super::access::ShardAccess;
 use super::super::homes::home;
 use super::super::load_error::LoadError;
+use super::super::opener::Opener;
 use super::super::outline::OutlinedDecomposition;
-use super::super::remade::{Remaking, Target, Together, plainly};
+use super::super::remade::{Plans, Readers, Remaking, Target, Together};
 use super::Restorer;
 use super::Shards;
 use crate::base::{CheckpointKey, Rank};
-use crate::coordination::{Culprit, Outcome, Payload};
+use crate::coordination::{Ballot, Culprit, Outcome, Payload};
 use crate::decomposition::{Decomposition, OnResize, Record, Rule};
 use crate::format::ElementType;
 use crate::region::{self, Element, Unpacked};
@@ -17,6 +19,18 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// What loads by all ranks together take.
+pub(super) struct Hands<'r> {
+    /// What opens shards.
+    pub opener: &'r Opener,
+    /// The shards whose home this rank is.
+    pub homes: &'r mut [ShardAccess],
+    /// Who reads which.
+    pub readers: &'r mut Readers,
+    /// Plans of earlier loads.
+    pub plans: &'r mut Plans,
+}
 
 impl Restorer {
     /// Loads a region into this rank's part of an array, on the decomposition that it was saved on: the memory of its box, with the margin that the
@@ -79,8 +93,8 @@ impl Restorer {
                 let found = format!("is of an array of shape {:?}, and not of {:?}", lies.shape, on.shape());
                 return Err(LoadError::Decomposition { rank, key: self.key, region: name.into(), found });
             }
-            let target = fits.map(|()| Target::new(on, memory, size));
-            return self.remake(name, on, element, &lies, target);
+            let target = fits.map(|()| Target::new(on.own(), memory, size));
+            return self.remake(name, on, size, &lies, target);
         }
         fits?;
         let region = self.find(name)?;
@@ -100,19 +114,25 @@ impl Restorer {
         &mut self,
         name: &str,
         on: &Decomposition,
-        element: ElementType,
+        size: u64,
         from: &OutlinedDecomposition,
         target: Result<Target<'_>, LoadError>,
     ) -> Result<(), LoadError> {
-        let Restorer { opener, shards, readers, plans, .. } = self;
-        let (rank, key) = (self.rank, self.key);
-        let opener = opener.as_ref().ok_or_else(|| alone(rank, key, name))?;
+        let key = self.key;
+        let Hands { opener, homes, readers, plans } = self.hands(name)?;
         let together = Together { engine: opener.engine(), key, region: name };
+        Remaking { together, opener, size, from, own: on.own() }.load(on, (homes, readers), plans, target)
+    }
+
+    /// What a load of a region by all ranks together takes.
+    pub(super) fn hands(&mut self, region: &str) -> Result<Hands<'_>, LoadError> {
+        let Restorer { opener, shards, readers, plans, .. } = self;
+        let opener = opener.as_ref().ok_or_else(|| alone(self.rank, self.key, region))?;
         let homes = match shards {
             Shards::Own(own) => std::slice::from_mut(&mut **own),
-            Shards::Resized(resized) => &mut resized.homes,
+            Shards::Resized(resized) => &mut resized.homes[..],
         };
-        Remaking { together, opener, element, from, on }.load((homes, readers), plans, target)
+        Ok(Hands { opener, homes, readers, plans })
     }
 
     /// The decomposition that a region of this element type lies on.
@@ -135,7 +155,10 @@ impl Restorer {
                 (head.meta.regions[place].element, record.of_region(place).map(OutlinedDecomposition::of))
             }
         };
-        let plain = || "was saved without a decomposition: load it with `load` or `value`".to_owned();
+        let plain = || {
+            "was saved without a decomposition: load it with `load` or `value`, columns of rows with `load_rows`"
+                .to_owned()
+        };
         let lies = lies.ok_or_else(|| LoadError::Decomposition { rank, key, region: name.into(), found: plain() })?;
         if found != element {
             let (found, expected) = (found.to_string(), element.to_string());
@@ -195,39 +218,14 @@ impl Restorer {
                 "was not saved as one that ranks may ask for: save it with `per_rank` and `OnResize::Ask`".to_owned();
             return Err(LoadError::Decomposition { rank, key, region: name.into(), found });
         }
-        let engine = self.engine(name)?;
-        let together = Together { engine: &engine, key: self.key, region: name };
         let wanted = ranks.start.min(of)..ranks.end.min(of).max(ranks.start.min(of));
-        let first = wanted.clone().map(|shard| (home(Rank(shard), of, self.ranks), shard.to_le_bytes().to_vec()));
-        let mut next = all_at_once(first.collect());
-        let shards = match &mut self.shards {
-            Shards::Own(own) => std::slice::from_mut(&mut **own),
-            Shards::Resized(resized) => &mut resized.homes[..],
-        };
-        let mut on_post = |_: Rank, bytes: &[u8]| {
-            let shard = Rank(u32::from_le_bytes(bytes.try_into().map_err(|_| "it is cut")?));
-            let access = shards.iter_mut().find(|access| access.shard() == shard);
-            let access = access.ok_or_else(|| format!("this rank is not the home of shard {shard}"))?;
-            let (status, bytes) = match access.shared_bytes(name) {
-                Ok(bytes) => (0, bytes),
-                Err(error) => (1 + u8::from(error.is_damage()), error.to_string().into_bytes()),
-            };
-            let answer = [&shard.0.to_le_bytes()[..], &[status], &bytes[..]].concat();
-            Ok(Handled { answer, onward: Vec::new() })
-        };
         let mut got: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
-        let vote = |answers: Vec<Vec<u8>>| {
-            let mut ballot = together.ballot("of ranks", Payload::None);
-            for answer in answers {
-                let Some((&[a, b, c, d, status], bytes)) = answer.split_first_chunk() else { continue };
-                match status {
-                    0 => _ = got.insert(u32::from_le_bytes([a, b, c, d]), bytes.to_vec()),
-                    status => ballot = ballot.failed(rank, String::from_utf8_lossy(bytes), status == 2),
-                }
-            }
-            ballot
-        };
-        together.exchange(&mut next, &mut on_post, vote, plainly)?;
+        let asked = wanted.clone().map(|shard| (shard, 0)).collect();
+        let answer = |access: &mut ShardAccess, _| access.shared_bytes(name);
+        self.ask_homes((name, "of ranks"), asked, answer, |shard, bytes| {
+            got.insert(shard, bytes.to_vec());
+            Some(0)
+        })?;
         let decoded = wanted.map(|shard| {
             let bytes = got.get(&shard).map_or(&[][..], |bytes| bytes);
             region::decode_value(name, bytes).map_err(|source| LoadError::Value { rank, source })
@@ -235,8 +233,69 @@ impl Restorer {
         decoded.collect()
     }
 
+    /// Asks the homes of old shards about a region: of each from a number on, from which `answer` makes what is said. `on_answer` says how much of a shard is left to
+    /// be asked for; `None`: it cannot be understood. Returns what is left of all ranks together.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Errors
+    /// [`LoadError::Others`], the same on all ranks.
+    pub(super) fn ask_homes(
+        &mut self,
+        (name, step): (&str, &str),
+        asked: Vec<(u32, u64)>,
+        answer: impl Fn(&mut ShardAccess, u64) -> Result<Vec<u8>, LoadError>,
+        mut on_answer: impl FnMut(u32, &[u8]) -> Option<u64>,
+    ) -> Result<u64, LoadError> {
+        let (rank, of, ranks) = (self.rank, self.saved_ranks(), self.ranks);
+        let engine = self.engine(name)?;
+        let together = Together { engine: &engine, key: self.key, region: name };
+        let ask = |(shard, from): (u32, u64)| {
+            (home(Rank(shard), of, ranks), [&shard.to_le_bytes()[..], &from.to_le_bytes()].concat())
+        };
+        let mut next = all_at_once(asked.into_iter().map(ask).collect());
+        let shards = match &mut self.shards {
+            Shards::Own(own) => std::slice::from_mut(&mut **own),
+            Shards::Resized(resized) => &mut resized.homes[..],
+        };
+        let mut on_post = |_: Rank, bytes: &[u8]| {
+            let (shard, from) = bytes.split_first_chunk().ok_or("it is cut")?;
+            let shard = Rank(u32::from_le_bytes(*shard));
+            let from = u64::from_le_bytes(from.try_into().map_err(|_| "it is cut")?);
+            let access = shards.iter_mut().find(|access| access.shard() == shard);
+            let access = access.ok_or_else(|| format!("this rank is not the home of shard {shard}"))?;
+            let (status, bytes) = match answer(access, from) {
+                Ok(bytes) => (0, bytes),
+                Err(error) => (1 + u8::from(error.is_damage()), error.to_string().into_bytes()),
+            };
+            let answer = [&shard.0.to_le_bytes()[..], &[status], &bytes[..]].concat();
+            Ok(Handled { answer, onward: Vec::new() })
+        };
+        let vote = |answers: Vec<Vec<u8>>| {
+            let (mut ballot, mut left) = (together.ballot(step, Payload::None), 0u64);
+            for answer in answers {
+                let Some((&[a, b, c, d, status], bytes)) = answer.split_first_chunk() else { continue };
+                let shard = u32::from_le_bytes([a, b, c, d]);
+                match (status, on_answer(shard, if status == 0 { bytes } else { &[] })) {
+                    (0, Some(more)) => left = left.saturating_add(more),
+                    (0, None) => {
+                        let why = format!("what the home of rank {shard} said cannot be understood");
+                        ballot = ballot.failed(rank, why, false);
+                    }
+                    (status, _) => ballot = ballot.failed(rank, String::from_utf8_lossy(bytes), status == 2),
+                }
+            }
+            ballot.with_sums(vec![(0, left)])
+        };
+        let decide = |ballot: &Ballot| Outcome::agreed("left", &ballot.sums);
+        let verdict = together.exchange(&mut next, &mut on_post, vote, decide)?;
+        let sums: Vec<(u64, u64)> = together.decode(&verdict)?;
+        Ok(sums.first().map_or(0, |(_, left)| *left))
+    }
+
     /// How a region lies over the ranks.
-    fn rule(&mut self, name: &str) -> Result<Option<Rule>, LoadError> {
+    pub(super) fn rule(&mut self, name: &str) -> Result<Option<Rule>, LoadError> {
         if let Shards::Resized(resized) = &self.shards {
             let present = || resized.outline.regions.iter().map(|region| region.name.clone()).collect();
             let missing =
@@ -252,7 +311,7 @@ impl Restorer {
     }
 
     /// What the shard records of its decompositions.
-    fn record(&mut self) -> Result<Arc<Record>, LoadError> {
+    pub(super) fn record(&mut self) -> Result<Arc<Record>, LoadError> {
         self.source("the region table")?;
         self.own()?.shared_record()
     }

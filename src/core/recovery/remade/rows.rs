@@ -1,0 +1,405 @@
+//! Rows that go to other ranks than saved them.
+//!
+//! ```text
+//!   counts     readers tell homes how many rows their shards have                            posts
+//!   scan       homes find out where these stand among all rows                               posts, by doubling; a reduction says how many there are
+//!   places     homes tell whoever would get these rows if all were dealt evenly              posts
+//!   asks       who wants other rows asks those that would get them if all were dealt evenly  posts
+//! ```
+//!
+//! Then each rank knows which rows of which shards it gets, and who reads these: each is a box of an array that has the rows of one shard, and goes its way as
+//! boxes do. Rows whose ranks the program says itself go their own way ([`scattering`](super::scattering)).
+
+use super::super::access::ShardAccess;
+use super::super::homes::{home, homed};
+use super::super::load_error::LoadError;
+use super::super::opener::Opener;
+use super::readers::Readers;
+use super::scattering::{Scattered, Scattering};
+use super::target::{Mapper, Target};
+use super::together::{Together, plainly};
+use super::{Limit, Plan, Remaking, Sending, offered, packet_bytes};
+use crate::base::Rank;
+use crate::coordination::posts::Posts;
+use crate::coordination::{Ballot, Outcome, Payload};
+use crate::decomposition::matching::Piece;
+use crate::decomposition::rows::{Scan, even, even_ranks};
+use crate::decomposition::shelf::Side;
+use crate::decomposition::{Boxes, ELEMENTS_MAX, Own};
+use crate::format::numbers;
+use crate::transfer::posting::{Handled, Next, all_at_once};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Which rows a rank gets, in the order of the ranks that saved them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// Its even share.
+    Even,
+    /// These.
+    Range(Range<u64>),
+}
+
+/// Says for the rows of a batch, by the values of a column, which ranks get them.
+pub type Owners<'o> = dyn FnMut(&[u8], &mut [u32]) + 'o;
+
+/// The rows of a set that a rank gets: boxes of arrays that have the rows of one shard each, in the order of the shards.
+pub struct Dealing {
+    /// They.
+    pub own: Own,
+    /// How they come here.
+    pub way: Way,
+}
+
+/// How rows come to this rank.
+pub enum Way {
+    /// As pieces of boxes.
+    Pieces {
+        /// What it gets.
+        wanted: Vec<Piece>,
+        /// Who reads and sends what, once that was found out.
+        plan: Option<Plan>,
+    },
+    /// One by one, to whom the program has said.
+    Scattered(Scattered),
+}
+
+/// Where the rows of a shard stand, and who reads it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Placed {
+    shard: Rank,
+    reader: Rank,
+    is_shared: bool,
+    first: u64,
+    count: u64,
+}
+
+impl Placed {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        for number in [u64::from(self.shard.0), u64::from(self.reader.0) << 1 | u64::from(self.is_shared)] {
+            numbers::put(bytes, number);
+        }
+        numbers::put(bytes, self.first);
+        numbers::put(bytes, self.count);
+    }
+
+    fn take(bytes: &mut &[u8]) -> Option<Placed> {
+        let shard = Rank(u32::try_from(numbers::take(bytes)?).ok()?);
+        let reader = numbers::take(bytes)?;
+        let (first, count) = (numbers::take(bytes)?, numbers::take(bytes)?);
+        first.checked_add(count)?;
+        let (reader, is_shared) = (Rank(u32::try_from(reader >> 1).ok()?), reader & 1 == 1);
+        Some(Placed { shard, reader, is_shared, first, count })
+    }
+
+    fn rows(&self) -> Range<u64> {
+        self.first..self.first + self.count
+    }
+
+    /// Those of a post.
+    fn all_of(mut bytes: &[u8]) -> Option<Vec<Placed>> {
+        let mut all = Vec::new();
+        while !bytes.is_empty() {
+            all.push(Placed::take(&mut bytes)?);
+        }
+        Some(all)
+    }
+}
+
+fn common(one: &Range<u64>, other: &Range<u64>) -> Range<u64> {
+    let first = one.start.max(other.start);
+    first..one.end.min(other.end).max(first)
+}
+
+/// Finds out which rows a rank gets from where.
+pub struct Finding<'r> {
+    /// All ranks; the region is a column of the set.
+    pub together: Together<'r>,
+    /// What opens shards.
+    pub opener: &'r Opener,
+    /// How many ranks have saved them, and how many there are.
+    pub ranks: (u32, u32),
+}
+
+impl Finding<'_> {
+    /// Rows in the order of the ranks that saved them.
+    ///
+    /// # Collective
+    /// All ranks, each for an even share, or each for a range.
+    ///
+    /// # Errors
+    /// [`LoadError::Others`], the same on all ranks.
+    pub fn in_order(
+        &self,
+        (homes, readers): (&mut [ShardAccess], &mut Readers),
+        wanted: &Wanted,
+    ) -> Result<Dealing, LoadError> {
+        let (rank, (_, ranks)) = (self.together.rank(), self.ranks);
+        readers.find(&self.together, self.opener, homes, None)?;
+        let (counts, failure) = self.counts(readers.read_here(homes), wanted)?;
+        let (first, total) = self.scan(&counts, failure)?;
+        let placed = self.places(&counts, first, total)?;
+        let (rows, placed) = match wanted {
+            Wanted::Even => (even(total, rank, ranks), placed),
+            Wanted::Range(rows) => (rows.clone(), self.asked(rows, total, &placed)?),
+        };
+        self.dealing(&rows, &placed)
+    }
+
+    /// What readers say of the shards whose home this rank is, in order; and what is wrong with that.
+    fn counts(
+        &self,
+        shards: Vec<&mut ShardAccess>,
+        wanted: &Wanted,
+    ) -> Result<(Vec<Placed>, Option<LoadError>), LoadError> {
+        let (together, (of, ranks)) = (&self.together, self.ranks);
+        let rank = together.rank();
+        let (mut first, mut failure) = (Vec::new(), None);
+        for access in shards {
+            let shard = access.shard();
+            match offered(access, together.region) {
+                Ok((dealt, side)) => {
+                    let count = dealt.parts().1.elements();
+                    let mut body = Vec::new();
+                    Placed { shard, reader: rank, is_shared: side == Side::Shared, first: 0, count }.put(&mut body);
+                    first.push((home(shard, of, ranks), body));
+                }
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        let own = homed(rank, of, ranks);
+        let mut counts = BTreeMap::new();
+        let mut on_post = |from: Rank, mut bytes: &[u8]| {
+            let placed = Placed::take(&mut bytes).filter(|placed| bytes.is_empty() && placed.reader == from);
+            let placed =
+                placed.filter(|placed| own.contains(&placed.shard.0)).ok_or("it is cut, or not for this rank")?;
+            match counts.insert(placed.shard, placed) {
+                None => Ok(Handled::default()),
+                Some(_) => Err(format!("the shard of rank {} has two readers", placed.shard)),
+            }
+        };
+        let step = if *wanted == Wanted::Even { "an even share of rows" } else { "a range of rows" };
+        let ballot = together.failed(together.ballot(step, Payload::None), failure.as_ref());
+        together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, plainly)?;
+        let is_all = counts.len() == own.len();
+        let why = || format!("{} of the {} shards whose home it is were counted", counts.len(), own.len());
+        let failure = (!is_all).then(|| together.of_this_rank(why()));
+        Ok((counts.into_values().collect(), failure))
+    }
+
+    /// How many rows there are before those of this rank's shards, and in all.
+    fn scan(&self, counts: &[Placed], failure: Option<LoadError>) -> Result<(u64, u64), LoadError> {
+        let (together, (_, ranks)) = (&self.together, self.ranks);
+        let own = counts.iter().map(|placed| placed.count).fold(0, u64::saturating_add);
+        let scan = RefCell::new(Scan::new(together.rank(), ranks, own));
+        let mut next = |_: &Posts| {
+            let mut scan = scan.borrow_mut();
+            match scan.send() {
+                Some((to, step, number)) => {
+                    let mut body = Vec::new();
+                    numbers::put(&mut body, u64::from(step));
+                    numbers::put(&mut body, number);
+                    Next::Post(to, body)
+                }
+                None if scan.is_done() => Next::Done,
+                None => Next::Later,
+            }
+        };
+        let mut on_post = |from: Rank, mut bytes: &[u8]| {
+            let step = numbers::take(&mut bytes).and_then(|step| u32::try_from(step).ok());
+            let number = numbers::take(&mut bytes).filter(|_| bytes.is_empty());
+            let taken = step.zip(number).is_some_and(|(step, number)| scan.borrow_mut().take(from, step, number));
+            taken.then(Handled::default).ok_or_else(|| "it is cut, or of no step".to_owned())
+        };
+        let ballot = together.failed(together.ballot("scan", Payload::None), failure.as_ref());
+        let ballot = ballot.with_sums(vec![(0, own)]);
+        let decide = |ballot: &Ballot| Outcome::agreed("rows", &ballot.sums);
+        let verdict = together.exchange(&mut next, &mut on_post, |_| ballot, decide)?;
+        let sums: Vec<(u64, u64)> = together.decode(&verdict)?;
+        let total = sums.iter().find(|(key, _)| *key == 0).map_or(0, |(_, sum)| *sum);
+        // The same on all ranks.
+        if total > ELEMENTS_MAX {
+            return Err(together.of_this_rank(format!("its shards and others have {total} rows: more than can be")));
+        }
+        let before = scan.borrow().before();
+        let before = before.ok_or_else(|| together.of_this_rank("it does not know where its rows stand".into()))?;
+        Ok((before, total))
+    }
+
+    /// Tells ranks about the rows that they would get if all were dealt evenly, and hears of those of this rank.
+    fn places(&self, counts: &[Placed], first: u64, total: u64) -> Result<Vec<Placed>, LoadError> {
+        let (together, (_, ranks)) = (&self.together, self.ranks);
+        let (mut posts, mut first) = (BTreeMap::<Rank, Vec<u8>>::new(), first);
+        for placed in counts {
+            let placed = Placed { first, ..*placed };
+            first += placed.count;
+            for to in even_ranks(&placed.rows(), total, ranks) {
+                placed.put(posts.entry(Rank(to)).or_default());
+            }
+        }
+        let mut placed = Vec::new();
+        let mut on_post = |_: Rank, bytes: &[u8]| {
+            placed.extend(Placed::all_of(bytes).ok_or("it is cut")?);
+            Ok(Handled::default())
+        };
+        let ballot = together.ballot("places", Payload::None);
+        together.exchange(&mut all_at_once(posts.into_iter().collect()), &mut on_post, |_| ballot, plainly)?;
+        Ok(placed)
+    }
+
+    /// Asks for the places of some rows those that would get them if all were dealt evenly.
+    fn asked(&self, rows: &Range<u64>, total: u64, known: &[Placed]) -> Result<Vec<Placed>, LoadError> {
+        let (together, (_, ranks)) = (&self.together, self.ranks);
+        let is_one = rows.is_empty() || rows.end <= total;
+        let mistake = || format!("it asks for rows {} to {}, and there are {total}", rows.start, rows.end);
+        let failure = (!is_one).then(|| together.of_this_rank(mistake()));
+        let mut body = Vec::new();
+        numbers::put(&mut body, rows.start);
+        numbers::put(&mut body, rows.end);
+        let first = even_ranks(rows, total, ranks).map(|to| (Rank(to), body.clone()));
+        let mut on_post = |_: Rank, mut bytes: &[u8]| {
+            let numbers = numbers::take(&mut bytes).zip(numbers::take(&mut bytes));
+            let (start, end) = numbers.filter(|_| bytes.is_empty()).ok_or("it is cut")?;
+            let mut answer = Vec::new();
+            let some = known.iter().filter(|placed| !common(&placed.rows(), &(start..end)).is_empty());
+            some.for_each(|placed| placed.put(&mut answer));
+            Ok(Handled { answer, onward: Vec::new() })
+        };
+        let mut placed = Vec::new();
+        let vote = |answers: Vec<Vec<u8>>| {
+            let ballot = together.failed(together.ballot("asks", Payload::None), failure.as_ref());
+            for answer in answers {
+                match Placed::all_of(&answer) {
+                    Some(some) => placed.extend(some),
+                    None => return ballot.failed(together.rank(), "was told of no places of rows", false),
+                }
+            }
+            ballot
+        };
+        together.exchange(&mut all_at_once(first.collect()), &mut on_post, vote, plainly)?;
+        Ok(placed)
+    }
+
+    /// These rows, as boxes of the shards that have them.
+    fn dealing(&self, rows: &Range<u64>, placed: &[Placed]) -> Result<Dealing, LoadError> {
+        let by_shard: BTreeMap<Rank, Placed> = placed.iter().map(|placed| (placed.shard, *placed)).collect();
+        let (mut boxes, mut next) = (Vec::new(), rows.start);
+        for placed in by_shard.into_values() {
+            let some = common(&placed.rows(), rows);
+            if some.is_empty() {
+                continue;
+            }
+            if some.start != next {
+                break;
+            }
+            next = some.end;
+            boxes.push((placed, some.start - placed.first, some.end - some.start));
+        }
+        if next < rows.end {
+            // All ranks hear of it: this one ends its attempt.
+            return Err(self.together.of_this_rank(format!("row {next} was saved by no rank")));
+        }
+        let own = self.own(boxes.iter().map(|(_, first, count)| (*first, *count)))?;
+        let rank = self.together.rank();
+        let pieces = (0..).zip(&boxes).zip(own.parts().own()).map(|((number, (placed, ..)), cuboid)| {
+            let Placed { shard, reader, is_shared, .. } = *placed;
+            Piece { reader, is_shared, shard, part: 0, to: rank, number, cuboid: *cuboid }
+        });
+        let way = Way::Pieces { wanted: pieces.collect(), plan: None };
+        Ok(Dealing { own, way })
+    }
+
+    /// Rows as boxes of one dimension: the first row of each in its shard, and how many.
+    fn own(&self, boxes: impl Iterator<Item = (u64, u64)> + Clone) -> Result<Own, LoadError> {
+        let most = boxes.clone().map(|(first, count)| first + count).max().unwrap_or(0);
+        let boxes = boxes.fold(Boxes::of([most]), |all, (first, count)| all.own([first], [count]));
+        boxes.check().map_err(|mistake| self.together.of_this_rank(mistake.to_string()))
+    }
+
+    /// Rows that go to the ranks that `owners` says, by the values of the column, whose rows have so many bytes. They stand in the order of the ranks that saved
+    /// them, and of the rows that these had.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Errors
+    /// [`LoadError::Others`], the same on all ranks, also where `owners` names a rank that there is not.
+    pub fn by_owner(
+        &self,
+        (homes, readers): (&mut [ShardAccess], &mut Readers),
+        row: u64,
+        owners: &mut Owners<'_>,
+    ) -> Result<Dealing, LoadError> {
+        let (together, (_, ranks)) = (&self.together, self.ranks);
+        readers.find(together, self.opener, homes, None)?;
+        let (mut scattered, mut failure) = (Scattered::default(), None);
+        for access in readers.read_here(homes) {
+            if let Err(error) = scattered.ask(together, access, (row, ranks), owners) {
+                failure = Some(error);
+                break;
+            }
+        }
+        let mut counts: BTreeMap<Rank, (Rank, u64)> = BTreeMap::new();
+        let mut on_post = |from: Rank, mut bytes: &[u8]| {
+            while !bytes.is_empty() {
+                let mut number = || numbers::take(&mut bytes).ok_or("it is cut");
+                let (shard, count) = (number()?, number()?);
+                let shard = Rank(u32::try_from(shard).map_err(|_| "it is of no rank")?);
+                if counts.insert(shard, (from, count)).is_some() {
+                    return Err(format!("the shard of rank {shard} has two readers"));
+                }
+            }
+            Ok(Handled::default())
+        };
+        let ballot = together.failed(together.ballot("rows by owner", Payload::None), failure.as_ref());
+        let first = scattered.counts();
+        together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, plainly)?;
+        let own = self.own(counts.values().map(|(_, count)| (0, *count)))?;
+        let senders: BTreeSet<Rank> = counts.values().map(|(from, _)| *from).collect();
+        scattered.expect(senders.into_iter().collect(), counts.into_keys());
+        Ok(Dealing { own, way: Way::Scattered(scattered) })
+    }
+}
+
+impl Remaking<'_> {
+    /// Loads a column of rows.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Errors
+    /// [`LoadError`], the same on all ranks.
+    pub fn load_rows(
+        &self,
+        (homes, readers): (&mut [ShardAccess], &mut Readers),
+        way: &mut Way,
+        target: Result<Target<'_>, LoadError>,
+    ) -> Result<(), LoadError> {
+        match way {
+            Way::Pieces { wanted, plan } => {
+                if plan.is_none() {
+                    *plan = Some(self.ask(std::mem::take(wanted), readers, &Mapper::new(self.own, self.size))?);
+                }
+                plan.as_ref().map_or(Ok(()), |plan| self.carry((homes, readers), plan, target))
+            }
+            Way::Scattered(scattered) => {
+                let mut shards = readers.read_here(homes);
+                let mut scattering = Scattering::new(self.together.region, self.size, scattered);
+                let packets = &mut |limit: &Limit<'_>| scattering.next(&mut shards, limit);
+                let sending = Sending {
+                    senders: scattered.senders(),
+                    packet: packet_bytes(scattered.receivers(), self.window()),
+                    packets,
+                    box_of: &|shard| scattered.box_of(Rank(shard)),
+                };
+                let (target, failure) = match target {
+                    Ok(target) => (Some(target), None),
+                    Err(error) => (None, Some(error)),
+                };
+                let delivered = self.send(sending, (target, failure))?;
+                self.close(delivered, None)
+            }
+        }
+    }
+}

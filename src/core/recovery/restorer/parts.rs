@@ -1,0 +1,140 @@
+//! What old ranks had of arrays and rows, for programs that go by it when they deal these anew.
+
+use super::super::access::ShardAccess;
+use super::super::load_error::LoadError;
+use super::Restorer;
+use crate::decomposition::{Cuboid, DIMS, RowSet, Rule};
+use crate::format::numbers;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Boxes of one answer: 256 KiB of them at most.
+const PAGE: usize = 2 << 10;
+
+/// What a rank that took a checkpoint had of a region, or of a set of rows.
+#[derive(Clone, PartialEq, Debug)]
+pub enum RankPart {
+    /// Boxes of an array.
+    Boxes {
+        /// The extents of the array, in elements, slowest first.
+        shape: Vec<u64>,
+        /// First element and extent of each box, in the order in which they were described.
+        boxes: Vec<(Vec<u64>, Vec<u64>)>,
+    },
+    /// Rows.
+    Rows {
+        /// How many.
+        count: u64,
+        /// By dimension the least and the greatest coordinate, as the program said; empty if it did not.
+        bounds: Vec<[f64; 2]>,
+    },
+}
+
+impl Restorer {
+    /// What some of the ranks that took the checkpoint had of an array ([`Checkpoint::save_on`](crate::Checkpoint::save_on)), or of a set of rows
+    /// ([`Checkpoint::save_rows`](crate::Checkpoint::save_rows)), in the order of the ranks. Each rank may ask for whichever it likes, of the
+    /// [`Restorer::saved_ranks`] that there were; what it gets it has in memory. Nothing is loaded.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
+    /// use bivouac::RankPart;
+    ///
+    /// session.restart("plasma", |r| {
+    ///     let of = r.saved_ranks();
+    ///     for (rank, part) in r.parts("electrons", 0..of)?.into_iter().enumerate() {
+    ///         let RankPart::Rows { count, bounds } = part else { continue };
+    ///         println!("rank {rank} had {count} electrons in {bounds:?}");
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks; one that wants none asks for an empty range.
+    ///
+    /// # Blocking
+    /// On the tiers that hold the shards, and until all ranks have called. Boxes come in pages, each with a round of all ranks.
+    ///
+    /// # Errors
+    /// [`LoadError::Missing`]: there is neither such a region nor such a set. [`LoadError::Decomposition`]: it is neither of the two. [`LoadError::Others`], the
+    /// same on all ranks.
+    pub fn parts(&mut self, name: &str, ranks: Range<u32>) -> Result<Vec<RankPart>, LoadError> {
+        let (rank, key, of) = (self.rank, self.key, self.saved_ranks());
+        let is_region = self.regions()?.iter().any(|(region, _)| region == name);
+        let region = if is_region { name.to_owned() } else { self.first_column(name)? };
+        if !matches!(self.rule(&region)?, Some(Rule::On(_) | Rule::Rows { .. })) {
+            let found = "was saved neither on a decomposition nor as rows: it has no parts".to_owned();
+            return Err(LoadError::Decomposition { rank, key, region, found });
+        }
+        let wanted = ranks.start.min(of)..ranks.end.min(of).max(ranks.start.min(of));
+        let mut next: BTreeMap<u32, u64> = wanted.map(|shard| (shard, 0)).collect();
+        let mut parts: BTreeMap<u32, RankPart> = BTreeMap::new();
+        loop {
+            let asked = next.iter().map(|(shard, from)| (*shard, *from)).collect();
+            let answer = |access: &mut ShardAccess, from| access.page(&region, from);
+            let left = self.ask_homes((&region, "parts"), asked, answer, |shard, bytes| {
+                let (part, more) = take_page(parts.remove(&shard), bytes)?;
+                let has = if let RankPart::Boxes { boxes, .. } = &part { boxes.len() as u64 } else { 0 };
+                parts.insert(shard, part);
+                match more {
+                    0 => _ = next.remove(&shard),
+                    _ => _ = next.insert(shard, has),
+                }
+                Some(more)
+            })?;
+            // The same on all ranks.
+            if left == 0 {
+                return Ok(parts.into_values().collect());
+            }
+        }
+    }
+}
+
+impl ShardAccess {
+    /// What the shard has of a region, as far as it fits a page; of boxes those from one on.
+    fn page(&mut self, region: &str, from: u64) -> Result<Vec<u8>, LoadError> {
+        let record = self.shared_record()?;
+        let source = self.source(region)?;
+        let place = source.head().meta.regions.iter().position(|known| known.name == region);
+        let place = place.ok_or_else(|| self.missing(region))?;
+        if let Some((rows, _)) = record.rows_of(place) {
+            let mut page = vec![0];
+            rows.put(&mut page);
+            return Ok(page);
+        }
+        let (_, parts) = record.of_region(place).ok_or_else(|| self.missing(region))?;
+        let (dims, all) = (parts.dims(), parts.own());
+        let mut page = vec![dims as u8];
+        parts.shape().iter().for_each(|extent| numbers::put(&mut page, *extent));
+        let behind = usize::try_from(from).ok().and_then(|from| all.get(from..)).unwrap_or_default();
+        let some = &behind[..behind.len().min(PAGE)];
+        numbers::put(&mut page, some.len() as u64);
+        some.iter().for_each(|own| own.put(dims, &mut page));
+        numbers::put(&mut page, (behind.len() - some.len()) as u64);
+        Ok(page)
+    }
+}
+
+/// A part with what a page adds to it, and how many boxes are left; `None` if the page cannot be one.
+fn take_page(before: Option<RankPart>, bytes: &[u8]) -> Option<(RankPart, u64)> {
+    let (dims, mut rest) = bytes.split_first()?;
+    let dims = Some(usize::from(*dims)).filter(|dims| *dims <= DIMS)?;
+    if dims == 0 {
+        let rows = RowSet::take(&mut rest).filter(|_| rest.is_empty())?;
+        return Some((RankPart::Rows { count: rows.count, bounds: rows.bounds() }, 0));
+    }
+    let extents = (0..dims).map(|_| numbers::take(&mut rest)).collect::<Option<Vec<u64>>>()?;
+    let mut all = match before {
+        Some(RankPart::Boxes { shape, boxes }) if shape == extents => boxes,
+        Some(_) => return None,
+        None => Vec::new(),
+    };
+    let count = numbers::take(&mut rest).filter(|count| *count <= PAGE as u64)?;
+    for _ in 0..count {
+        let own = Cuboid::take(dims, &mut rest)?;
+        all.push((own.from[..dims].to_vec(), (0..dims).map(|dim| own.extent(dim)).collect()));
+    }
+    let more = numbers::take(&mut rest).filter(|more| rest.is_empty() && (*more == 0 || count > 0))?;
+    Some((RankPart::Boxes { shape: extents, boxes: all }, more))
+}

@@ -1,0 +1,272 @@
+//! Loading rows, on as many ranks as saved them or on others.
+
+use super::super::load_error::LoadError;
+use super::super::outline::OutlinedDecomposition;
+use super::super::remade::{Dealing, Finding, Owners, Remaking, Target, Together, Wanted};
+use super::dealt::Hands;
+use super::{Restorer, Shards};
+use crate::decomposition::rows::{names_of, region_name};
+use crate::decomposition::{Identity, Own, Rule};
+use crate::format::ElementType;
+use crate::region::Element;
+use crate::tier::storage::zeroed;
+use std::ops::Range;
+
+/// Which of the rows of a set each rank gets. All ranks say the same, but for the numbers of a range.
+pub enum How<'o> {
+    /// Its own, which it has saved, on as many ranks as then.
+    Own,
+    /// All rows in the order of the ranks that saved them, dealt evenly.
+    Even,
+    /// These of the rows in that order. Ranges of ranks may overlap, and leave rows out.
+    Range(Range<u64>),
+    /// Those that the program says: [`How::by`].
+    By(ByOwner<'o>),
+}
+
+/// What says which rank gets a row.
+pub struct ByOwner<'o> {
+    column: String,
+    element: ElementType,
+    width: u32,
+    owners: Box<Owners<'o>>,
+}
+
+impl<'o> How<'o> {
+    /// A function says which rank gets each row, by the values of a column. It is called where the rows are read, in batches, and once for each row: with the
+    /// values of the column in some rows, `width` for each, and as many numbers of ranks to fill. Rows stand in the order of the ranks that saved them, and as
+    /// they stood there.
+    ///
+    /// ```
+    /// use bivouac_core::How;
+    ///
+    /// // By position, along one of three coordinates.
+    /// let (length, ranks) = (10.0, 4);
+    /// let how = How::by("position", 3, |positions: &[f64], owners: &mut [u32]| {
+    ///     for (position, owner) in positions.chunks_exact(3).zip(owners) {
+    ///         *owner = ((position[0] / length * f64::from(ranks)) as u32).min(ranks - 1);
+    ///     }
+    /// });
+    /// # drop(how);
+    /// ```
+    pub fn by<T: Element>(column: &str, width: u32, mut owners: impl FnMut(&[T], &mut [u32]) + 'o) -> How<'o> {
+        let owners = move |bytes: &[u8], ranks: &mut [u32]| match bytemuck::try_cast_slice(bytes) {
+            Ok(values) => owners(values, ranks),
+            Err(_) => owners(&bytemuck::pod_collect_to_vec(bytes), ranks),
+        };
+        How::By(ByOwner { column: column.into(), element: T::TYPE, width, owners: Box::new(owners) })
+    }
+}
+
+/// Rows that are being loaded, column by column.
+pub struct LoadedRows<'r> {
+    restorer: &'r mut Restorer,
+    set: String,
+    count: u64,
+    /// Which they are; `None`: the rank's own.
+    dealing: Option<Dealing>,
+}
+
+impl Restorer {
+    /// Finds out which rows of a set this rank gets ([`Checkpoint::save_rows`](crate::Checkpoint::save_rows)). Their columns are then asked for one by one.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
+    /// use bivouac::How;
+    ///
+    /// let (mut x, mut v) = (Vec::new(), Vec::new());
+    /// session.restart("plasma", |r| {
+    ///     let mut rows = r.load_rows("electrons", How::Even)?;
+    ///     x = rows.column::<f64>("x")?;
+    ///     v = rows.columns::<f64>("v", 3)?;
+    ///     Ok(())
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// With [`How::Own`] local. Otherwise all ranks; all ask for the same columns in the same order.
+    ///
+    /// # Blocking
+    /// On the tiers that hold the shards; as a collective call until all ranks have called.
+    ///
+    /// # Errors
+    /// [`LoadError::Missing`]: there is no such set. [`LoadError::Decomposition`]: it was not saved with `save_rows`. [`LoadError::Mismatch`]: the
+    /// column that owners are found by is of another type. [`LoadError::Resized`]: with [`How::Own`], if another number of ranks took the checkpoint.
+    /// [`LoadError::Others`], the same on all ranks: a range that is not among the rows, or a row that was given to a rank that there is not.
+    pub fn load_rows(&mut self, name: &str, how: How<'_>) -> Result<LoadedRows<'_>, LoadError> {
+        let (column, row) = match &how {
+            How::By(by) => {
+                let region = region_name(name, &by.column);
+                let row = self.check_column(&region, by.element, by.width)?;
+                (region, row)
+            }
+            How::Own | How::Even | How::Range(_) => (self.first_column(name)?, 0),
+        };
+        let of = (self.saved_ranks(), self.ranks);
+        let key = self.key;
+        let dealing = match how {
+            How::Own => None,
+            how => {
+                let Hands { opener, homes, readers, .. } = self.hands(&column)?;
+                let together = Together { engine: opener.engine(), key, region: &column };
+                let (finding, hands) = (Finding { together, opener, ranks: of }, (homes, readers));
+                Some(match how {
+                    How::By(mut by) => finding.by_owner(hands, row, &mut by.owners)?,
+                    How::Range(rows) => finding.in_order(hands, &Wanted::Range(rows))?,
+                    How::Own | How::Even => finding.in_order(hands, &Wanted::Even)?,
+                })
+            }
+        };
+        let count = match &dealing {
+            Some(dealing) => dealing.own.parts().elements(),
+            None => self.own_rows(&column)?,
+        };
+        Ok(LoadedRows { restorer: self, set: name.into(), count, dealing })
+    }
+
+    /// The region of the first column of a set.
+    pub(super) fn first_column(&mut self, set: &str) -> Result<String, LoadError> {
+        let regions = self.regions()?;
+        let is_column = |region: &&(String, ElementType)| names_of(&region.0).is_some_and(|(of, _)| of == set);
+        let Some((region, _)) = regions.iter().find(is_column) else {
+            let present = regions.into_iter().map(|(region, _)| region).collect();
+            return Err(LoadError::Missing { rank: self.rank, key: self.key, region: set.into(), present });
+        };
+        self.width(region)?;
+        Ok(region.clone())
+    }
+
+    /// How many elements a row has of a column.
+    fn width(&mut self, region: &str) -> Result<u32, LoadError> {
+        match self.rule(region)? {
+            Some(Rule::Rows { width, .. }) => Ok(width),
+            _ => {
+                let found = "was not saved as a column of rows: save it with `save_rows`".to_owned();
+                Err(LoadError::Decomposition { rank: self.rank, key: self.key, region: region.into(), found })
+            }
+        }
+    }
+
+    /// Is it a column of that type, with so many elements in each row? Says how many bytes these are.
+    fn check_column(&mut self, region: &str, element: ElementType, width: u32) -> Result<u64, LoadError> {
+        let found = (self.width(region)?, self.regions()?.into_iter().find(|(name, _)| name == region));
+        if let (has, Some((_, of))) = &found
+            && (*has, *of) != (width, element)
+        {
+            let (found, expected) = (format!("rows of {has} x {of}"), format!("rows of {width} x {element}"));
+            return Err(LoadError::Mismatch { rank: self.rank, key: self.key, region: region.into(), found, expected });
+        }
+        Ok(u64::from(width) * element.bytes())
+    }
+
+    /// How many rows this rank has saved.
+    fn own_rows(&mut self, region: &str) -> Result<u64, LoadError> {
+        if matches!(self.shards, Shards::Resized(_)) {
+            self.own()?;
+        }
+        let record = self.record()?;
+        let source = self.source("the region table")?;
+        let place = source.head().meta.regions.iter().position(|known| known.name == region);
+        let rows = place.and_then(|place| record.rows_of(place)).map(|(rows, _)| rows.count);
+        rows.ok_or_else(|| self.missing(source.head(), region))
+    }
+}
+
+impl LoadedRows<'_> {
+    /// How many rows this rank gets.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Loads a column with one element in each row.
+    ///
+    /// # Collective
+    /// As [`Restorer::load_rows`].
+    ///
+    /// # Blocking
+    /// As [`Restorer::load_rows`].
+    ///
+    /// # Errors
+    /// [`LoadError::Missing`], [`LoadError::Mismatch`]: there is no such column of that type. [`LoadError::Memory`]: there is no memory for it.
+    /// [`LoadError::NoCopy`]; [`LoadError::Others`], the same on all ranks.
+    pub fn column<T: Element>(&mut self, name: &str) -> Result<Vec<T>, LoadError> {
+        self.columns(name, 1)
+    }
+
+    /// The same with `width` elements in each row, one row behind the other.
+    ///
+    /// # Collective
+    /// As [`Restorer::load_rows`].
+    ///
+    /// # Blocking
+    /// As [`Restorer::load_rows`].
+    ///
+    /// # Errors
+    /// As [`LoadedRows::column`].
+    pub fn columns<T: Element>(&mut self, name: &str, width: u32) -> Result<Vec<T>, LoadError> {
+        let elements = self.count.saturating_mul(u64::from(width));
+        let (rank, key, region) = (self.restorer.rank, self.restorer.key, region_name(&self.set, name));
+        let mut values = zeroed::<T>(elements);
+        let memory = match &mut values {
+            Ok(values) => Ok(bytemuck::cast_slice_mut(values)),
+            Err(_) => Err(LoadError::Memory { rank, key, region, bytes: elements.saturating_mul(T::TYPE.bytes()) }),
+        };
+        self.load(name, T::TYPE, width, memory)?;
+        Ok(values.unwrap_or_default())
+    }
+
+    /// Loads a column into memory of the program, for exactly the rows that it gets.
+    ///
+    /// # Collective
+    /// As [`Restorer::load_rows`].
+    ///
+    /// # Blocking
+    /// As [`Restorer::load_rows`].
+    ///
+    /// # Errors
+    /// As [`LoadedRows::column`]; [`LoadError::Mismatch`] also where the memory has another length. Then the memory is left as it is.
+    pub fn columns_into<T: Element>(&mut self, name: &str, width: u32, memory: &mut [T]) -> Result<(), LoadError> {
+        self.load(name, T::TYPE, width, Ok(bytemuck::cast_slice_mut(memory)))
+    }
+
+    fn load(
+        &mut self,
+        column: &str,
+        element: ElementType,
+        width: u32,
+        memory: Result<&mut [u8], LoadError>,
+    ) -> Result<(), LoadError> {
+        let (rank, key, region) = (self.restorer.rank, self.restorer.key, region_name(&self.set, column));
+        let row = self.restorer.check_column(&region, element, width)?;
+        let memory = memory.and_then(|memory| match self.count.checked_mul(row) == Some(memory.len() as u64) {
+            true => Ok(memory),
+            false => {
+                let size = element.bytes().max(1);
+                let found = format!("{} rows of {width} x {element}", self.count);
+                let expected = format!("{} x {element}", memory.len() as u64 / size);
+                Err(LoadError::Mismatch { rank, key, region: region.clone(), found, expected })
+            }
+        });
+        let Some(Dealing { own, way }) = &mut self.dealing else {
+            return self.restorer.load_bytes(&region, element, memory?);
+        };
+        let own = &*own;
+        let target = memory.map(|memory| Target::new(own, apart(own, memory, row), row));
+        let Hands { opener, homes, readers, .. } = self.restorer.hands(&region)?;
+        let together = Together { engine: opener.engine(), key, region: &region };
+        let from = OutlinedDecomposition { identity: Identity::default(), shape: Vec::new(), is_sparse: true };
+        Remaking { together, opener, size: row, from: &from, own }.load_rows((homes, readers), way, target)
+    }
+}
+
+/// The memory of each box: they lie one behind the other.
+fn apart<'m>(own: &Own, memory: &'m mut [u8], row: u64) -> Vec<&'m mut [u8]> {
+    let mut rest = memory;
+    let boxes = own.parts().own().iter().map(|of| {
+        let (memory, behind) = std::mem::take(&mut rest).split_at_mut((of.volume() * row) as usize);
+        rest = behind;
+        memory
+    });
+    boxes.collect()
+}

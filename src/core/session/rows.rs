@@ -1,0 +1,131 @@
+//! Rows whose number changes freely, in a checkpoint: particles, for example.
+#![forbid(unsafe_code)]
+
+use super::checkpoint::Checkpoint;
+use super::error::Result;
+use crate::decomposition::{RowSet, Rule, rows};
+use crate::format::ElementType;
+use crate::region::{self, Element, RegionError, SavedRegion};
+
+/// A rank's rows of one set: any number of them, none too, in columns. See [`Checkpoint::save_rows`](crate::Checkpoint::save_rows).
+///
+/// ```
+/// use bivouac_core::Rows;
+///
+/// let (x, v, id) = (vec![0.5f64; 3], vec![0.0f32; 9], vec![7u64, 8, 9]);
+/// // Three particles: one coordinate, three components of velocity, and a number each.
+/// let atoms = Rows::new(3).column("x", &x).columns("v", 3, &v).column("id", &id).bounds([0.0], [1.0]);
+/// # drop(atoms);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Rows<'a> {
+    count: u64,
+    columns: Vec<Column<'a>>,
+    bounds: (Vec<f64>, Vec<f64>),
+}
+
+#[derive(Clone, Debug)]
+struct Column<'a> {
+    name: String,
+    width: u32,
+    element: ElementType,
+    /// Bytes of the application's type.
+    size: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> Rows<'a> {
+    /// So many rows, without columns yet.
+    pub fn new(count: u64) -> Rows<'a> {
+        Rows { count, columns: Vec::new(), bounds: (Vec::new(), Vec::new()) }
+    }
+
+    /// Adds a column with one element in each row. Its name has no `/`.
+    #[must_use]
+    pub fn column<T: Element>(self, name: &str, data: &'a [T]) -> Rows<'a> {
+        self.columns(name, 1, data)
+    }
+
+    /// The same with `width` elements in each row, one row behind the other.
+    #[must_use]
+    pub fn columns<T: Element>(mut self, name: &str, width: u32, data: &'a [T]) -> Rows<'a> {
+        let (element, size, bytes) = (T::TYPE, size_of::<T>(), bytemuck::cast_slice(data));
+        self.columns.push(Column { name: name.into(), width, element, size, bytes });
+        self
+    }
+
+    /// Says what of space this rank's rows lie in: the least and the greatest coordinate of each of up to 8 dimensions. It is recorded, and nothing else is
+    /// made of it.
+    #[must_use]
+    pub fn bounds(mut self, low: impl Into<Vec<f64>>, high: impl Into<Vec<f64>>) -> Rows<'a> {
+        self.bounds = (low.into(), high.into());
+        self
+    }
+
+    /// What is recorded of them, and their columns as regions with the elements of a row.
+    fn regions(&self, name: &str) -> std::result::Result<(RowSet, Vec<(SavedRegion<'a>, u32)>), RegionError> {
+        let wrong = |what: String| RegionError::Rows { name: name.into(), what };
+        region::check_name(name)?;
+        let (low, high) = &self.bounds;
+        let rows = RowSet::new(self.count, (low, high)).ok_or_else(|| {
+            let (low, high) = (low.len(), high.len());
+            wrong(format!(
+                "{} rows between corners of {low} and {high} coordinates: at most 2^62 - 1, and as many coordinates of both, at most 8",
+                self.count
+            ))
+        })?;
+        if self.columns.is_empty() {
+            return Err(wrong("they have no column".into()));
+        }
+        let mut regions = Vec::new();
+        for (at, Column { name: column, width, element, size, bytes }) in self.columns.iter().enumerate() {
+            if !rows::is_column(column) {
+                return Err(wrong(format!("{column:?} cannot be the name of a column: it is empty, or has a '/'")));
+            }
+            let region = rows::region_name(name, column);
+            if self.columns[..at].iter().any(|other| other.name == *column) {
+                return Err(RegionError::Twice { name: region });
+            }
+            let saved = region::column(&region, (*element, *size), (self.count, *width), bytes)?;
+            regions.push((saved, *width));
+        }
+        Ok((rows, regions))
+    }
+}
+
+impl<'a> Checkpoint<'a> {
+    /// Adds this rank's rows of a set: each column as a region `<name>/<column>`. How many there are is each rank's own, and may be another number at each
+    /// checkpoint; columns, their types and widths are the same on all ranks. They come back on any number of ranks, dealt as the program
+    /// wants ([`Restorer::load_rows`](crate::Restorer::load_rows)).
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, step: u64, x: &[f64], v: &[f64]) -> bivouac::Result<()> {
+    /// use bivouac::Rows;
+    ///
+    /// let mut ckpt = session.checkpoint("plasma", step)?;
+    /// ckpt.save_rows("electrons", Rows::new(x.len() as u64).column("x", x).columns("v", 3, v))?;
+    /// ckpt.shared("step", &step)?;
+    /// ckpt.capture()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local. All ranks save the set, those without rows too.
+    ///
+    /// # Errors
+    /// [`Error::Region`](crate::Error::Region): a name is unusable or was used before; a column has another length than the rows; there is none. After an error the
+    /// checkpoint may have some of the columns: drop it.
+    pub fn save_rows(&mut self, name: &str, rows: Rows<'a>) -> Result<()> {
+        let (rows, regions) = rows.regions(name)?;
+        if self.terms.has_rows(name) {
+            return Err(RegionError::Twice { name: name.into() }.into());
+        }
+        let set = self.terms.rows(name, rows);
+        for (saved, width) in regions {
+            let place = self.regions.len();
+            self.add(saved)?;
+            self.terms.rule(place, Rule::Rows { set, width });
+        }
+        Ok(())
+    }
+}
