@@ -275,6 +275,24 @@ fn a_killed_program_goes_on_and_falls_back_from_damage_on_all_ranks() {
     assert_eq!((line(&said, "from").as_str(), line(&said, "reached").as_str()), ("7", "10"));
 }
 
+/// Regions of VELOC's programs belong to their ranks: another number of ranks is offered nothing, also nothing older of its own number, and is told why.
+#[test]
+fn another_number_of_ranks_is_offered_nothing_and_told_why() {
+    let bed = Bed::new();
+    let steps = bed.watched("veloc_steps.c");
+    let config = bed.config("veloc.cfg", "mode = async\nmax_versions = 0\n");
+    printed(&bed.run(&steps, &[&config, "4", "0"]));
+    for ranks in [3, 1] {
+        let output = bed.command_on(ranks, &steps, &[&config, "0", "0"]).output().expect("mpirun");
+        assert_eq!(line(&printed(&output), "from"), "-1", "{ranks} ranks");
+        let told = String::from_utf8_lossy(&output.stderr);
+        let why = format!("version 4 was taken by 2 ranks, and these are {ranks}: start it on as many");
+        assert_eq!(told.matches(&why).count(), 1, "{told}");
+    }
+    // Nothing is lost: as many ranks as then go on.
+    assert_eq!(line(&printed(&bed.run(&steps, &[&config, "5", "0"])), "from"), "4");
+}
+
 #[test]
 fn what_was_read_to_test_it_is_not_read_again_by_the_restart() {
     let bed = Bed::new();
