@@ -338,7 +338,7 @@ mod tests {
         let given = |boxes: &[Cuboid]| {
             boxes.iter().fold(Boxes::of([4, 4, 4]), |of, cuboid| {
                 let extent = |dim: usize| cuboid.extent(dim);
-                of.own(&cuboid.from[..3], &[extent(0), extent(1), extent(2)])
+                of.own(&cuboid.from[..3], [extent(0), extent(1), extent(2)])
             })
         };
         let bits_of = |pieces: &[Piece]| {
