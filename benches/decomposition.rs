@@ -296,12 +296,8 @@ fn plan(cut: Cut, grain: Grain, ranks: u32, of: u32) -> [Traffic; 2] {
         let matched = matched(&shelf);
         assert_eq!(matched.unmatched, None, "all is there once");
         (wanted, found) = (wanted + matched.wanted, found + matched.matched);
-        for (reader, pieces) in &matched.pieces {
-            // One byte more says what it is.
-            bundles(pieces, dims).iter().for_each(|bundle| told.count(owner.0, *reader, &[&[0], &bundle[..]].concat()));
-        }
-        for (to, readers) in &matched.senders {
-            told.count(owner.0, *to, &vec![0; 1 + 4 * readers.len()]);
+        for (to, pieces) in &matched.pieces {
+            bundles(pieces, dims).iter().for_each(|bundle| told.count(owner.0, *to, bundle));
         }
     }
     assert_eq!(wanted, found, "all that is wanted is there");

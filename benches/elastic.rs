@@ -330,7 +330,8 @@ impl Bench {
                     })
                     .expect("restored");
                 if round == 0 {
-                    (ours.clear(), reference.clear());
+                    ours.clear();
+                    reference.clear();
                 }
             }
             self.print(&format!("same decomposition, {what}"), median(ours), ("load", median(reference)), bytes);

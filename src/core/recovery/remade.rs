@@ -305,7 +305,8 @@ impl Remaking<'_> {
                 let mut shards = readers.read_here(homes);
                 let mut reading = Reading::new(self.together.region, self.own.parts().dims(), &plan.pieces, self.size);
                 let packets = &mut |limit: &Limit<'_>| reading.next(&mut shards, limit);
-                let sending = Sending { senders: &plan.senders, packet: plan.packet(self.window()), packets, box_of: &Some };
+                let sending =
+                    Sending { senders: &plan.senders, packet: plan.packet(self.window()), packets, box_of: &Some };
                 (self.send(sending, (target, failure))?, None)
             }
             false => (target.map_or(0, |target| target.delivered()), failure),
