@@ -94,7 +94,7 @@ program is started as it is and never moved. The number of ranks stays the same 
 With --ranks it is the largest number that is allowed and for which the hosts have slots; the launcher's -n is replaced, and
 {ranks} in all words of the command. Without a spare for a lost host the job goes on with fewer ranks, and with more again at a
 later start if hosts answer again; bivouac halt DIR --resize N asks for N. All of that only if ranks of any number can restore the
-newest checkpoints (bivouac status says so, docs/ELASTIC.md).
+newest checkpoints: bivouac status says so, and docs/ELASTIC.md has more.
 
 Hosts come from --hosts or --hostfile, else from the launcher's own options, else from SLURM (SLURM_JOB_NODELIST); else all
 runs where the launcher puts it. Slots that nobody gives are filled in so that all hosts but the spares hold all ranks.

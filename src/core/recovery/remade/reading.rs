@@ -139,13 +139,16 @@ impl<'p> Reading<'p> {
         let at = first.max(at);
         let length = region.bytes as usize;
         let mut piece = (0, 0);
-        let mut buffer = self.buffer.take().unwrap_or_else(|| PageBuffer::new(page_ceil(FROM_FILE as u64) as usize));
+        let mut buffer = self.buffer.take().unwrap_or_else(|| PageBuffer::new(page_ceil(FROM_MEMORY as u64) as usize));
         access.load_all(std::iter::once(region), |source| {
             let block = source.head().header.block_size as usize;
             let most = if matches!(source, Source::Memory(_)) { FROM_MEMORY } else { FROM_FILE };
             let start = at - at % block;
             let end = (start + most.max(block) / block * block).min(length);
             piece = (start, end);
+            if buffer.len() < end - start {
+                buffer = PageBuffer::new(page_ceil((end - start) as u64) as usize);
+            }
             source.read_blocks(region, start, &mut buffer[..end - start])?;
             Ok((end - start) as u64)
         })?;

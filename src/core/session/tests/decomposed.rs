@@ -734,7 +734,7 @@ fn what_lies_in_the_memory_of_other_nodes_only_comes_from_there() {
     for (way, nodes) in [(0, &[1, 1, 0][..]), (2, &[1, 0]), (1, &[1, 1, 1, 0, 0, 0])] {
         let bed = Bed::new();
         let change = |config: &mut Config| {
-            config.node.local_directory = None;
+            config.job.local_enabled = false;
             config.job.global_enabled = false;
         };
         take_all(&bed, change, Level::Process);

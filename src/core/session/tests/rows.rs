@@ -135,13 +135,13 @@ fn rows_of_a_lost_node_are_rebuilt_and_dealt_over_those_that_are_left() {
         let bed = Bed::new();
         let change = |config: &mut Config| {
             config.job.redundancy.scheme = scheme;
-            config.node.local_directory = None;
+            config.job.local_enabled = false;
             config.job.global_enabled = false;
         };
         take(&bed, &[0, 1, 2, 3], change, Level::NodeLoss);
         // The one with most of them.
         let _ = std::fs::remove_dir_all(bed.memory.path().join("node-3"));
-        for nodes in [&[0, 1, 2][..], &[1], &[2, 2, 0, 0, 1, 1]] {
+        for nodes in [&[0, 1, 2][..], &[1, 0, 0, 2], &[2, 2, 0, 0, 1, 1]] {
             bed.disk.drop_locks();
             let (ranks, seen) = (nodes.len() as u32, Mutex::default());
             let ends = on_nodes(&bed, nodes, change, |rank, session| {
