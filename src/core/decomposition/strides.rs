@@ -116,15 +116,6 @@ impl Strides {
         self.row.is_multiple_of(bytes)
     }
 
-    /// Copies bytes of the box from its memory, from its byte `at` on.
-    pub fn gather(&self, memory: &[u8], at: usize, target: &mut [u8]) {
-        let mut done = 0;
-        self.each(at, at + target.len(), |place, bytes| {
-            target[done..done + bytes].copy_from_slice(&memory[place..place + bytes]);
-            done += bytes;
-        });
-    }
-
     /// Copies bytes of the box to its memory, from its byte `at` on. What lies around it stays.
     pub fn scatter(&self, bytes: &[u8], at: usize, memory: &mut [u8]) {
         let mut done = 0;
@@ -274,6 +265,15 @@ mod tests {
         Strides::of(&cuboid, &margins(before), &margins(after), size)
     }
 
+    /// Copies bytes of the box from its memory, from its byte `at` on.
+    fn gather(strides: &Strides, memory: &[u8], at: usize, target: &mut [u8]) {
+        let mut done = 0;
+        strides.each(at, at + target.len(), |place, bytes| {
+            target[done..done + bytes].copy_from_slice(&memory[place..place + bytes]);
+            done += bytes;
+        });
+    }
+
     #[test]
     fn what_touches_is_one_row() {
         assert_eq!(strides(&[4, 5, 6], &[], &[], 8), Strides { first: 0, row: 960, again: vec![] });
@@ -334,7 +334,7 @@ mod tests {
             let ends = [cut.0, cut.1].map(|end| end.index(expected.len() + 1));
             let (from, to) = (ends[0].min(ends[1]), ends[0].max(ends[1]));
             let mut some = vec![0; to - from];
-            strides.gather(&bytes, from, &mut some);
+            gather(&strides, &bytes, from, &mut some);
             prop_assert_eq!(&some[..], &expected[from..to]);
             // Each byte lies before the next one.
             for at in (0..expected.len()).step_by(3) {
@@ -346,7 +346,7 @@ mod tests {
             let mut other: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
             strides.scatter(&some, from, &mut other);
             let mut there = vec![0; to - from];
-            strides.gather(&other, from, &mut there);
+            gather(&strides, &other, from, &mut there);
             prop_assert_eq!(there, some);
             let changed = other.iter().zip(&bytes).filter(|(now, then)| now == then).count();
             prop_assert_eq!(changed, to - from);

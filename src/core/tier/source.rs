@@ -282,15 +282,6 @@ fn in_threads<P: Send>(
 ) -> Result<(), TierError> {
     let wanted = if bytes < MEMORY_THREADS_MIN { 1 } else { MEMORY_READERS };
     let count = std::thread::available_parallelism().map_or(1, |processors| wanted.min(processors.get()));
-    in_threads_of(count, parts, work)
-}
-
-/// The same in so many threads.
-fn in_threads_of<P: Send>(
-    count: usize,
-    parts: impl Iterator<Item = P> + Send,
-    work: impl Fn(P) -> Result<(), TierError> + Sync,
-) -> Result<(), TierError> {
     let (parts, failed) = (Lock::new(parts), OnceLock::new());
     let next = || parts.lock().next();
     let run = || {

@@ -13,7 +13,7 @@
 //! `bivouac run` and the sessions of its job share a *run directory* and nothing else; neither waits for the other.
 //!
 //! ```text
-//!  supervisor (bin/bivouac/run)                     session of a group (its root rank)
+//!  supervisor (command/bivouac/run)                 session of a group (its root rank)
 //!  launch ── sh: writes launcher.pid, then execs ─► mpirun … program
 //!  poll the process every 20 ms
 //!  read status-*.json every 0.5 s  ◄─ rename ─────  Task::Status, once a second and at events

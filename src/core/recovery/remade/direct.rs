@@ -143,14 +143,17 @@ pub(super) fn gap_of(source: &Source) -> usize {
 /// The moves of whole pieces of one shard, by the order in which a region has them.
 pub(super) fn moves_of(pieces: &[Piece], parts: &Parts, mapper: &Mapper<'_>) -> Vec<Move> {
     let starts = starts(parts, mapper.size());
-    let moves = pieces.iter().filter_map(|piece| {
-        let from = inside(piece, parts, mapper.size())?;
-        let to = mapper.strides(piece.number, &piece.cuboid)?;
-        Some(Move { from, base: starts[piece.part as usize], to, slot: 0 })
-    });
+    let moves = pieces.iter().filter_map(|piece| move_of(piece, (parts, &starts), mapper, 0));
     let mut moves: Vec<Move> = moves.collect();
     moves.sort_by_key(Move::first);
     moves
+}
+
+/// The move of a piece to a slot. The parts of the shard begin in the region at `starts`.
+fn move_of(piece: &Piece, (parts, starts): (&Parts, &[usize]), mapper: &Mapper<'_>, slot: usize) -> Option<Move> {
+    let from = inside(piece, parts, mapper.size())?;
+    let to = mapper.strides(piece.number, &piece.cuboid)?;
+    Some(Move { from, base: starts[piece.part as usize], to, slot })
 }
 
 /// Where a piece lies in its part of a shard.
@@ -266,12 +269,9 @@ fn work(
     for (slot, of) in slots.iter().enumerate() {
         for (at, piece) in by_box.get(&of.number).into_iter().flatten() {
             let Some(cuboid) = piece.cuboid.common(&of.within) else { continue };
-            let (opened, piece) = (&shards[*at].1, Piece { cuboid, ..**piece });
-            let from = inside(&piece, opened.dealt.parts().1, mapper.size());
-            if let (Some(from), Some(to)) = (from, mapper.strides(of.number, &cuboid)) {
-                let base = opened.starts[piece.part as usize];
-                moves.entry(*at).or_default().push(Move { from, base, to, slot });
-            }
+            let opened = &shards[*at].1;
+            let place = (opened.dealt.parts().1, &opened.starts[..]);
+            moves.entry(*at).or_default().extend(move_of(&Piece { cuboid, ..**piece }, place, mapper, slot));
         }
     }
     for (at, mut moves) in moves {
@@ -364,9 +364,7 @@ mod tests {
                 for (slot, of) in slots.iter().enumerate() {
                     for piece in pieces.iter().filter(|piece| piece.number == of.number) {
                         let Some(cuboid) = piece.cuboid.common(&of.within) else { continue };
-                        let from = inside(&Piece { cuboid, ..*piece }, old.parts(), size).expect("inside");
-                        let to = mapper.strides(of.number, &cuboid).expect("inside");
-                        moves.push(Move { from, base: starts[piece.part as usize], to, slot });
+                        moves.extend(move_of(&Piece { cuboid, ..*piece }, (old.parts(), &starts), &mapper, slot));
                     }
                 }
                 moves.sort_by_key(Move::first);

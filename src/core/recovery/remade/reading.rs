@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Bytes that are read at once from memory, about: they stay in cache for those who take something of them.
 const FROM_MEMORY: usize = 1 << 20;
 /// And from files.
-const FROM_FILE: usize = 16 << 20;
+const FROM_FILE: usize = 4 << 20;
 
 /// A piece on its way.
 struct Moving {

@@ -1,7 +1,7 @@
 //! Reading some blocks of a region.
 
 use super::pass::Pass;
-use super::{FILE_READERS, READ_BYTES, Source, in_threads_of, read_piece};
+use super::{READ_BYTES, Source, read_piece};
 use crate::base::digest::digest_bytes;
 use crate::base::units::page_ceil;
 use crate::format::Region;
@@ -33,15 +33,10 @@ impl Source {
                 }
             }
             Source::File(shard) => {
-                // Several pieces are asked for at once, where the file lets threads do that.
-                let most = (READ_BYTES / block).max(1) * block;
-                let threads = if shard.readers() == 0 { 1 } else { target.len().div_ceil(most).min(FILE_READERS) };
-                let parts = target.chunks_mut(most).zip((at..).step_by(most));
-                in_threads_of(threads, parts, |(part, at)| {
-                    read_piece(shard, region, at, part)?;
-                    let mut blocks = part.chunks(block).zip((at / block) as u64..);
-                    blocks.try_for_each(|(bytes, index)| self.compare(region, index, digest_bytes(bytes)))
-                })?;
+                read_piece(shard, region, at, target)?;
+                for (bytes, index) in target.chunks(block).zip(first..) {
+                    self.compare(region, index, digest_bytes(bytes))?;
+                }
             }
         }
         Ok(())
