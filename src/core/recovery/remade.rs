@@ -11,10 +11,14 @@
 //!
 //! A plan is kept: the next region that lies on the same decomposition and is loaded on the same one needs no new one.
 
+mod carrier;
 mod direct;
 mod packet;
+mod packing;
 mod readers;
 mod reading;
+#[cfg_attr(not(test), expect(dead_code, reason = "what lies in lists will be loaded by it"))]
+mod runs;
 mod target;
 mod together;
 
@@ -24,7 +28,6 @@ use super::opener::Opener;
 use super::outline::{Dealt, OutlinedDecomposition};
 use crate::base::Rank;
 use crate::base::log;
-use crate::coordination::posts::Posts;
 use crate::coordination::{Ballot, Outcome, Payload};
 use crate::decomposition::matching::{self, Piece, Unmatched};
 use crate::decomposition::shelf::{Shelf, Side, all_of, posts};
@@ -32,26 +35,17 @@ use crate::decomposition::{Decomposition, Identity};
 use crate::format::ElementType;
 use crate::tier::TierId;
 use crate::tier::source::Source;
-use crate::transfer::posting::{Handled, Next, all_at_once};
+use crate::transfer::posting::{Handled, all_at_once};
+use carrier::Carrier;
 use direct::{Direct, gap_of, moves_of, touched};
-use packet::{CREDIT, DATA};
+use packing::Sink;
 pub use readers::Readers;
-use reading::Reading;
-use std::cell::RefCell;
+use reading::Boxed;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use target::Mapper;
 pub use target::Target;
 pub use together::{ELSEWHERE, Together, plainly};
-
-/// Bytes that a reader has on their way before they were taken, and that a rank gets from all readers together before it has taken them.
-const WINDOW: usize = 64 << 20;
-/// The most bytes of a packet, about.
-const PACKET: usize = 512 << 10;
-/// The most before it is known how much its receiver takes at once.
-const FIRST_PACKET: usize = 64 << 10;
-/// The least that is worth a message.
-const PACKET_MIN: usize = 4 << 10;
 
 /// How many bytes of whole blocks a rank reads at most for each byte that it wants, before others read them for it: of memory, and of files, which
 /// cost more than messages do.
@@ -75,10 +69,9 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// How long packets become, so that one for each receiver fits into the window.
-    fn packet(&self) -> usize {
-        let receivers: BTreeSet<Rank> = self.pieces.values().flatten().map(|piece| piece.to).collect();
-        (WINDOW / (4 * receivers.len().max(1))).clamp(PACKET_MIN, PACKET)
+    /// How many ranks get something from this one.
+    fn receivers(&self) -> usize {
+        self.pieces.values().flatten().map(|piece| piece.to).collect::<BTreeSet<Rank>>().len()
     }
 }
 
@@ -264,7 +257,7 @@ impl Remaking<'_> {
         plan: &Plan,
         target: Result<Target<'_>, LoadError>,
     ) -> Result<(), LoadError> {
-        let (target, failure) = match target {
+        let (mut target, mut failure) = match target {
             Ok(mut target) => {
                 let direct = Direct { region: self.together.region, pieces: &plan.own };
                 let shards: BTreeSet<Rank> = plan.own.keys().copied().collect();
@@ -273,84 +266,14 @@ impl Remaking<'_> {
             }
             Err(error) => (None, Some(error)),
         };
-        let (delivered, failure) = match plan.is_sent {
-            true => (self.send(readers.read_here(homes), plan, (target, failure))?, None),
-            false => (target.map_or(0, |target| target.delivered()), failure),
-        };
+        if plan.is_sent {
+            let (dims, size) = (self.on.own().parts().dims(), self.element.bytes());
+            let boxed = Boxed { dims, pieces: &plan.pieces, size };
+            let carrier = Carrier { together: &self.together, senders: &plan.senders, receivers: plan.receivers() };
+            carrier.send(readers.read_here(homes), &boxed, target.as_mut(), failure.take())?;
+        }
         // Nothing is under way any more: what has not come never will.
-        self.close(delivered, failure.as_ref())
-    }
-
-    /// Sends and takes what was asked for. Returns how many bytes have come, those among them that had come before.
-    ///
-    /// # Errors
-    /// [`LoadError::Others`], the same on all ranks: also of a rank that has failed before.
-    fn send(
-        &self,
-        mut shards: Vec<&mut ShardAccess>,
-        plan: &Plan,
-        (target, failure): (Option<Target<'_>>, Option<LoadError>),
-    ) -> Result<u64, LoadError> {
-        let (together, dims) = (&self.together, self.on.own().parts().dims());
-        let target = RefCell::new(target);
-        // What each of those that this rank sends to takes of it at once.
-        let credits: RefCell<BTreeMap<Rank, usize>> = RefCell::default();
-        let failure = RefCell::new(failure);
-        let mut reading = Reading::new(together.region, dims, &plan.pieces, self.element.bytes());
-        let most = plan.packet();
-        let limit = |to: Rank| match credits.borrow().get(&to) {
-            Some(credit) => most.min(credit / 2).max(PACKET_MIN),
-            None => most.min(FIRST_PACKET),
-        };
-        let share = (WINDOW / plan.senders.len().max(1)) as u64;
-        let credit = [&[CREDIT], &share.to_le_bytes()[..]].concat();
-        let mut grants = plan.senders.iter().map(|sender| (*sender, credit.clone()));
-        let mut ready: Option<(Rank, Vec<u8>)> = None;
-        let mut next = |posts: &Posts| {
-            if let Some((to, body)) = grants.next() {
-                return Next::Post(to, body);
-            }
-            loop {
-                if let Some((to, body)) = ready.take() {
-                    let credit = credits.borrow().get(&to).copied().unwrap_or(FIRST_PACKET);
-                    // One may always be under way.
-                    let is_over = |out: usize, most: usize| out > 0 && out + body.len() > most;
-                    if is_over(posts.all_outstanding(), WINDOW) || is_over(posts.outstanding(to), credit) {
-                        ready = Some((to, body));
-                        return Next::Later;
-                    }
-                    return Next::Post(to, body);
-                }
-                match reading.next(&mut shards, &limit) {
-                    Ok(Some(packet)) => ready = Some(packet),
-                    Ok(None) => return Next::Done,
-                    Err(error) => {
-                        failure.borrow_mut().get_or_insert(error);
-                        return Next::Done;
-                    }
-                }
-            }
-        };
-        let mut on_post = |from: Rank, bytes: &[u8]| {
-            match bytes.split_first() {
-                Some((&CREDIT, share)) => {
-                    let share: [u8; 8] = share.try_into().map_err(|_| "it is cut")?;
-                    credits.borrow_mut().insert(from, u64::from_le_bytes(share) as usize);
-                }
-                Some((&DATA, packet)) => {
-                    let mut target = target.borrow_mut();
-                    packet::unpack(packet, dims, |number, cuboid, at, bytes| match &mut *target {
-                        Some(target) => target.put(number, cuboid, at, bytes),
-                        None => true,
-                    })?;
-                }
-                _ => return Err("it is empty".to_owned()),
-            }
-            Ok(Handled::default())
-        };
-        let vote = |_| together.failed(together.ballot("elements", Payload::None), failure.borrow().as_ref());
-        together.exchange(&mut next, &mut on_post, vote, plainly)?;
-        Ok(target.into_inner().map_or(0, |target| target.delivered()))
+        self.close(target.map_or(0, |target| target.delivered()), failure.as_ref())
     }
 
     /// Has everybody got what it wanted? This rank got so many bytes, or could not.
