@@ -22,15 +22,18 @@ mod boxes;
 pub mod cells;
 pub mod cuboid;
 mod identity;
+pub mod ids;
 pub mod matching;
 mod packed;
 pub mod proof;
 pub mod record;
+pub mod run;
 pub mod shelf;
 pub mod strides;
 
 pub use boxes::{Boxes, Decomposition, DecompositionError, Parts};
 pub use cuboid::{Cuboid, DIMS};
 pub use identity::Identity;
+pub use ids::{Ids, IdsError};
 pub use packed::{BOXES_MAX, PackedParts};
 pub use record::{OnResize, Record, Rule, View};

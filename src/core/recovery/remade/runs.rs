@@ -7,24 +7,9 @@ use super::packing::{Sink, Way, Ways};
 use super::reading::Parcels;
 use super::together::Together;
 use crate::base::Rank;
+pub(super) use crate::decomposition::run::Run;
 use crate::format::Region;
 use std::collections::BTreeMap;
-
-/// Some elements of a region of a shard, which go to one place of the memory of one rank.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Run {
-    /// The first of them in the region.
-    pub at: u64,
-    /// How many they are.
-    pub count: u32,
-    /// The rank that they are for.
-    pub to: Rank,
-    /// The element of its memory that the first one becomes.
-    pub target: u64,
-}
-
-// There may be one for each element.
-const _: () = assert!(size_of::<Run>() == 24);
 
 /// Runs of each shard, in the order in which they begin in its region; some may have elements in common.
 pub(super) struct Runs<'p> {
