@@ -19,6 +19,9 @@ const FROM_MEMORY: usize = 1 << 20;
 /// And from files.
 const FROM_FILE: usize = 4 << 20;
 
+/// A region, and the ways through it.
+pub(super) type Through<'p, W> = (Region, Ways<'p, W>);
+
 /// What a rank sends of shards that it reads.
 pub(super) trait Parcels<'p> {
     /// One way of it.
@@ -32,7 +35,7 @@ pub(super) trait Parcels<'p> {
         &self,
         access: &mut ShardAccess,
         together: &Together<'_>,
-    ) -> Result<Option<(Region, Ways<'p, Self::Way>)>, LoadError>;
+    ) -> Result<Option<Through<'p, Self::Way>>, LoadError>;
 }
 
 /// Pieces of boxes, by shard.
@@ -50,7 +53,7 @@ impl<'p> Parcels<'p> for Boxed<'p> {
         &self,
         access: &mut ShardAccess,
         together: &Together<'_>,
-    ) -> Result<Option<(Region, Ways<'p, BoxWay>)>, LoadError> {
+    ) -> Result<Option<Through<'p, BoxWay>>, LoadError> {
         let Some(pieces) = self.pieces.get(&access.shard()) else { return Ok(None) };
         let dealt = access.dealt(together.region)?;
         let parts = dealt.parts().1;

@@ -4,11 +4,10 @@ use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
 use super::packet::{self, Packet};
 use super::packing::{Sink, Way, Ways};
-use super::reading::Parcels;
+use super::reading::{Parcels, Through};
 use super::together::Together;
 use crate::base::Rank;
 pub(super) use crate::decomposition::run::Run;
-use crate::format::Region;
 use std::collections::BTreeMap;
 
 /// Runs of each shard, in the order in which they begin in its region; some may have elements in common.
@@ -25,7 +24,7 @@ impl<'p> Parcels<'p> for Runs<'p> {
         &self,
         access: &mut ShardAccess,
         together: &Together<'_>,
-    ) -> Result<Option<(Region, Ways<'p, RunWay>)>, LoadError> {
+    ) -> Result<Option<Through<'p, RunWay>>, LoadError> {
         let (shard, name, size) = (access.shard(), together.region, self.size);
         let Some(runs) = self.by_shard.get(&shard) else { return Ok(None) };
         let region = access.source(name)?.head().region(name).cloned().ok_or_else(|| access.missing(name))?;
