@@ -11,11 +11,14 @@
 //!
 //! A plan is kept: the next region that lies on the same decomposition and is loaded on the same one needs no new one.
 
+mod carrier;
 mod direct;
 mod packet;
+mod packing;
 mod readers;
 mod reading;
 mod rows;
+mod runs;
 mod scattering;
 mod target;
 mod together;
@@ -26,7 +29,6 @@ use super::opener::Opener;
 use super::outline::{Dealt, OutlinedDecomposition};
 use crate::base::Rank;
 use crate::base::log;
-use crate::coordination::posts::Posts;
 use crate::coordination::{Ballot, Outcome, Payload};
 use crate::decomposition::cells::Cells;
 use crate::decomposition::matching::{self, Piece, Unmatched};
@@ -34,25 +36,18 @@ use crate::decomposition::shelf::{Shelf, Side, all_of, posts};
 use crate::decomposition::{Decomposition, Identity, Own};
 use crate::tier::TierId;
 use crate::tier::source::Source;
-use crate::transfer::posting::{Handled, Next, all_at_once};
+use crate::transfer::posting::{Handled, all_at_once};
+use carrier::Carrier;
 use direct::{Direct, gap_of, moves_of, touched};
-use packet::{CREDIT, DATA};
+use packing::Sink;
 pub use readers::Readers;
-use reading::Reading;
+use reading::Boxed;
 pub(super) use rows::{Dealing, Finding, Owners, Wanted};
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use target::Mapper;
 pub use target::Target;
 pub use together::{ELSEWHERE, Together, plainly};
-
-/// The most bytes of a packet, about.
-const PACKET: usize = 512 << 10;
-/// The most before it is known how much its receiver takes at once.
-const FIRST_PACKET: usize = 64 << 10;
-/// The least that is worth a message.
-const PACKET_MIN: usize = 4 << 10;
 
 /// How many bytes of whole blocks a rank reads at most for each byte that it wants, before others read them for it: of memory, and of files, which
 /// cost more than messages do.
@@ -76,33 +71,10 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// How long packets become.
-    fn packet(&self, window: usize) -> usize {
-        let receivers: BTreeSet<Rank> = self.pieces.values().flatten().map(|piece| piece.to).collect();
-        packet_bytes(receivers.len(), window)
+    /// How many ranks get something from this one.
+    fn receivers(&self) -> usize {
+        self.pieces.values().flatten().map(|piece| piece.to).collect::<BTreeSet<Rank>>().len()
     }
-}
-
-/// How long the next packet for a rank becomes, about.
-type Limit<'l> = dyn Fn(Rank) -> usize + 'l;
-
-/// The next packet, of about as many bytes as is said for its receiver; `None` when all was sent.
-type Packets<'s> = dyn FnMut(&Limit<'_>) -> Result<Option<(Rank, Vec<u8>)>, LoadError> + 's;
-
-/// What one rank sends.
-struct Sending<'s> {
-    /// The ranks that it gets something from.
-    senders: &'s [Rank],
-    /// The most bytes of a packet.
-    packet: usize,
-    packets: &'s mut Packets<'s>,
-    /// Which of its boxes is meant by the number that a packet has for one.
-    box_of: &'s dyn Fn(u32) -> Option<u32>,
-}
-
-/// The most bytes of a packet for each of so many receivers, so that several for each fit into the window.
-fn packet_bytes(receivers: usize, window: usize) -> usize {
-    (window / (4 * receivers.max(1))).clamp(PACKET_MIN, PACKET)
 }
 
 /// Plans by the identities of the decompositions from and to.
@@ -291,7 +263,7 @@ impl Remaking<'_> {
         plan: &Plan,
         target: Result<Target<'_>, LoadError>,
     ) -> Result<(), LoadError> {
-        let (target, failure) = match target {
+        let (mut target, mut failure) = match target {
             Ok(mut target) => {
                 let direct = Direct { region: self.together.region, pieces: &plan.own };
                 let shards: BTreeSet<Rank> = plan.own.keys().copied().collect();
@@ -300,116 +272,15 @@ impl Remaking<'_> {
             }
             Err(error) => (None, Some(error)),
         };
-        let (delivered, failure) = match plan.is_sent {
-            true => {
-                let mut shards = readers.read_here(homes);
-                let mut reading = Reading::new(self.together.region, self.own.parts().dims(), &plan.pieces, self.size);
-                let packets = &mut |limit: &Limit<'_>| reading.next(&mut shards, limit);
-                let sending =
-                    Sending { senders: &plan.senders, packet: plan.packet(self.window()), packets, box_of: &Some };
-                (self.send(sending, (target, failure))?, None)
-            }
-            false => (target.map_or(0, |target| target.delivered()), failure),
-        };
-        // Nothing is under way any more: what has not come never will.
-        self.close(delivered, failure.as_ref())
-    }
-
-    /// Bytes that this rank has on their way before they were taken, and that it gets from all readers together before it has taken them.
-    fn window(&self) -> usize {
-        usize::try_from(self.together.engine.config().node.restart_window).unwrap_or(usize::MAX)
-    }
-
-    /// Sends and takes what was asked for. Returns how many bytes have come, those among them that had come before.
-    ///
-    /// # Errors
-    /// [`LoadError::Others`], the same on all ranks: also of a rank that has failed before.
-    fn send(
-        &self,
-        Sending { senders, packet: most, packets, box_of }: Sending<'_>,
-        (target, failure): (Option<Target<'_>>, Option<LoadError>),
-    ) -> Result<u64, LoadError> {
-        let (together, dims) = (&self.together, self.own.parts().dims());
-        let target = RefCell::new(target);
-        // What each of those that this rank sends to takes of it at once.
-        let credits: RefCell<BTreeMap<Rank, usize>> = RefCell::default();
-        let failure = RefCell::new(failure);
-        let window = self.window();
-        let limit = |to: Rank| match credits.borrow().get(&to) {
-            Some(credit) => most.min(credit / 2).max(PACKET_MIN),
-            None => most.min(FIRST_PACKET),
-        };
-        let share = (window / senders.len().max(1)) as u64;
-        let credit = [&[CREDIT], &share.to_le_bytes()[..]].concat();
-        let mut grants = senders.iter().map(|sender| (*sender, credit.clone()));
-        let mut ready: Option<(Rank, Vec<u8>)> = None;
-        let mut next = |posts: &Posts| {
-            if let Some((to, body)) = grants.next() {
-                return Next::Post(to, body);
-            }
-            loop {
-                if let Some((to, body)) = ready.take() {
-                    let credit = credits.borrow().get(&to).copied().unwrap_or(FIRST_PACKET);
-                    // One may always be under way.
-                    let is_over = |out: usize, most: usize| out > 0 && out + body.len() > most;
-                    if is_over(posts.all_outstanding(), window) || is_over(posts.outstanding(to), credit) {
-                        ready = Some((to, body));
-                        return Next::Later;
-                    }
-                    return Next::Post(to, body);
-                }
-                match packets(&limit) {
-                    Ok(Some(packet)) => ready = Some(packet),
-                    Ok(None) => return Next::Done,
-                    Err(error) => {
-                        failure.borrow_mut().get_or_insert(error);
-                        return Next::Done;
-                    }
-                }
-            }
-        };
-        let mut on_post = |from: Rank, bytes: &[u8]| {
-            match bytes.split_first() {
-                Some((&CREDIT, share)) => {
-                    let share: [u8; 8] = share.try_into().map_err(|_| "it is cut")?;
-                    credits.borrow_mut().insert(from, u64::from_le_bytes(share) as usize);
-                }
-                Some((&DATA, packet)) => {
-                    let mut target = target.borrow_mut();
-                    packet::unpack(packet, dims, |number, cuboid, at, bytes| match &mut *target {
-                        Some(target) => box_of(number).is_some_and(|number| target.put(number, cuboid, at, bytes)),
-                        None => true,
-                    })?;
-                }
-                _ => return Err("it is empty".to_owned()),
-            }
-            Ok(Handled::default())
-        };
-        let vote = |_| together.failed(together.ballot("elements", Payload::None), failure.borrow().as_ref());
-        together.exchange(&mut next, &mut on_post, vote, plainly)?;
-        Ok(target.into_inner().map_or(0, |target| target.delivered()))
-    }
-
-    /// Has everybody got what it wanted? This rank got so many bytes, or could not.
-    fn close(&self, got: u64, failure: Option<&LoadError>) -> Result<(), LoadError> {
-        let together = &self.together;
-        let rank = together.rank();
-        let wanted = self.own.parts().elements() * self.size;
-        let ballot = together.ballot("close", Payload::None).with_sums(vec![(0, wanted), (1, got)]);
-        let ballot = match (failure, got == wanted) {
-            (Some(_), _) => together.failed(ballot, failure),
-            (None, true) => ballot,
-            (None, false) => {
-                ballot.failed(rank, format!("got {got} of {wanted} bytes of region {:?}", together.region), false)
-            }
-        };
-        let verdict = together.vote(ballot, |ballot| Outcome::agreed("sums", &ballot.sums))?;
-        if self.together.engine.is_root() {
-            let sums: Vec<(u64, u64)> = together.decode(&verdict)?;
-            let bytes = sums.first().map_or(0, |(_, sum)| *sum);
-            log::info!("event=covered region={:?} {} bytes={bytes}", together.region, together.key);
+        if plan.is_sent {
+            let (dims, size) = (self.own.parts().dims(), self.size);
+            let boxed = Boxed { dims, pieces: &plan.pieces, size };
+            let carrier = Carrier { together: &self.together, senders: &plan.senders, receivers: plan.receivers() };
+            carrier.send(readers.read_here(homes), &boxed, target.as_mut(), failure.take())?;
         }
-        Ok(())
+        // Nothing is under way any more: what has not come never will.
+        let wanted = self.own.parts().elements() * self.size;
+        self.together.close(wanted, target.map_or(0, |target| target.delivered()), failure.as_ref())
     }
 
     fn unmatched(&self, what: String, is_damage: bool) -> LoadError {

@@ -15,6 +15,8 @@ const DIGEST: usize = 16;
 #[derive(Default)]
 pub struct Packet {
     bytes: Vec<u8>,
+    /// Where the run before ends in the memory that it is for.
+    end: usize,
 }
 
 impl Packet {
@@ -25,15 +27,28 @@ impl Packet {
 
     /// Adds `count` bytes of a piece of box `number`, from its byte `from` on; the caller puts them behind.
     pub fn begin(&mut self, dims: usize, number: u32, piece: &Cuboid, from: usize, count: usize) -> &mut Vec<u8> {
-        if self.bytes.is_empty() {
-            self.bytes.push(DATA);
-            self.bytes.extend([0; DIGEST]);
-        }
+        self.open();
         numbers::put(&mut self.bytes, u64::from(number));
         piece.put(dims, &mut self.bytes);
         numbers::put(&mut self.bytes, from as u64);
         numbers::put(&mut self.bytes, count as u64);
         &mut self.bytes
+    }
+
+    /// Adds `count` bytes for the place `target` of a rank's memory; the caller puts them behind. A packet has either pieces of boxes or these.
+    pub fn begin_run(&mut self, target: usize, count: usize) -> &mut Vec<u8> {
+        self.open();
+        numbers::put(&mut self.bytes, numbers::from_step(target.wrapping_sub(self.end) as i64));
+        numbers::put(&mut self.bytes, count as u64);
+        self.end = target.wrapping_add(count);
+        &mut self.bytes
+    }
+
+    fn open(&mut self) {
+        if self.bytes.is_empty() {
+            self.bytes.push(DATA);
+            self.bytes.extend([0; DIGEST]);
+        }
     }
 
     /// It as it is sent, with its digest.
@@ -45,20 +60,29 @@ impl Packet {
     }
 }
 
-/// Hands out what a packet has, without its first byte: box, piece, from which byte on, and the bytes. What is handed out was checked; `put` says
-/// whether it could be put where it belongs.
+/// The portions of a packet, given without its first byte, once its digest has been compared.
 ///
 /// # Errors
 /// Why it cannot be taken.
+pub fn checked(packet: &[u8]) -> Result<&[u8], String> {
+    let (digest, portions) = packet.split_first_chunk::<DIGEST>().ok_or("it is cut")?;
+    if xxh3_128(portions).to_le_bytes() != *digest {
+        return Err("its digest is wrong: it was damaged on its way".into());
+    }
+    Ok(portions)
+}
+
+/// Hands out the pieces of boxes that the portions of a packet are: box, piece, from which byte on, and the bytes; `put` says whether they could be
+/// put where they belong.
+///
+/// # Errors
+/// Why they cannot be taken.
 pub fn unpack(
-    packet: &[u8],
+    portions: &[u8],
     dims: usize,
     mut put: impl FnMut(u32, &Cuboid, usize, &[u8]) -> bool,
 ) -> Result<(), String> {
-    let (digest, mut rest) = packet.split_first_chunk::<DIGEST>().ok_or("it is cut")?;
-    if xxh3_128(rest).to_le_bytes() != *digest {
-        return Err("its digest is wrong: it was damaged on its way".into());
-    }
+    let mut rest = portions;
     while !rest.is_empty() {
         let mut portion = || {
             let number = u32::try_from(numbers::take(&mut rest)?).ok()?;
@@ -77,6 +101,30 @@ pub fn unpack(
     Ok(())
 }
 
+/// The same of runs: the place in the memory of this rank, and the bytes.
+///
+/// # Errors
+/// Why they cannot be taken.
+pub fn unpack_runs(portions: &[u8], mut put: impl FnMut(usize, &[u8]) -> bool) -> Result<(), String> {
+    let (mut rest, mut end) = (portions, 0usize);
+    while !rest.is_empty() {
+        let mut portion = || {
+            let target = end.wrapping_add(numbers::to_step(numbers::take(&mut rest)?) as usize);
+            let count = usize::try_from(numbers::take(&mut rest)?).ok()?;
+            let (bytes, behind) = rest.split_at_checked(count)?;
+            rest = behind;
+            Some((target, bytes))
+        };
+        let (target, bytes) = portion().ok_or("it is cut")?;
+        if !put(target, bytes) {
+            let count = bytes.len();
+            return Err(format!("it has {count} bytes for place {target} of a memory, which does not reach so far"));
+        }
+        end = target.wrapping_add(bytes.len());
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,7 +139,7 @@ mod tests {
         assert_eq!(sent[0], DATA);
         let mut got = Vec::new();
         let take = |sent: &[u8], got: &mut Vec<_>| {
-            unpack(&sent[1..], 2, |number, piece, from, bytes| {
+            unpack(checked(&sent[1..])?, 2, |number, piece, from, bytes| {
                 got.push((number, *piece, from, bytes.to_vec()));
                 true
             })
@@ -104,7 +152,32 @@ mod tests {
             assert!(take(&flipped, &mut Vec::new()).unwrap_err().contains("digest"), "byte {at}");
         }
         assert!(take(&sent[..10], &mut Vec::new()).is_err());
-        assert!(unpack(&sent[1..], 2, |_, _, _, _| false).unwrap_err().contains("[3..5, 4..6] for box 7"));
+        assert!(
+            unpack(checked(&sent[1..]).expect("whole"), 2, |_, _, _, _| false)
+                .unwrap_err()
+                .contains("[3..5, 4..6] for box 7")
+        );
         assert!(Packet::default().finish().is_empty());
+    }
+
+    #[test]
+    fn runs_come_back_and_those_that_cannot_be_are_refused() {
+        let mut packet = Packet::default();
+        packet.begin_run(100, 2).extend([1, 2]);
+        packet.begin_run(102, 1).extend([3]);
+        packet.begin_run(7, 0);
+        let sent = packet.finish();
+        let portions = checked(&sent[1..]).expect("whole");
+        let mut got = Vec::new();
+        let take = |place, bytes: &[u8]| {
+            got.push((place, bytes.to_vec()));
+            true
+        };
+        assert_eq!(unpack_runs(portions, take), Ok(()));
+        assert_eq!(got, [(100, vec![1, 2]), (102, vec![3]), (7, vec![])]);
+        assert!(unpack_runs(portions, |_, _| false).unwrap_err().contains("place 100"));
+        for length in [1, portions.len() - 1] {
+            assert!(unpack_runs(&portions[..length], |_, _| true).unwrap_err().contains("cut"));
+        }
     }
 }

@@ -4,86 +4,108 @@
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
 use super::direct::{inside, starts};
-use super::packet::Packet;
+use super::packing::{BoxWay, Packing, Way, Ways};
+use super::together::Together;
 use crate::base::Rank;
 use crate::base::units::page_ceil;
 use crate::decomposition::matching::Piece;
-use crate::decomposition::strides::Strides;
 use crate::format::Region;
 use crate::tier::posix::PageBuffer;
 use crate::tier::source::Source;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 /// Bytes that are read at once from memory, about: they stay in cache for those who take something of them.
 const FROM_MEMORY: usize = 1 << 20;
 /// And from files.
 const FROM_FILE: usize = 4 << 20;
 
-/// A piece on its way.
-struct Moving {
-    piece: Piece,
-    /// Where its bytes are in the region.
-    strides: Strides,
-    /// Where the part that it is of begins in the region.
-    base: usize,
-    /// How many of its bytes were sent.
-    sent: usize,
+/// A region, and the ways through it.
+pub(super) type Through<'p, W> = (Region, Ways<'p, W>);
+
+/// What a rank sends of shards that it reads.
+pub(super) trait Parcels<'p> {
+    /// One way of it.
+    type Way: Way + 'p;
+
+    /// The region of a shard that it is of, and the ways through that; `None` if nothing is of this shard.
+    ///
+    /// # Errors
+    /// [`LoadError`]: the shard has no such region, or not all that is asked for.
+    fn of_shard(
+        &self,
+        access: &mut ShardAccess,
+        together: &Together<'_>,
+    ) -> Result<Option<Through<'p, Self::Way>>, LoadError>;
 }
 
-/// What a rank sends of its shards.
-pub(super) struct Reading<'p> {
-    region: &'p str,
-    dims: usize,
-    pieces: &'p BTreeMap<Rank, Vec<Piece>>,
+/// Pieces of boxes, by shard.
+pub(super) struct Boxed<'p> {
+    pub dims: usize,
+    pub pieces: &'p BTreeMap<Rank, Vec<Piece>>,
     /// Bytes of an element.
-    size: u64,
+    pub size: u64,
+}
+
+impl<'p> Parcels<'p> for Boxed<'p> {
+    type Way = BoxWay;
+
+    fn of_shard(
+        &self,
+        access: &mut ShardAccess,
+        together: &Together<'_>,
+    ) -> Result<Option<Through<'p, BoxWay>>, LoadError> {
+        let Some(pieces) = self.pieces.get(&access.shard()) else { return Ok(None) };
+        let dealt = access.dealt(together.region)?;
+        let parts = dealt.parts().1;
+        let starts = starts(parts, self.size);
+        let ways = pieces.iter().filter_map(|piece| {
+            let (strides, base) = (inside(piece, parts, self.size)?, starts[piece.part as usize]);
+            let (to, number, cuboid, dims) = (piece.to, piece.number, piece.cuboid, self.dims);
+            Some(BoxWay { to, number, cuboid, dims, strides, base })
+        });
+        let mut ways: Vec<BoxWay> = ways.collect();
+        ways.sort_by_key(|way| way.place_of(0));
+        Ok(Some((dealt.region, Box::new(ways.into_iter()))))
+    }
+}
+
+/// A rank's way through the shards that it reads.
+pub(super) struct Reading<'p, P: Parcels<'p>> {
+    together: &'p Together<'p>,
+    parcels: &'p P,
     /// The place of the next shard among those that are read.
     shard: usize,
-    /// Those of the shard in hand that do not begin yet, by their first bytes.
-    waiting: VecDeque<Moving>,
-    /// Those that have begun.
-    moving: Vec<Moving>,
     /// The shard in hand, its region, and up to where that was read.
     open: Option<(usize, Region, usize)>,
     buffer: Option<PageBuffer>,
-    packets: BTreeMap<Rank, Packet>,
-    ready: VecDeque<(Rank, Vec<u8>)>,
+    packing: Packing<'p, P::Way>,
 }
 
-impl<'p> Reading<'p> {
-    /// What is sent of a region by these pieces of each shard.
-    pub fn new(region: &'p str, dims: usize, pieces: &'p BTreeMap<Rank, Vec<Piece>>, size: u64) -> Reading<'p> {
-        Reading {
-            region,
-            dims,
-            pieces,
-            size,
-            shard: 0,
-            waiting: VecDeque::new(),
-            moving: Vec::new(),
-            open: None,
-            buffer: None,
-            packets: BTreeMap::new(),
-            ready: VecDeque::new(),
-        }
+impl<'p, P: Parcels<'p>> Reading<'p, P> {
+    /// What is sent of a region.
+    pub fn new(together: &'p Together<'p>, parcels: &'p P) -> Reading<'p, P> {
+        let packing = Packing::new(together.rank());
+        Reading { together, parcels, shard: 0, open: None, buffer: None, packing }
     }
 
-    /// The next packet, of about as many bytes as `limit` says for its receiver.
+    /// The next packet, of about as many bytes as `limit` says for its receiver. What is for this rank itself goes to `here`, which says whether it
+    /// belongs there.
     ///
     /// # Blocking
     /// On what holds the shards.
     pub fn next(
         &mut self,
         shards: &mut [&mut ShardAccess],
-        limit: &dyn Fn(Rank) -> usize,
+        limit: &impl Fn(Rank) -> usize,
+        here: &mut impl FnMut(&P::Way, usize, &[u8]) -> bool,
     ) -> Result<Option<(Rank, Vec<u8>)>, LoadError> {
         loop {
-            if let Some(packet) = self.ready.pop_front() {
+            if let Some(packet) = self.packing.next() {
                 return Ok(Some(packet));
             }
             match self.open.take() {
                 Some((at, region, read)) => {
-                    let read = self.read_some(shards[at], (&region, read), limit)?;
+                    let read = self.read_some(shards[at], (&region, read), limit, here)?;
                     match read {
                         Some(read) => self.open = Some((at, region, read)),
                         None => self.shard = at + 1,
@@ -91,9 +113,7 @@ impl<'p> Reading<'p> {
                 }
                 None => {
                     if self.shard == shards.len() {
-                        let packets = std::mem::take(&mut self.packets);
-                        let rest = packets.into_iter().map(|(to, packet)| (to, packet.finish()));
-                        self.ready.extend(rest.filter(|(_, packet)| !packet.is_empty()));
+                        self.packing.finish();
                         self.shard += 1;
                     } else if self.shard > shards.len() {
                         return Ok(None);
@@ -107,22 +127,13 @@ impl<'p> Reading<'p> {
 
     /// Takes the next shard in hand.
     fn begin(&mut self, access: &mut ShardAccess) -> Result<(), LoadError> {
-        let Some(pieces) = self.pieces.get(&access.shard()) else {
-            self.shard += 1;
-            return Ok(());
-        };
-        let dealt = access.dealt(self.region)?;
-        let parts = dealt.parts().1;
-        let starts = starts(parts, self.size);
-        let moving = pieces.iter().filter_map(|piece| {
-            let strides = inside(piece, parts, self.size)?;
-            Some(Moving { piece: *piece, strides, base: starts[piece.part as usize], sent: 0 })
-        });
-        let mut moving: Vec<Moving> = moving.collect();
-        moving.sort_by_key(Moving::first);
-        let first = moving.first().map_or(0, Moving::first);
-        self.waiting = moving.into();
-        self.open = Some((self.shard, dealt.region, first));
+        match self.parcels.of_shard(access, self.together)? {
+            Some((region, ways)) => {
+                self.packing.begin(ways);
+                self.open = Some((self.shard, region, 0));
+            }
+            None => self.shard += 1,
+        }
         Ok(())
     }
 
@@ -131,11 +142,11 @@ impl<'p> Reading<'p> {
         &mut self,
         access: &mut ShardAccess,
         (region, at): (&Region, usize),
-        limit: &dyn Fn(Rank) -> usize,
+        limit: &impl Fn(Rank) -> usize,
+        here: &mut impl FnMut(&P::Way, usize, &[u8]) -> bool,
     ) -> Result<Option<usize>, LoadError> {
         // Nobody wants what lies before the first of these.
-        let begun = self.moving.iter().map(Moving::next);
-        let Some(first) = begun.chain(self.waiting.front().map(Moving::first)).min() else { return Ok(None) };
+        let Some(first) = self.packing.first() else { return Ok(None) };
         let at = first.max(at);
         let length = region.bytes as usize;
         let mut piece = (0, 0);
@@ -153,41 +164,11 @@ impl<'p> Reading<'p> {
             Ok((end - start) as u64)
         })?;
         let (start, end) = piece;
-        let bytes = &buffer[..end - start];
-        while self.waiting.front().is_some_and(|next| next.first() < end) {
-            self.moving.extend(self.waiting.pop_front());
-        }
-        let (dims, packets, ready) = (self.dims, &mut self.packets, &mut self.ready);
-        for Moving { piece, strides, base, sent } in &mut self.moving {
-            let until = strides.before(end - *base);
-            let most = limit(piece.to);
-            while *sent < until {
-                let to = until.min(*sent + most);
-                let packet = packets.entry(piece.to).or_default();
-                let rows = packet.begin(dims, piece.number, &piece.cuboid, *sent, to - *sent);
-                strides.each(*sent, to, |place, count| {
-                    rows.extend_from_slice(&bytes[*base + place - start..][..count]);
-                });
-                if packet.len() >= most {
-                    ready.push_back((piece.to, std::mem::take(packet).finish()));
-                }
-                *sent = to;
-            }
-        }
-        self.moving.retain(|moving| moving.sent < moving.strides.bytes());
+        let is_taken = self.packing.pack((start, &buffer[..end - start]), limit, here);
         self.buffer = Some(buffer);
+        if !is_taken {
+            return Err(self.together.of_this_rank("it was to put elements where it has no memory for them".into()));
+        }
         Ok(Some(end))
-    }
-}
-
-impl Moving {
-    /// Where its first byte is in the region.
-    fn first(&self) -> usize {
-        self.base + self.strides.place_of(0)
-    }
-
-    /// Where the next byte is that was not sent.
-    fn next(&self) -> usize {
-        self.base + self.strides.place_of(self.sent)
     }
 }

@@ -14,22 +14,26 @@ use super::super::access::ShardAccess;
 use super::super::homes::{home, homed};
 use super::super::load_error::LoadError;
 use super::super::opener::Opener;
+use super::super::outline::OutlinedDecomposition;
+use super::carrier::Carrier;
+use super::packing::Sink;
 use super::readers::Readers;
-use super::scattering::{Scattered, Scattering};
+use super::runs::RunTarget;
+use super::scattering::{self, Column, Scattered};
 use super::target::{Mapper, Target};
 use super::together::{Together, plainly};
-use super::{Limit, Plan, Remaking, Sending, offered, packet_bytes};
+use super::{Plan, Remaking, offered};
 use crate::base::Rank;
 use crate::coordination::posts::Posts;
 use crate::coordination::{Ballot, Outcome, Payload};
 use crate::decomposition::matching::Piece;
 use crate::decomposition::rows::{Scan, even, even_ranks};
 use crate::decomposition::shelf::Side;
-use crate::decomposition::{Boxes, ELEMENTS_MAX, Own};
+use crate::decomposition::{Boxes, ELEMENTS_MAX, Identity, Own};
 use crate::format::numbers;
 use crate::transfer::posting::{Handled, Next, all_at_once};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Which rows a rank gets, in the order of the ranks that saved them.
@@ -44,18 +48,18 @@ pub enum Wanted {
 /// Says for the rows of a batch, by the values of a column, which ranks get them.
 pub type Owners<'o> = dyn FnMut(&[u8], &mut [u32]) + 'o;
 
-/// The rows of a set that a rank gets: boxes of arrays that have the rows of one shard each, in the order of the shards.
+/// The rows of a set that a rank gets, in the order of the shards.
 pub struct Dealing {
-    /// They.
-    pub own: Own,
-    /// How they come here.
-    pub way: Way,
+    count: u64,
+    way: Way,
 }
 
 /// How rows come to this rank.
-pub enum Way {
+enum Way {
     /// As pieces of boxes.
     Pieces {
+        /// Boxes of arrays that have the rows of one shard each.
+        own: Box<Own>,
         /// What it gets.
         wanted: Vec<Piece>,
         /// Who reads and sends what, once that was found out.
@@ -301,13 +305,14 @@ impl Finding<'_> {
             return Err(self.together.of_this_rank(format!("row {next} was saved by no rank")));
         }
         let own = self.own(boxes.iter().map(|(_, first, count)| (*first, *count)))?;
+        let count = own.parts().elements();
         let rank = self.together.rank();
         let pieces = (0..).zip(&boxes).zip(own.parts().own()).map(|((number, (placed, ..)), cuboid)| {
             let Placed { shard, reader, is_shared, .. } = *placed;
             Piece { reader, is_shared, shard, part: 0, to: rank, number, cuboid: *cuboid }
         });
-        let way = Way::Pieces { wanted: pieces.collect(), plan: None };
-        Ok(Dealing { own, way })
+        let wanted = pieces.collect();
+        Ok(Dealing { count, way: Way::Pieces { own: own.into(), wanted, plan: None } })
     }
 
     /// Rows as boxes of one dimension: the first row of each in its shard, and how many.
@@ -341,11 +346,8 @@ impl Finding<'_> {
             }
         }
         let mut counts: BTreeMap<Rank, (Rank, u64)> = BTreeMap::new();
-        let mut on_post = |from: Rank, mut bytes: &[u8]| {
-            while !bytes.is_empty() {
-                let mut number = || numbers::take(&mut bytes).ok_or("it is cut");
-                let (shard, count) = (number()?, number()?);
-                let shard = Rank(u32::try_from(shard).map_err(|_| "it is of no rank")?);
+        let mut on_post = |from: Rank, bytes: &[u8]| {
+            for (shard, count) in scattering::said(bytes).ok_or("it is cut")? {
                 if counts.insert(shard, (from, count)).is_some() {
                     return Err(format!("the shard of rank {shard} has two readers"));
                 }
@@ -355,51 +357,99 @@ impl Finding<'_> {
         let ballot = together.failed(together.ballot("rows by owner", Payload::None), failure.as_ref());
         let first = scattered.counts();
         together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, plainly)?;
-        let own = self.own(counts.values().map(|(_, count)| (0, *count)))?;
-        let senders: BTreeSet<Rank> = counts.values().map(|(from, _)| *from).collect();
-        scattered.expect(senders.into_iter().collect(), counts.into_keys());
-        Ok(Dealing { own, way: Way::Scattered(scattered) })
+        let count = self.places_by_owner(&counts, &mut scattered)?;
+        scattered.expect(counts.into_values().map(|(from, _)| from).collect());
+        Ok(Dealing { count, way: Way::Scattered(scattered) })
+    }
+
+    /// Tells readers where the rows of each shard begin in this rank's memory. Says how many rows there are in all.
+    fn places_by_owner(
+        &self,
+        counts: &BTreeMap<Rank, (Rank, u64)>,
+        scattered: &mut Scattered,
+    ) -> Result<u64, LoadError> {
+        let together = &self.together;
+        let mut total = 0u64;
+        let starts = counts.iter().map(|(shard, (from, count))| {
+            let start = total;
+            total = total.saturating_add(*count);
+            (*from, *shard, start)
+        });
+        let first = scattering::posts(starts);
+        let failure =
+            (total > ELEMENTS_MAX).then(|| together.of_this_rank(format!("{total} rows are more than can be")));
+        let mut on_post = |from: Rank, bytes: &[u8]| {
+            for (shard, start) in scattering::said(bytes).ok_or("it is cut")? {
+                if !scattered.begin(shard, from, start) {
+                    return Err(format!("it gets no rows of the shard of rank {shard} from here"));
+                }
+            }
+            Ok(Handled::default())
+        };
+        let ballot = together.failed(together.ballot("places of rows", Payload::None), failure.as_ref());
+        together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, plainly)?;
+        match scattered.silent() {
+            // All ranks hear of it: this one ends its attempt.
+            Some(rank) => Err(together.of_this_rank(format!("rank {rank} has not said where its rows begin"))),
+            None => Ok(total),
+        }
     }
 }
 
-impl Remaking<'_> {
-    /// Loads a column of rows.
+impl Dealing {
+    /// How many rows this rank gets.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Loads a column, whose rows have so many bytes, into memory for as many rows as this rank gets; an error of `memory` is what keeps this rank from that.
     ///
     /// # Collective
     /// All ranks.
     ///
     /// # Errors
     /// [`LoadError`], the same on all ranks.
-    pub fn load_rows(
-        &self,
+    pub fn load(
+        &mut self,
+        (together, opener): (Together<'_>, &Opener),
         (homes, readers): (&mut [ShardAccess], &mut Readers),
-        way: &mut Way,
-        target: Result<Target<'_>, LoadError>,
+        row: u64,
+        memory: Result<&mut [u8], LoadError>,
     ) -> Result<(), LoadError> {
-        match way {
-            Way::Pieces { wanted, plan } => {
-                if plan.is_none() {
-                    *plan = Some(self.ask(std::mem::take(wanted), readers, &Mapper::new(self.own, self.size))?);
-                }
-                plan.as_ref().map_or(Ok(()), |plan| self.carry((homes, readers), plan, target))
+        match &mut self.way {
+            Way::Pieces { own, wanted, plan } => {
+                let own: &Own = own;
+                let from = OutlinedDecomposition { identity: Identity::default(), shape: Vec::new(), is_sparse: true };
+                let target = memory.map(|memory| Target::new(own, apart(own, memory, row), row));
+                let remaking = Remaking { together, opener, size: row, from: &from, own };
+                let plan = match plan {
+                    Some(plan) => plan,
+                    None => plan.insert(remaking.ask(std::mem::take(wanted), readers, &Mapper::new(own, row))?),
+                };
+                remaking.carry((homes, readers), plan, target)
             }
             Way::Scattered(scattered) => {
-                let mut shards = readers.read_here(homes);
-                let mut scattering = Scattering::new(self.together.region, self.size, scattered);
-                let packets = &mut |limit: &Limit<'_>| scattering.next(&mut shards, limit);
-                let sending = Sending {
-                    senders: scattered.senders(),
-                    packet: packet_bytes(scattered.receivers(), self.window()),
-                    packets,
-                    box_of: &|shard| scattered.box_of(Rank(shard)),
-                };
-                let (target, failure) = match target {
-                    Ok(target) => (Some(target), None),
+                let (mut target, failure) = match memory {
+                    Ok(memory) => (Some(RunTarget::new(memory)), None),
                     Err(error) => (None, Some(error)),
                 };
-                let delivered = self.send(sending, (target, failure))?;
-                self.close(delivered, None)
+                let column = Column { of: scattered, row };
+                let (senders, receivers) = (scattered.senders(), scattered.receivers());
+                let carrier = Carrier { together: &together, senders, receivers };
+                carrier.send(readers.read_here(homes), &column, target.as_mut(), failure)?;
+                together.close(self.count * row, target.map_or(0, |target| target.delivered()), None)
             }
         }
     }
+}
+
+/// The memory of each box: they lie one behind the other.
+fn apart<'m>(own: &Own, memory: &'m mut [u8], row: u64) -> Vec<&'m mut [u8]> {
+    let mut rest = memory;
+    let boxes = own.parts().own().iter().map(|of| {
+        let (memory, behind) = std::mem::take(&mut rest).split_at_mut((of.volume() * row) as usize);
+        rest = behind;
+        memory
+    });
+    boxes.collect()
 }

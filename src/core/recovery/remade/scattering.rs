@@ -1,37 +1,34 @@
 //! Rows that go one by one to the ranks that the program names for them.
 //!
-//! Whoever reads a shard asks the program for the ranks of its rows, in batches, and keeps them: 4 bytes a row. Then each column is read once, in windows of
-//! rows, and the rows of a window that go to one rank go to it together. A rank's rows of a shard keep their order.
+//! Whoever reads a shard asks the program for the ranks of its rows, in batches, and keeps them: 4 bytes a row. Receivers hear how many rows they get of which
+//! shards, and tell readers where these begin in their memory. Then each column is read once, and its rows go as [runs](super::runs). A rank's rows of a shard
+//! keep their order.
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
-use super::packet::Packet;
+use super::reading::{Parcels, Through};
 use super::rows::Owners;
+use super::runs::{Run, RunWay, Ways};
 use super::together::Together;
-use super::{Limit, Rank};
-use crate::decomposition::Cuboid;
+use crate::base::Rank;
 use crate::format::{Region, numbers};
 use crate::tier::source::Source;
 use crate::tier::storage::zeroed;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 /// Bytes of a batch that the program is asked for, about.
 const BATCH: usize = 4 << 20;
-/// Bytes of a window: those of blocks that stay in cache.
-const WINDOW: usize = 1 << 20;
 
 /// The ranks of the rows of the shards that a rank reads.
 #[derive(Default)]
 pub struct Scattered {
     /// By shard, for each row.
     ranks: BTreeMap<Rank, Vec<u32>>,
-    /// The ranks that get something of them.
-    receivers: BTreeSet<u32>,
+    /// By shard and receiver: how many rows, and where they begin in its memory, once that is known.
+    moves: BTreeMap<(Rank, Rank), (u64, Option<u64>)>,
     /// Those that this rank gets something from.
     senders: Vec<Rank>,
-    /// Which of its boxes has the rows of a shard.
-    boxes: BTreeMap<Rank, u32>,
 }
 
 impl Scattered {
@@ -73,30 +70,33 @@ impl Scattered {
             }
             first = rows.end;
         }
-        self.receivers.extend(all.iter().copied());
+        for rows in all.chunk_by(|one, other| one == other) {
+            self.moves.entry((shard, Rank(rows[0]))).or_default().0 += rows.len() as u64;
+        }
         self.ranks.insert(shard, all);
         Ok(())
     }
 
     /// What ranks hear: how many rows of which shards they get.
     pub fn counts(&self) -> Vec<(Rank, Vec<u8>)> {
-        let mut posts: BTreeMap<Rank, Vec<u8>> = BTreeMap::new();
-        for (shard, ranks) in &self.ranks {
-            let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
-            ranks.iter().for_each(|rank| *counts.entry(*rank).or_default() += 1);
-            for (rank, count) in counts {
-                let body = posts.entry(Rank(rank)).or_default();
-                numbers::put(body, u64::from(shard.0));
-                numbers::put(body, count);
-            }
-        }
-        posts.into_iter().collect()
+        let moves = self.moves.iter().map(|((shard, to), (count, _))| (*to, *shard, *count));
+        posts(moves)
     }
 
-    /// This rank gets rows from these ranks, of these shards: a box for each, in this order.
-    pub fn expect(&mut self, senders: Vec<Rank>, shards: impl Iterator<Item = Rank>) {
-        self.senders = senders;
-        self.boxes = shards.zip(0..).collect();
+    /// Takes where the rows of a shard begin in the memory of a rank. False if that gets none.
+    pub fn begin(&mut self, shard: Rank, to: Rank, start: u64) -> bool {
+        let known = self.moves.get_mut(&(shard, to)).filter(|(_, known)| known.is_none());
+        known.map(|(_, known)| *known = Some(start)).is_some()
+    }
+
+    /// The first rank that has not said where its rows of some shard begin.
+    pub fn silent(&self) -> Option<Rank> {
+        self.moves.iter().find(|(_, (_, start))| start.is_none()).map(|((_, to), _)| *to)
+    }
+
+    /// This rank gets rows from these ranks.
+    pub fn expect(&mut self, senders: BTreeSet<Rank>) {
+        self.senders = senders.into_iter().collect();
     }
 
     /// Those that this rank gets something from.
@@ -106,13 +106,45 @@ impl Scattered {
 
     /// How many ranks get something from this one.
     pub fn receivers(&self) -> usize {
-        self.receivers.len()
+        self.moves.keys().map(|(_, to)| *to).collect::<BTreeSet<Rank>>().len()
     }
 
-    /// Which box has the rows of a shard.
-    pub fn box_of(&self, shard: Rank) -> Option<u32> {
-        self.boxes.get(&shard).copied()
+    /// The rows of a shard, as runs: one for rows one behind the other that go to one rank.
+    fn runs(&self, shard: Rank) -> Option<impl Iterator<Item = Run> + '_> {
+        let ranks = self.ranks.get(&shard)?;
+        let starts = self.moves.range((shard, Rank(0))..=(shard, Rank(u32::MAX)));
+        let mut next: HashMap<u32, u64> = starts.filter_map(|((_, to), (_, start))| Some((to.0, (*start)?))).collect();
+        let mut at = 0;
+        let runs = ranks.chunk_by(|one, other| one == other).flat_map(|rows| rows.chunks(u32::MAX as usize));
+        Some(runs.filter_map(move |rows| {
+            let target = next.get_mut(&rows[0])?;
+            let run = Run { at, count: rows.len() as u32, to: Rank(rows[0]), target: *target };
+            let count = u64::from(run.count);
+            (at, *target) = (at + count, *target + count);
+            Some(run)
+        }))
     }
+}
+
+/// Posts that say something of shards: to whom, of which, and a number.
+pub fn posts(said: impl Iterator<Item = (Rank, Rank, u64)>) -> Vec<(Rank, Vec<u8>)> {
+    let mut posts: BTreeMap<Rank, Vec<u8>> = BTreeMap::new();
+    for (to, shard, number) in said {
+        let body = posts.entry(to).or_default();
+        numbers::put(body, u64::from(shard.0));
+        numbers::put(body, number);
+    }
+    posts.into_iter().collect()
+}
+
+/// What such a post says. `None` if it is cut.
+pub fn said(mut bytes: &[u8]) -> Option<Vec<(Rank, u64)>> {
+    let mut said = Vec::new();
+    while !bytes.is_empty() {
+        let shard = Rank(u32::try_from(numbers::take(&mut bytes)?).ok()?);
+        said.push((shard, numbers::take(&mut bytes)?));
+    }
+    Some(said)
 }
 
 /// Reads rows of a column of one shard.
@@ -173,90 +205,25 @@ impl Reader {
     }
 }
 
-/// A reader's way through a column.
-pub struct Scattering<'s> {
-    region: &'s str,
+/// A column of rows that go to whom the program has said.
+pub struct Column<'s> {
+    /// Who gets which row.
+    pub of: &'s Scattered,
     /// Bytes of a row.
-    row: u64,
-    of: &'s Scattered,
-    /// The place of the shard in hand.
-    shard: usize,
-    /// What reads it, how many of its rows were read, and how many of them went to whom.
-    open: Option<(Reader, u64, BTreeMap<u32, u64>)>,
-    packets: BTreeMap<Rank, Packet>,
-    ready: VecDeque<(Rank, Vec<u8>)>,
-    is_over: bool,
+    pub row: u64,
 }
 
-impl<'s> Scattering<'s> {
-    /// Through the column of a region whose rows have so many bytes.
-    pub fn new(region: &'s str, row: u64, of: &'s Scattered) -> Scattering<'s> {
-        let (packets, ready) = (BTreeMap::new(), VecDeque::new());
-        Scattering { region, row, of, shard: 0, open: None, packets, ready, is_over: false }
-    }
+impl<'s> Parcels<'s> for Column<'s> {
+    type Way = RunWay;
 
-    /// The next packet, of about as many bytes as `limit` says for its receiver.
-    ///
-    /// # Blocking
-    /// On what holds the shards.
-    pub fn next(
-        &mut self,
-        shards: &mut [&mut ShardAccess],
-        limit: &Limit<'_>,
-    ) -> Result<Option<(Rank, Vec<u8>)>, LoadError> {
-        loop {
-            if let Some(packet) = self.ready.pop_front() {
-                return Ok(Some(packet));
-            }
-            if self.is_over {
-                return Ok(None);
-            }
-            let Some(access) = shards.get_mut(self.shard) else {
-                let packets = std::mem::take(&mut self.packets);
-                self.ready.extend(packets.into_iter().map(|(to, packet)| (to, packet.finish())));
-                self.ready.retain(|(_, packet)| !packet.is_empty());
-                self.is_over = true;
-                continue;
-            };
-            match self.open.take() {
-                None => self.open = Some((Reader::new(self.region, access, self.row)?, 0, BTreeMap::new())),
-                Some((reader, first, _)) if first == reader.count => self.shard += 1,
-                Some((mut reader, first, mut sent)) => {
-                    let rows = reader.window(first, WINDOW);
-                    self.pack(access.shard(), reader.read(access, &rows)?, &rows, (&mut sent, limit));
-                    self.open = Some((reader, rows.end, sent));
-                }
-            }
-        }
-    }
-
-    /// Packs some rows of a shard.
-    fn pack(
-        &mut self,
-        shard: Rank,
-        bytes: &[u8],
-        rows: &Range<u64>,
-        (sent, limit): (&mut BTreeMap<u32, u64>, &Limit<'_>),
-    ) {
-        let Some(ranks) = self.of.ranks.get(&shard) else { return };
-        let (row, ranks) = (self.row as usize, &ranks[rows.start as usize..rows.end as usize]);
-        let mut by_rank: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
-        for (rank, bytes) in ranks.iter().zip(bytes.chunks_exact(row)) {
-            by_rank.entry(*rank).or_default().extend_from_slice(bytes);
-        }
-        for (rank, bytes) in by_rank {
-            let (to, done) = (Rank(rank), sent.entry(rank).or_default());
-            let most = limit(to);
-            for some in bytes.chunks((most / row).max(1) * row) {
-                let count = (some.len() / row) as u64;
-                let Some(cuboid) = Cuboid::at(&[*done], &[count]) else { return };
-                *done += count;
-                let packet = self.packets.entry(to).or_default();
-                packet.begin(1, shard.0, &cuboid, 0, some.len()).extend_from_slice(some);
-                if packet.len() >= most {
-                    self.ready.push_back((to, std::mem::take(packet).finish()));
-                }
-            }
-        }
+    fn of_shard(
+        &self,
+        access: &mut ShardAccess,
+        together: &Together<'_>,
+    ) -> Result<Option<Through<'s, RunWay>>, LoadError> {
+        let Some(runs) = self.of.runs(access.shard()) else { return Ok(None) };
+        let Reader { region, .. } = Reader::new(together.region, access, self.row)?;
+        let size = self.row as usize;
+        Ok(Some((region, Box::new(runs.map(move |run| RunWay::new(run, size))) as Ways<'s, RunWay>)))
     }
 }

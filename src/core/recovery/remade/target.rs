@@ -1,5 +1,7 @@
 //! Memory that elements are loaded into, whoever they come from.
 
+use super::packet;
+use super::packing::{BoxWay, Sink};
 use crate::decomposition::strides::Strides;
 use crate::decomposition::{Cuboid, DIMS, Own};
 
@@ -86,11 +88,6 @@ impl<'t> Target<'t> {
         self.delivered += bytes;
     }
 
-    /// How many bytes have come.
-    pub fn delivered(&self) -> u64 {
-        self.delivered
-    }
-
     /// The boxes in tasks of about so many bytes, for several threads. A box is cut in its slowest dimension, whose parts lie one behind the other.
     pub fn tasks(&mut self, most: u64) -> Vec<Vec<Slot<'_>>> {
         let own = self.own;
@@ -125,5 +122,20 @@ impl<'t> Target<'t> {
         }
         tasks.extend((!open.is_empty()).then_some(open));
         tasks
+    }
+}
+
+impl Sink<BoxWay> for Target<'_> {
+    fn take(&mut self, portions: &[u8]) -> Result<(), String> {
+        let dims = self.own.parts().dims();
+        packet::unpack(portions, dims, |number, cuboid, at, bytes| Target::put(self, number, cuboid, at, bytes))
+    }
+
+    fn put(&mut self, way: &BoxWay, from: usize, bytes: &[u8]) -> bool {
+        Target::put(self, way.number, &way.cuboid, from, bytes)
+    }
+
+    fn delivered(&self) -> u64 {
+        self.delivered
     }
 }

@@ -1,6 +1,7 @@
 //! What all ranks of an attempt do together, and how it ends on all of them alike.
 
 use super::super::load_error::LoadError;
+use crate::base::log;
 use crate::base::{CheckpointKey, Rank};
 use crate::coordination::{Ballot, Culprit, Outcome, Payload, Verdict};
 use crate::format::codec;
@@ -65,6 +66,28 @@ impl Together<'_> {
         agreed: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>) + Send + 'static,
     ) -> Result<Verdict, LoadError> {
         self.heard(self.engine.collective(ballot, Box::new(|ballot| unless_culprits(ballot, agreed))))
+    }
+
+    /// Has everybody got what it wanted? This rank got so many bytes of those that it wanted, or could not.
+    ///
+    /// # Errors
+    /// [`LoadError::Others`], the same on all ranks.
+    pub fn close(&self, wanted: u64, got: u64, failure: Option<&LoadError>) -> Result<(), LoadError> {
+        let ballot = self.ballot("close", Payload::None).with_sums(vec![(0, wanted), (1, got)]);
+        let ballot = match (failure, got == wanted) {
+            (Some(_), _) => self.failed(ballot, failure),
+            (None, true) => ballot,
+            (None, false) => {
+                ballot.failed(self.rank(), format!("got {got} of {wanted} bytes of region {:?}", self.region), false)
+            }
+        };
+        let verdict = self.vote(ballot, |ballot| Outcome::agreed("sums", &ballot.sums))?;
+        if self.engine.is_root() {
+            let sums: Vec<(u64, u64)> = self.decode(&verdict)?;
+            let bytes = sums.first().map_or(0, |(_, sum)| *sum);
+            log::info!("event=covered region={:?} {} bytes={bytes}", self.region, self.key);
+        }
+        Ok(())
     }
 
     fn heard(&self, verdict: Result<Verdict, String>) -> Result<Verdict, LoadError> {

@@ -1,12 +1,11 @@
 //! Loading rows, on as many ranks as saved them or on others.
 
 use super::super::load_error::LoadError;
-use super::super::outline::OutlinedDecomposition;
-use super::super::remade::{Dealing, Finding, Owners, Remaking, Target, Together, Wanted};
+use super::super::remade::{Dealing, Finding, Owners, Together, Wanted};
 use super::dealt::Hands;
 use super::{Restorer, Shards};
+use crate::decomposition::Rule;
 use crate::decomposition::rows::{names_of, region_name};
-use crate::decomposition::{Identity, Own, Rule};
 use crate::format::ElementType;
 use crate::region::Element;
 use crate::tier::storage::zeroed;
@@ -119,7 +118,7 @@ impl Restorer {
             }
         };
         let count = match &dealing {
-            Some(dealing) => dealing.own.parts().elements(),
+            Some(dealing) => dealing.count(),
             None => self.own_rows(&column)?,
         };
         Ok(LoadedRows { restorer: self, set: name.into(), count, dealing })
@@ -248,25 +247,11 @@ impl LoadedRows<'_> {
                 Err(LoadError::Mismatch { rank, key, region: region.clone(), found, expected })
             }
         });
-        let Some(Dealing { own, way }) = &mut self.dealing else {
+        let Some(dealing) = &mut self.dealing else {
             return self.restorer.load_bytes(&region, element, memory?);
         };
-        let own = &*own;
-        let target = memory.map(|memory| Target::new(own, apart(own, memory, row), row));
         let Hands { opener, homes, readers, .. } = self.restorer.hands(&region)?;
         let together = Together { engine: opener.engine(), key, region: &region };
-        let from = OutlinedDecomposition { identity: Identity::default(), shape: Vec::new(), is_sparse: true };
-        Remaking { together, opener, size: row, from: &from, own }.load_rows((homes, readers), way, target)
+        dealing.load((together, opener), (homes, readers), row, memory)
     }
-}
-
-/// The memory of each box: they lie one behind the other.
-fn apart<'m>(own: &Own, memory: &'m mut [u8], row: u64) -> Vec<&'m mut [u8]> {
-    let mut rest = memory;
-    let boxes = own.parts().own().iter().map(|of| {
-        let (memory, behind) = std::mem::take(&mut rest).split_at_mut((of.volume() * row) as usize);
-        rest = behind;
-        memory
-    });
-    boxes.collect()
 }

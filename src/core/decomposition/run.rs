@@ -1,0 +1,116 @@
+//! Elements on their way between a region and a memory, both of which have them one behind the other.
+//!
+//! Whoever finds out which these are tells the rank that reads the shard, in posts of a bounded length.
+
+use crate::base::Rank;
+use crate::format::numbers;
+
+/// Bytes of a post, about: more runs go into several.
+const POST_BYTES: usize = 64 << 10;
+/// The most bytes of a run in a post: two differences of ten bytes each, a count and a rank of five.
+const RUN_BYTES: usize = 30;
+/// The fewest: one each.
+const RUN_BYTES_MIN: usize = 4;
+
+/// Some elements of a region of a shard, which go to one place of the memory of one rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// The first of them in the region.
+    pub at: u64,
+    /// How many they are.
+    pub count: u32,
+    /// The rank that they are for.
+    pub to: Rank,
+    /// The element of its memory that the first one becomes.
+    pub target: u64,
+}
+
+// There may be one for each element.
+const _: () = assert!(size_of::<Run>() == 24);
+
+/// Posts that tell runs of the shard of a rank, in their order. What follows the run before, on the same rank and in both places, takes four bytes.
+pub fn posts(shard: Rank, runs: &[Run]) -> impl Iterator<Item = Vec<u8>> + '_ {
+    runs.chunks(POST_BYTES / RUN_BYTES).map(move |some| {
+        let mut bytes = Vec::new();
+        numbers::put(&mut bytes, u64::from(shard.0));
+        let (mut at, mut to, mut target) = (0u64, 0u32, 0u64);
+        for run in some {
+            numbers::put(&mut bytes, numbers::from_step(run.at.wrapping_sub(at) as i64));
+            numbers::put(&mut bytes, u64::from(run.count));
+            numbers::put(&mut bytes, numbers::from_step(i64::from(run.to.0) - i64::from(to)));
+            numbers::put(&mut bytes, numbers::from_step(run.target.wrapping_sub(target) as i64));
+            let count = u64::from(run.count);
+            (at, to, target) = (run.at.wrapping_add(count), run.to.0, run.target.wrapping_add(count));
+        }
+        bytes
+    })
+}
+
+/// What a post tells: of whose shard, and the runs. `None` if it is cut or is none. The runs take memory in proportion to it; whether the shard has their
+/// elements, and their ranks exist, is for the caller to see.
+pub fn told(mut bytes: &[u8]) -> Option<(Rank, Vec<Run>)> {
+    let shard = Rank(u32::try_from(numbers::take(&mut bytes)?).ok()?);
+    let mut runs = Vec::with_capacity(bytes.len() / RUN_BYTES_MIN / 2);
+    let (mut at, mut to, mut target) = (0u64, 0i64, 0u64);
+    while !bytes.is_empty() {
+        at = at.wrapping_add(numbers::to_step(numbers::take(&mut bytes)?) as u64);
+        let count = u32::try_from(numbers::take(&mut bytes)?).ok()?;
+        to = to.checked_add(numbers::to_step(numbers::take(&mut bytes)?))?;
+        target = target.wrapping_add(numbers::to_step(numbers::take(&mut bytes)?) as u64);
+        runs.push(Run { at, count, to: Rank(u32::try_from(to).ok()?), target });
+        (at, target) = (at.wrapping_add(u64::from(count)), target.wrapping_add(u64::from(count)));
+    }
+    Some((shard, runs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn runs_come_back(
+            shard in any::<u32>(),
+            some in proptest::collection::vec(any::<(u64, u32, u32, u64)>(), 0..40),
+            copies in 1usize..100,
+        ) {
+            let some: Vec<Run> =
+                some.into_iter().map(|(at, count, to, target)| Run { at, count, to: Rank(to), target }).collect();
+            let runs = some.repeat(copies);
+            let mut got = Vec::new();
+            for post in posts(Rank(shard), &runs) {
+                prop_assert!(post.len() <= POST_BYTES);
+                let (of, runs) = told(&post).expect("a post");
+                prop_assert_eq!(of, Rank(shard));
+                got.extend(runs);
+            }
+            prop_assert_eq!(got, runs);
+        }
+
+        #[test]
+        fn whatever_comes_takes_memory_in_proportion(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Some((_, runs)) = told(&bytes) {
+                prop_assert!(runs.len() * RUN_BYTES_MIN <= bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn runs_one_behind_the_other_are_short_and_cut_posts_are_refused() {
+        let runs: Vec<Run> =
+            (0..100).map(|part| Run { at: 7 * part, count: 7, to: Rank(3), target: 50 + 7 * part }).collect();
+        let post = posts(Rank(2), &runs).next().expect("one");
+        assert!(post.len() <= 4 * 100 + 4, "{} bytes", post.len());
+        assert_eq!(told(&post), Some((Rank(2), runs)));
+        assert_eq!(told(&post[..post.len() - 1]), None);
+        assert_eq!(told(&[]), None);
+        // A rank below none, and a count of 33 bits.
+        assert_eq!(told(&[0, 0, 1, 1, 0]), None);
+        let mut long = vec![0, 0];
+        numbers::put(&mut long, 1 << 32);
+        long.extend([0, 0]);
+        assert_eq!(told(&long), None);
+        assert_eq!(posts(Rank(2), &[]).count(), 0);
+    }
+}

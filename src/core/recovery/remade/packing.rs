@@ -1,0 +1,195 @@
+//! Packs what ranks want of a region's bytes as these go by: in order, each byte looked at once for each rank that wants it.
+
+use super::packet::Packet;
+use crate::base::Rank;
+use crate::decomposition::Cuboid;
+use crate::decomposition::strides::Strides;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bytes of a region that go to one place of the memory of one rank: a piece of a box, or a run of elements.
+pub(super) trait Way {
+    /// The rank that they are for.
+    fn to(&self) -> Rank;
+
+    /// How many bytes they are.
+    fn bytes(&self) -> usize;
+
+    /// Where the byte with this number among them is in the region.
+    fn place_of(&self, at: usize) -> usize;
+
+    /// How many of them come before this place of the region, which is not before the first of them.
+    fn before(&self, place: usize) -> usize;
+
+    /// Those from one number to another: where they are in the region, and how many one behind the other.
+    fn each(&self, from: usize, to: usize, take: impl FnMut(usize, usize));
+
+    /// Adds to a packet that so many of them follow, from this number on; the caller puts them behind.
+    fn begin<'b>(&self, packet: &'b mut Packet, from: usize, count: usize) -> &'b mut Vec<u8>;
+}
+
+/// Memory that is filled by the bytes of such ways.
+pub(super) trait Sink<W> {
+    /// Takes the portions of a packet, which was checked.
+    ///
+    /// # Errors
+    /// Why they cannot be taken.
+    fn take(&mut self, portions: &[u8]) -> Result<(), String>;
+
+    /// Takes bytes that are for this rank itself, from this number on; false if they do not belong here.
+    fn put(&mut self, way: &W, from: usize, bytes: &[u8]) -> bool;
+
+    /// How many bytes have come.
+    fn delivered(&self) -> u64;
+}
+
+/// A piece of a box on its way.
+pub(super) struct BoxWay {
+    /// The rank that it is for.
+    pub to: Rank,
+    /// The box of that rank.
+    pub number: u32,
+    /// The piece.
+    pub cuboid: Cuboid,
+    /// Dimensions of the array.
+    pub dims: usize,
+    /// Where its bytes are, behind the first one of the part that it is of.
+    pub strides: Strides,
+    /// Where that part begins in the region.
+    pub base: usize,
+}
+
+impl Way for BoxWay {
+    fn to(&self) -> Rank {
+        self.to
+    }
+
+    fn bytes(&self) -> usize {
+        self.strides.bytes()
+    }
+
+    fn place_of(&self, at: usize) -> usize {
+        self.base + self.strides.place_of(at)
+    }
+
+    fn before(&self, place: usize) -> usize {
+        self.strides.before(place - self.base)
+    }
+
+    fn each(&self, from: usize, to: usize, mut take: impl FnMut(usize, usize)) {
+        self.strides.each(from, to, |place, count| take(self.base + place, count));
+    }
+
+    fn begin<'b>(&self, packet: &'b mut Packet, from: usize, count: usize) -> &'b mut Vec<u8> {
+        packet.begin(self.dims, self.number, &self.cuboid, from, count)
+    }
+}
+
+/// Ways through a region, in the order of their first bytes.
+pub(super) type Ways<'p, W> = Box<dyn Iterator<Item = W> + 'p>;
+
+/// What is packed of one region after the other.
+pub(super) struct Packing<'p, W> {
+    /// This rank: what is for itself goes into no packet.
+    rank: Rank,
+    /// Those of the region in hand that do not begin yet.
+    waiting: Ways<'p, W>,
+    /// The first of them.
+    next: Option<W>,
+    /// Those that have begun, and how many bytes of each have gone by.
+    moving: Vec<(W, usize)>,
+    packets: BTreeMap<Rank, Packet>,
+    ready: VecDeque<(Rank, Vec<u8>)>,
+}
+
+impl<'p, W: Way + 'p> Packing<'p, W> {
+    /// Nothing yet, on this rank.
+    pub fn new(rank: Rank) -> Packing<'p, W> {
+        let (packets, ready) = (BTreeMap::new(), VecDeque::new());
+        Packing { rank, waiting: Box::new(std::iter::empty()), next: None, moving: Vec::new(), packets, ready }
+    }
+
+    /// Takes the ways through the next region; all those of the one before have come to their ends.
+    pub fn begin(&mut self, mut ways: Ways<'p, W>) {
+        self.next = ways.next();
+        self.waiting = ways;
+    }
+
+    /// The first byte of the region in hand that is still wanted.
+    pub fn first(&self) -> Option<usize> {
+        let begun = self.moving.iter().map(|(way, gone)| way.place_of(*gone));
+        begun.chain(self.next.iter().map(|way| way.place_of(0))).min()
+    }
+
+    /// Packs what is wanted of these bytes of the region, which begin at `start`, not behind [`Packing::first`]. Packets become about as long as
+    /// `limit` says for their receivers; what is for this rank itself goes to `here`. False if `here` has refused some of that.
+    pub fn pack(
+        &mut self,
+        (start, bytes): (usize, &[u8]),
+        limit: &impl Fn(Rank) -> usize,
+        here: &mut impl FnMut(&W, usize, &[u8]) -> bool,
+    ) -> bool {
+        let end = start + bytes.len();
+        let mut is_taken = true;
+        let mut moving = std::mem::take(&mut self.moving);
+        moving.retain_mut(|(way, gone)| {
+            is_taken &= self.go(way, gone, (start, bytes), limit, here);
+            *gone < way.bytes()
+        });
+        while let Some(mut way) = self.next.take_if(|next| next.place_of(0) < end) {
+            let mut gone = 0;
+            is_taken &= self.go(&mut way, &mut gone, (start, bytes), limit, here);
+            if gone < way.bytes() {
+                moving.push((way, gone));
+            }
+            self.next = self.waiting.next();
+        }
+        self.moving = moving;
+        is_taken
+    }
+
+    /// Packs what one way has of these bytes.
+    fn go(
+        &mut self,
+        way: &mut W,
+        gone: &mut usize,
+        (start, bytes): (usize, &[u8]),
+        limit: &impl Fn(Rank) -> usize,
+        here: &mut impl FnMut(&W, usize, &[u8]) -> bool,
+    ) -> bool {
+        let until = way.before(start + bytes.len());
+        let receiver = way.to();
+        if receiver == self.rank {
+            let (mut at, mut is_taken) = (*gone, true);
+            way.each(*gone, until, |place, count| {
+                is_taken &= here(way, at, &bytes[place - start..][..count]);
+                at += count;
+            });
+            *gone = until;
+            return is_taken;
+        }
+        let most = limit(receiver);
+        while *gone < until {
+            let to = until.min(*gone + most);
+            let packet = self.packets.entry(receiver).or_default();
+            let rows = way.begin(packet, *gone, to - *gone);
+            way.each(*gone, to, |place, count| rows.extend_from_slice(&bytes[place - start..][..count]));
+            if packet.len() >= most {
+                self.ready.push_back((receiver, std::mem::take(packet).finish()));
+            }
+            *gone = to;
+        }
+        true
+    }
+
+    /// The next packet that is full.
+    pub fn next(&mut self) -> Option<(Rank, Vec<u8>)> {
+        self.ready.pop_front()
+    }
+
+    /// The others are full now too: nothing comes behind.
+    pub fn finish(&mut self) {
+        let packets = std::mem::take(&mut self.packets);
+        let rest = packets.into_iter().map(|(to, packet)| (to, packet.finish()));
+        self.ready.extend(rest.filter(|(_, packet)| !packet.is_empty()));
+    }
+}

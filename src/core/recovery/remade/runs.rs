@@ -1,0 +1,234 @@
+//! Runs of elements: what a rank sends and gets of a region that lies in no boxes, but as lists of elements.
+
+use super::super::access::ShardAccess;
+use super::super::load_error::LoadError;
+use super::packet::{self, Packet};
+pub(super) use super::packing::Ways;
+use super::packing::{Sink, Way};
+use super::reading::{Parcels, Through};
+use super::together::Together;
+use crate::base::Rank;
+pub(super) use crate::decomposition::run::Run;
+use std::collections::BTreeMap;
+
+/// Runs of each shard, in the order in which they begin in its region; some may have elements in common.
+#[cfg_attr(not(test), expect(dead_code, reason = "lists are loaded by it soon"))]
+pub(super) struct Runs<'p> {
+    pub by_shard: &'p BTreeMap<Rank, Vec<Run>>,
+    /// Bytes of an element.
+    pub size: u64,
+}
+
+impl<'p> Parcels<'p> for Runs<'p> {
+    type Way = RunWay;
+
+    fn of_shard(
+        &self,
+        access: &mut ShardAccess,
+        together: &Together<'_>,
+    ) -> Result<Option<Through<'p, RunWay>>, LoadError> {
+        let (shard, name, size) = (access.shard(), together.region, self.size);
+        let Some(runs) = self.by_shard.get(&shard) else { return Ok(None) };
+        let region = access.source(name)?.head().region(name).cloned().ok_or_else(|| access.missing(name))?;
+        match ways(runs, size, region.bytes) {
+            Some(ways) => Ok(Some((region, ways))),
+            None => {
+                let bytes = region.bytes;
+                let why = format!("it was asked for elements that shard {shard} does not have in its {bytes} bytes");
+                Err(together.of_this_rank(why))
+            }
+        }
+    }
+}
+
+/// The ways through a region of so many bytes; `None` if some run is not inside it, begins before the one before, or ends at no place of a memory.
+#[cfg_attr(not(test), expect(dead_code, reason = "lists are loaded by it soon"))]
+fn ways(runs: &[Run], size: u64, length: u64) -> Option<Ways<'_, RunWay>> {
+    let is_inside = |run: &Run| {
+        let end = run.at.checked_add(run.count.into()).and_then(|end| end.checked_mul(size));
+        let target = run.target.checked_add(run.count.into()).and_then(|end| end.checked_mul(size));
+        end.is_some_and(|end| end <= length) && target.is_some()
+    };
+    let is_fit = runs.is_sorted_by_key(|run| run.at) && runs.iter().all(is_inside);
+    let some = runs.iter().filter(|run| run.count > 0);
+    let ways = some.map(move |run| RunWay::new(*run, size as usize));
+    is_fit.then(|| Box::new(ways) as Ways<'_, RunWay>)
+}
+
+/// A run on its way.
+pub(super) struct RunWay {
+    run: Run,
+    /// Bytes of an element.
+    size: usize,
+}
+
+impl RunWay {
+    /// Of a run of elements that have so many bytes.
+    pub fn new(run: Run, size: usize) -> RunWay {
+        RunWay { run, size }
+    }
+
+    /// Where the byte with this number comes to lie in the memory of its rank.
+    fn target(&self, at: usize) -> usize {
+        self.run.target as usize * self.size + at
+    }
+}
+
+impl Way for RunWay {
+    fn to(&self) -> Rank {
+        self.run.to
+    }
+
+    fn bytes(&self) -> usize {
+        self.run.count as usize * self.size
+    }
+
+    fn place_of(&self, at: usize) -> usize {
+        self.run.at as usize * self.size + at
+    }
+
+    fn before(&self, place: usize) -> usize {
+        (place - self.place_of(0)).min(self.bytes())
+    }
+
+    fn each(&self, from: usize, to: usize, mut take: impl FnMut(usize, usize)) {
+        if from < to {
+            take(self.place_of(from), to - from);
+        }
+    }
+
+    fn begin<'b>(&self, packet: &'b mut Packet, from: usize, count: usize) -> &'b mut Vec<u8> {
+        packet.begin_run(self.target(from), count)
+    }
+}
+
+/// Memory of elements that come in runs.
+pub(super) struct RunTarget<'t> {
+    memory: &'t mut [u8],
+    delivered: u64,
+}
+
+impl<'t> RunTarget<'t> {
+    /// This memory.
+    pub fn new(memory: &'t mut [u8]) -> RunTarget<'t> {
+        RunTarget { memory, delivered: 0 }
+    }
+
+    /// Puts bytes where they belong; false if that is not inside the memory.
+    fn put_at(&mut self, place: usize, bytes: &[u8]) -> bool {
+        let memory = self.memory.get_mut(place..).and_then(|memory| memory.get_mut(..bytes.len()));
+        let Some(memory) = memory else { return false };
+        memory.copy_from_slice(bytes);
+        self.delivered += bytes.len() as u64;
+        true
+    }
+}
+
+impl Sink<RunWay> for RunTarget<'_> {
+    fn take(&mut self, portions: &[u8]) -> Result<(), String> {
+        packet::unpack_runs(portions, |place, bytes| self.put_at(place, bytes))
+    }
+
+    fn put(&mut self, way: &RunWay, from: usize, bytes: &[u8]) -> bool {
+        self.put_at(way.target(from), bytes)
+    }
+
+    fn delivered(&self) -> u64 {
+        self.delivered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::packing::Packing;
+    use super::*;
+    use proptest::prelude::*;
+
+    const HERE: Rank = Rank(1);
+
+    /// Packs runs of a region that is read in steps of whole blocks, and takes the packets; the memories of all ranks, and how many bytes they got.
+    fn carried(
+        region: &[u8],
+        runs: &[Run],
+        size: u64,
+        (block, limit): (usize, usize),
+        memories: &mut [Vec<u8>],
+    ) -> u64 {
+        let by_shard = BTreeMap::from([(Rank(7), runs.to_vec())]);
+        let parcels = Runs { by_shard: &by_shard, size };
+        let mut targets: Vec<RunTarget<'_>> = memories.iter_mut().map(|memory| RunTarget::new(memory)).collect();
+        let mut packing = Packing::new(HERE);
+        let through = ways(&parcels.by_shard[&Rank(7)], parcels.size, region.len() as u64);
+        packing.begin(through.expect("inside"));
+        while let Some(first) = packing.first() {
+            let start = first - first % block;
+            let bytes = &region[start..(start + block).min(region.len())];
+            let here = &mut targets[HERE.0 as usize];
+            assert!(packing.pack((start, bytes), &|_| limit, &mut |way, from, bytes| here.put(way, from, bytes)));
+        }
+        packing.finish();
+        while let Some((to, packet)) = packing.next() {
+            assert_ne!(to, HERE, "what is for this rank goes into no packet");
+            let portions = packet::checked(&packet[1..]).expect("whole");
+            targets[to.0 as usize].take(portions).expect("inside");
+        }
+        targets.iter().map(Sink::delivered).sum()
+    }
+
+    proptest! {
+        #[test]
+        fn runs_come_to_their_places_however_blocks_and_packets_cut_them(
+            wanted in proptest::collection::vec((0u64..300, 0u32..40, 0u32..3), 0..60),
+            size in 1u64..20,
+            block in 4usize..9,
+            limit in 1usize..600,
+        ) {
+            let region: Vec<u8> = (0..340 * size).map(|at| (at * 7 + at / 251) as u8).collect();
+            let mut ends = [0u64; 3];
+            let mut runs: Vec<Run> = wanted.into_iter().map(|(at, count, to)| {
+                // Each has its own place; one element is left free between two.
+                let target = ends[to as usize];
+                ends[to as usize] += u64::from(count) + 1;
+                Run { at, count, to: Rank(to), target }
+            }).collect();
+            runs.sort_by_key(|run| run.at);
+            let mut memories: Vec<Vec<u8>> = ends.iter().map(|end| vec![0xee; (end * size) as usize]).collect();
+            let mut expected = memories.clone();
+            for run in &runs {
+                let bytes = (u64::from(run.count) * size) as usize;
+                expected[run.to.0 as usize][(run.target * size) as usize..][..bytes]
+                    .copy_from_slice(&region[(run.at * size) as usize..][..bytes]);
+            }
+            let delivered = carried(&region, &runs, size, (1 << block, limit), &mut memories);
+            prop_assert_eq!(memories, expected);
+            prop_assert_eq!(delivered, runs.iter().map(|run| u64::from(run.count) * size).sum::<u64>());
+        }
+    }
+
+    #[test]
+    fn runs_that_cannot_be_are_refused() {
+        let run = |at, count, target| Run { at, count, to: Rank(0), target };
+        assert!(ways(&[run(0, 10, 0), run(0, 2, 0)], 8, 80).is_some());
+        for wrong in
+            [run(3, 8, 0), run(u64::MAX, 1, 0), run(u64::MAX / 8, 2, 0), run(0, 1, u64::MAX), run(0, 1, 1 << 62)]
+        {
+            assert!(ways(&[wrong], 8, 80).is_none(), "{wrong:?}");
+        }
+        assert!(ways(&[run(2, 1, 0), run(1, 1, 0)], 8, 80).is_none(), "the order of the region");
+        let mut memory = [0; 16];
+        let mut target = RunTarget::new(&mut memory);
+        assert!(target.put_at(8, &[1; 8]) && !target.put_at(9, &[1; 8]) && !target.put_at(usize::MAX, &[1]));
+        assert_eq!(target.delivered(), 8);
+    }
+
+    #[test]
+    fn a_run_costs_two_bytes_behind_the_one_that_it_follows() {
+        let runs: Vec<Run> = (0..1000).map(|at| Run { at, count: 1, to: Rank(0), target: at }).collect();
+        let mut packing = Packing::new(HERE);
+        packing.begin(ways(&runs, 8, 8000).expect("inside"));
+        assert!(packing.pack((0, &[0; 8000]), &|_| 1 << 20, &mut |_, _, _| false));
+        packing.finish();
+        let (_, packet) = packing.next().expect("one");
+        assert!(packet.len() <= 8000 + 2 * 1000 + 32, "{} bytes", packet.len());
+    }
+}
