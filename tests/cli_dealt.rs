@@ -8,12 +8,13 @@ mod store;
 use bivouac_core::base::digest::digest_bytes;
 use bivouac_core::base::{CheckpointKey, Digest, Generation, Incarnation, Level, Rank};
 use bivouac_core::config::{Config, Method};
+use bivouac_core::decomposition::ids::List;
 use bivouac_core::decomposition::{Identity, OnResize, Record, Rule};
 use bivouac_core::format::container::encode_tail;
 use bivouac_core::format::shard::{Layout, encode_head};
 use bivouac_core::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
 use bivouac_core::region::DECOMPOSITION;
-use bivouac_core::{Boxes, Session};
+use bivouac_core::{Boxes, Ids, Session};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -493,4 +494,137 @@ fn what_belongs_to_two_ranks_is_not_extracted() {
     let (folder, file) = (folder.to_str().expect("UTF-8"), file.to_str().expect("UTF-8"));
     let ran = bivouac(&["extract", folder, "t", "-o", file]);
     assert!(ran.status == 1 && ran.err.contains("lies on another decomposition than that of rank 0"), "{ran:?}");
+}
+
+// ------------------------------------------------------------------------------------------- lists of numbers
+
+/// The vertices of a rank, as forged shards have them: a region with their elements, and the list.
+fn listed(all: &[Ids]) -> Vec<Vec<Saved>> {
+    let ranks = all.len() as u32;
+    let lists: Vec<List> = all.iter().map(|ids| ids.clone().check().expect("inside")).collect();
+    let of = (0..).map(Rank).zip(&lists).map(|(rank, list)| list.identity(rank, ranks));
+    let identity = of.fold(Identity::default(), Identity::and);
+    lists.iter().map(|list| with_list(list, identity, list.packed().to_vec())).collect()
+}
+
+fn with_list(list: &List, identity: Identity, numbers: Vec<u8>) -> Vec<Saved> {
+    let count = list.head().count;
+    let array = Region::of_bytes("t", RegionKind::Array, 2 * count);
+    let array = Region { element: ElementType::U16, shape: vec![count], ..array };
+    let rules = [(0, Rule::Numbered(0))].into();
+    let record = Record { rules, lists: vec![(identity, list.head())], ..Record::default() };
+    let mut saved = with_record(vec![(array, vec![3; 2 * count as usize])], record.encode());
+    saved.push((Region::of_bytes(".bivouac/ids/0", RegionKind::Value, numbers.len() as u64), numbers));
+    saved
+}
+
+/// Every third number, from the last one on.
+fn third(rank: u64) -> impl Iterator<Item = u64> {
+    (0..9000).rev().filter(move |number| number % 3 == rank)
+}
+
+#[test]
+fn lists_of_numbers_are_proved_by_a_way_of_their_own() {
+    let thirds = || [0, 1, 2].map(|rank| Ids::of(9000).own(third(rank)));
+    let root = tempfile::tempdir().expect("a folder");
+    write(root.path(), 10, &listed(&thirds()));
+    write(root.path(), 20, &listed(&[Ids::of(9).own([7, 2]).sparse(), Ids::of(9).sparse()]));
+    let (status, document) = verify(root.path());
+    assert_eq!((status, document["checked"]["arrays"].as_u64()), (0, Some(2)), "{document}");
+
+    let mut twice = thirds();
+    twice[2] = Ids::of(9000).own(third(2)).own([4500]);
+    let finding = only_damage(&listed(&twice));
+    assert_eq!((&finding["rank"], &finding["region"]), (&2.into(), &"t".into()));
+    let text = "region \"t\" on an array of 9000 numbered elements: number 4500 is both in the list of rank 0 and in that of rank 2";
+    assert!(message(&finding).ends_with(text), "{finding}");
+
+    let mut gap = thirds();
+    gap[1] = Ids::of(9000).own(third(1).filter(|number| *number != 3001));
+    assert!(message(&only_damage(&listed(&gap))).ends_with("number 3001 is in the list of no rank"));
+
+    let list = |rank: u64| thirds()[rank as usize].clone().check().expect("inside");
+    let good = listed(&thirds());
+    let wrong = |list: &List, numbers: Vec<u8>| {
+        let mut ranks = good.clone();
+        ranks[1] = with_list(list, Identity(5), numbers);
+        ranks
+    };
+    let finding = only_damage(&wrong(&list(1), list(1).packed().to_vec()));
+    assert!(message(&finding).ends_with("region \"t\" lies on other lists than that of rank 0"), "{finding}");
+    // Numbers in another order: as many, and the same ones, but not those of the identity.
+    let mut other = thirds();
+    other[1] = Ids::of(9000).own(third(1).collect::<Vec<_>>().into_iter().rev());
+    let identity = Record::decode(&good[1][1].1).expect("good").lists[0].0;
+    let mut ranks = good.clone();
+    let list_of_other = other[1].clone().check().expect("inside");
+    ranks[1] = with_list(&list_of_other, identity, list_of_other.packed().to_vec());
+    assert!(message(&only_damage(&ranks)).contains(&format!("its identity is {identity}, and the lists of all ranks")));
+    // No list: cut, of another length than the record says, or of an array that has no such numbers.
+    let packed = list(1).packed().to_vec();
+    let other = Ids::of(9000).own(third(1).skip(1)).check().expect("inside");
+    for (list, numbers, text) in [
+        (&list(1), packed[..packed.len() - 1].to_vec(), "region \".bivouac/ids/0\" says what cannot be"),
+        (&list(1), other.packed().to_vec(), "says what cannot be"),
+        (&list(1), vec![], "of 0 bytes cannot be a list of 3000 numbers"),
+    ] {
+        let finding = only_damage(&wrong(list, numbers));
+        assert!(message(&finding).contains(text), "{finding}");
+    }
+}
+
+/// Takes a version whose vertices lie over the ranks in an order of their own.
+fn take_mesh(session: &Session, rank: u32, ranks: u32, changed: Option<u64>) {
+    const TOTAL: u64 = 5000;
+    let own = (0..TOTAL).map(|at| at * 1103 % TOTAL).filter(|number| number % 7 % u64::from(ranks) == u64::from(rank));
+    let own: Vec<u64> = own.collect();
+    let some: Vec<u64> = own.iter().copied().filter(|number| number % 2 == 0).collect();
+    let mesh = session.decompose(Ids::of(TOTAL).own(own.iter().copied())).expect("each has one");
+    let even = session.decompose(Ids::of(TOTAL).own(some.iter().copied()).sparse()).expect("apart");
+    let t: Vec<u32> = own.iter().map(|number| *number as u32 + u32::from(changed == Some(*number))).collect();
+    let mark: Vec<u16> = some.iter().map(|number| *number as u16).collect();
+    let mut checkpoint = session.checkpoint("heat", 10).expect("a checkpoint");
+    checkpoint.save_on("t", &mesh, &t).expect("a region");
+    checkpoint.save_on("mark", &even, &mark).expect("a region");
+    let pending = checkpoint.capture().expect("captured");
+    pending.wait(Level::System).expect("committed");
+}
+
+#[test]
+fn elements_with_numbers_are_shown_extracted_and_compared_by_number() {
+    let of = |ranks: u32, changed| {
+        let store = Store::on(&(0..ranks).map(|rank| rank / 2).collect::<Vec<_>>());
+        store.run(|_| (), |session, rank| take_mesh(session, rank, ranks, changed));
+        let folder = store.folders(&store.global())[0].clone();
+        (store, folder)
+    };
+    let ((_a, a), (_b, b), (_c, c)) = (of(4, None), of(3, None), of(3, Some(77)));
+    let (status, document) = verify(&a);
+    assert_eq!((status, document["checked"]["arrays"].as_u64()), (0, Some(2)), "{document}");
+    let ran = with_path(&["inspect"], &a);
+    assert!(ran.out.contains("0: 5000 numbered elements; this rank has"), "{}", ran.out);
+    assert!(ran.out.contains("1: 5000 numbered elements, sparse; this rank has"), "{}", ran.out);
+    assert!(ran.out.contains("can be restored by any number of ranks"), "{}", ran.out);
+    let document = with_path(&["inspect", "--json"], &a).json().to_string();
+    assert!(document.contains("\"rule\":\"numbered\""), "{document}");
+
+    let out = tempfile::tempdir().expect("a folder");
+    let file = out.path().join("t.npy");
+    let extract = |name: &str, more: &[&str]| {
+        let [from, to] = [&a, &file].map(|path| path.to_str().expect("UTF-8"));
+        bivouac(&[&["extract", from, name, "-o", to], more].concat())
+    };
+    let ran = extract("t", &[]);
+    assert_eq!(ran.status, 0, "{}", ran.err);
+    let bytes = std::fs::read(&file).expect("written");
+    let t: Vec<u8> = (0..5000u32).flat_map(u32::to_le_bytes).collect();
+    assert!(bytes.ends_with(&t) && bytes.len() % 64 == t.len() % 64, "{} bytes", bytes.len());
+    let ran = extract("mark", &[]);
+    assert!(ran.status == 3 && ran.err.contains("elements [1] were saved by no rank"), "{ran:?}");
+
+    let diff = |b: &Path| bivouac(&["diff", a.to_str().expect("UTF-8"), b.to_str().expect("UTF-8")]);
+    let ran = diff(&b);
+    assert!(ran.status == 0 && ran.out.ends_with("equal: 2 regions\n"), "{ran:?}");
+    let ran = diff(&c);
+    assert!(ran.status == 1 && ran.out.contains("[77]"), "{ran:?}");
 }

@@ -15,7 +15,7 @@ use bivouac_core::format::packed::{Extent, Packing, Stored};
 use bivouac_core::format::shard::{Layout, encode_head};
 use bivouac_core::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
 use bivouac_core::session::place::{Place, Workers};
-use bivouac_core::{Boxes, Config, OnResize, Rows, Session};
+use bivouac_core::{Boxes, Config, Ids, OnResize, Rows, Session};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -817,4 +817,33 @@ fn rows_and_their_record_are_as_documented() {
     assert_eq!(regions[0].1, [0.25f64, 1.0].map(f64::to_le_bytes).concat());
     assert_eq!(regions[1].1, [1u8, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0]);
     assert_eq!(regions[2].1, example_record("That is recorded as:"));
+}
+
+/// A rank saves the numbered elements of the document's example; what stands in its file is what it says, byte for byte.
+#[test]
+fn lists_of_numbers_and_their_record_are_as_documented() {
+    let root = tempfile::tempdir().unwrap();
+    let take = |_: u32, session: &Session| {
+        let mesh = session.decompose(Ids::of(10).own([7, 0, 3]).sparse()).unwrap();
+        let t = [0.25f64, 1.0, -1.0];
+        let mut checkpoint = session.checkpoint("state", 5).unwrap();
+        checkpoint.save_on("t", &mesh, &t).unwrap();
+        let pending = checkpoint.capture().unwrap();
+        limit::wait_until("it is written", || pending.poll());
+    };
+    take_on_nodes(root.path(), 1, |_| (), take);
+    let file = local_file(root.path(), 0, "r000000.bvs");
+    let (_, shard) = read_container(&file)[0];
+    let regions = read_shard(shard, b"BVKSHRD1").regions;
+    let names: Vec<&str> = regions.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["t", ".bivouac/decomposition", ".bivouac/ids/0", ".bivouac/affinity"]);
+    assert_eq!(regions[0].1, [0.25f64, 1.0, -1.0].map(f64::to_le_bytes).concat());
+    let shown: Vec<String> = regions[1].1.iter().map(|byte| format!("{byte:02x}")).collect();
+    let record = example_record("with a list of three numbers is recorded as:");
+    assert_eq!(regions[1].1, record, "the library writes {}", shown.join(" "));
+    assert_eq!(regions[2].1, example_record("and the list is:"));
+    // The identity, as the document says that it is made: of rank, ranks, a byte, what stands behind it in the record, and the list.
+    let of_rank =
+        [&0u32.to_le_bytes(), &1u32.to_le_bytes(), &[0][..], &record[record.len() - 3..], &regions[2].1].concat();
+    assert_eq!(record[record.len() - 19..record.len() - 3], xxh3_128(&of_rank).to_le_bytes());
 }

@@ -25,7 +25,7 @@ use bivouac_core::base::{Generation, Incarnation, Rank};
 use bivouac_core::catalog::Candidate;
 use bivouac_core::coordination::core::Message;
 use bivouac_core::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round, Verdict};
-use bivouac_core::decomposition::{self, Boxes, Identity, OnResize, Rule};
+use bivouac_core::decomposition::{self, Boxes, Identity, Ids, OnResize, Rule};
 use bivouac_core::format::{ContainerInfo, checksum, codec};
 use bivouac_core::segment::{SealInfo, Segment, SegmentSpec};
 use fuzz_targets::Reached;
@@ -274,6 +274,7 @@ fn decomposition_records() -> Vec<Vec<u8>> {
     let rules = [Rule::On(0), Rule::Shared, Rule::PerRank(OnResize::Ask), Rule::On(1), Rule::PerRank(OnResize::Refuse)];
     let column = |set, width| Rule::Rows { set, width };
     let rows = |count, low: &[f64], high: &[f64]| decomposition::RowSet::new(count, (low, high)).expect("it can be");
+    let list = |total, count| (Identity(3), decomposition::ids::Listed { total, is_sparse: count > 0, count });
     let patches = (0..40).fold(Boxes::of([300, 300]), |boxes, at| boxes.own([at * 7, at], [at % 5, 3]));
     let records = [
         decomposition::Record {
@@ -285,10 +286,32 @@ fn decomposition_records() -> Vec<Vec<u8>> {
             decompositions: vec![on(patches, u128::MAX)],
             rules: [(0, column(0, 1)), (1, column(0, 3)), (2, Rule::On(0)), (3, column(1, 1))].into(),
             rows: vec![rows(7, &[0.5, -1.0], &[2.0, 9.0]), rows(0, &[], &[])],
+            ..decomposition::Record::default()
+        },
+        decomposition::Record {
+            rules: [(0, Rule::Numbered(1)), (1, column(0, 2)), (3, Rule::Numbered(0))].into(),
+            rows: vec![rows(3, &[], &[])],
+            lists: vec![list(1 << 40, 5), list(9, 0)],
+            ..decomposition::Record::default()
         },
         decomposition::Record::default(),
     ];
     records.iter().map(decomposition::Record::encode).collect()
+}
+
+/// Lists of numbers with what their record says of them: some in order and others not, so many that they take several blocks, and none.
+fn lists() -> Vec<Vec<u8>> {
+    let lists = [
+        Ids::of(20_000).own((0..9000).chain((9000..15_000).rev().step_by(3))),
+        Ids::of(1 << 60).own((0..40).map(|at| at << 50 | 7)),
+        Ids::of(3),
+    ];
+    let with_head = |ids: Ids| {
+        let list = ids.check().expect("inside");
+        let (total, count) = (list.head().total, list.head().count);
+        [&total.to_le_bytes()[..], &count.to_le_bytes(), list.packed()].concat()
+    };
+    lists.map(with_head).into()
 }
 
 /// The control area of a real segment with sealed slots.
@@ -320,7 +343,7 @@ fn segment() -> Vec<u8> {
 
 // ------------------------------------------------------------------------------------------- the runner
 
-const TARGETS: u64 = 12;
+const TARGETS: u64 = 13;
 /// Rounds in CI: some seconds for all targets together, in a debug build.
 const ROUNDS: u64 = 20_000;
 
@@ -436,6 +459,11 @@ fn hostile_machine_profiles_neither_panic_nor_allocate() {
 #[test]
 fn hostile_affinity_records_neither_panic_nor_allocate() {
     fuzz("affinity_record", &[affinity_record()], sign_nothing, fuzz_targets::affinity_record);
+}
+
+#[test]
+fn hostile_lists_of_numbers_neither_panic_nor_allocate() {
+    fuzz("id_list", &lists(), sign_nothing, fuzz_targets::id_list);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::regions::{Lies, Region};
 use super::restart::{self, RestartHandle};
 use super::session::SessionHandle;
 use super::status::{BVK_OK, Failure, Outcome, call};
-use bivouac_core::decomposition::{BOXES_MAX, Boxes, Decomposition, DecompositionError};
+use bivouac_core::decomposition::{self, BOXES_MAX, Boxes, Decomposition, DecompositionError, Ids};
 use bivouac_core::region;
 use bivouac_core::session::Error;
 use std::ffi::{c_char, c_int, c_void};
@@ -115,24 +115,74 @@ pub unsafe extern "C" fn bvk_boxes(
 ) -> c_int {
     // SAFETY: as the caller says.
     unsafe { put(boxes, std::ptr::null_mut()) };
-    call(|| {
-        let open = handles::session(session)?;
-        let mut locked = lock(&open)?;
-        locked.check_no_restart()?;
-        let is_sparse = sparse != 0;
+    let is_sparse = sparse != 0;
+    let described = || {
         let described = Described { dimensions, shape, count, origins, extents, before, after, is_sparse };
-        let described = match boxes.is_null() {
+        match boxes.is_null() {
             true => Err("boxes is NULL".to_owned()),
             // SAFETY: as the caller says.
-            false => unsafe { described.boxes() },
-        };
-        let on = locked.session.decompose_described(described)?;
-        let id = insert_part(Part::Boxes, &open);
-        locked.boxes.insert(id, on);
-        // SAFETY: as the caller says; it is not NULL, or there would be an error.
-        unsafe { put(boxes, to_pointer(id)) };
-        Ok(BVK_OK)
-    })
+            false => unsafe { described.boxes() }.map(Into::into),
+        }
+    };
+    // SAFETY: as the caller says.
+    call(|| unsafe { decomposed(session, described, boxes) })
+}
+
+/// Says which elements of an array of numbered elements this rank owns, as those of an unstructured mesh are, and proves together with the other ranks that
+/// each element has one owner. `*boxes` is a handle for all calls that take boxes: this rank's memory is one box of `count` elements, in the order of the list.
+/// Regions that are saved on it can be restored on any number of ranks, and on any other lists of an array of as many elements.
+///
+/// The array has `total` elements, with the numbers from 0 on. `numbers` lists the `count` of them that this rank owns, 0 too, in any order. They are
+/// copied. `sparse`: 1 if the lists of all ranks need not have all numbers, 0 if they have to.
+///
+/// Collective: all ranks, with the same `total` and `sparse`; a rank that owns nothing too. Blocks until all have called.
+///
+/// Errors: as `bvk_boxes`; `BVK_ERR_DISAGREED` also if a number is not below `total`, or twice in one list.
+///
+/// # Safety
+/// `numbers` has `count` numbers. `boxes` is a place for a handle, which is yours until `bvk_boxes_close` or `bvk_close`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_ids(
+    session: *mut SessionHandle,
+    total: u64,
+    count: usize,
+    numbers: *const u64,
+    sparse: c_int,
+    boxes: *mut *mut BoxesHandle,
+) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { put(boxes, std::ptr::null_mut()) };
+    let described = || {
+        if boxes.is_null() {
+            return Err("boxes is NULL".to_owned());
+        }
+        // SAFETY: as the caller says.
+        let numbers = unsafe { rows(numbers, 1, count, "numbers") }?;
+        let ids = Ids::of(total).own(numbers.into_iter().flatten());
+        Ok(if sparse != 0 { ids.sparse() } else { ids }.into())
+    };
+    // SAFETY: as the caller says.
+    call(|| unsafe { decomposed(session, described, boxes) })
+}
+
+/// Lets the ranks prove what this one says, for a place for a handle.
+///
+/// # Safety
+/// `boxes` is NULL, which `described` refuses, or such a place.
+unsafe fn decomposed(
+    session: *mut SessionHandle,
+    described: impl FnOnce() -> Result<decomposition::Part, String>,
+    boxes: *mut *mut BoxesHandle,
+) -> Outcome<c_int> {
+    let open = handles::session(session)?;
+    let mut locked = lock(&open)?;
+    locked.check_no_restart()?;
+    let on = locked.session.decompose_described(described())?;
+    let id = insert_part(Part::Boxes, &open);
+    locked.boxes.insert(id, on);
+    // SAFETY: as the caller says; it is not NULL, or there would be an error.
+    unsafe { put(boxes, to_pointer(id)) };
+    Ok(BVK_OK)
 }
 
 /// Gives boxes back; what was protected or saved on them stays so. `*boxes` becomes NULL; one that is NULL already is no error.

@@ -27,7 +27,7 @@ pub use affinity::keeper::AffinityReport;
 pub use affinity::pinning::Pin;
 pub use base::Level;
 pub use config::Config;
-pub use decomposition::{Boxes, Decomposition, OnResize};
+pub use decomposition::{Boxes, Decomposition, Ids, OnResize};
 pub use format::ElementType;
 pub use live::LiveMemory;
 pub use recovery::{How, LoadError, LoadedRows, RankPart, RestartError, Restorer};

@@ -12,7 +12,7 @@ use bivouac_core::affinity::record::{Record, RegionPlace};
 use bivouac_core::base::digest::digest_bytes;
 use bivouac_core::base::rng::Rng;
 use bivouac_core::coordination::core::Message;
-use bivouac_core::decomposition::{self, Identity, Rule, View};
+use bivouac_core::decomposition::{self, Identity, PackedParts, Rule, View};
 use bivouac_core::format::container::{FOOTER_LEN, Footer};
 use bivouac_core::format::frames::Expander;
 use bivouac_core::format::packed::{Outline, Packing, Stored, regions_of};
@@ -313,12 +313,18 @@ pub fn decomposition_record(bytes: &[u8]) -> Reached {
     // Regions that it fits, as far as they can be so long, and then some that may be anything.
     let count = record.rules.last_key_value().map_or(0, |(last, _)| last.saturating_add(1)).min(64);
     let count = count.max(record.decompositions.len()).max(record.rows.len());
+    let with_lists = count + record.lists.len();
     let mut regions: Vec<Region> = (0..count).map(|place| fitting_region(&record, place)).collect();
+    regions.extend(record.lists.iter().take(64).enumerate().map(|(place, (_, list))| {
+        let bytes = list.count.saturating_mul(2);
+        Region::of_bytes(decomposition::ids::region_name(place), RegionKind::Value, bytes)
+    }));
     let is_all_there = record.rules.keys().all(|place| *place < count);
     let can_be = record.decompositions.iter().all(|(_, parts)| parts.elements().checked_mul(8).is_some());
     let rows = |place: &usize| record.rows_of(*place).is_none_or(|of| row_elements(of).checked_mul(8).is_some());
-    let can_be = can_be && record.rules.keys().all(rows);
-    if is_all_there && can_be {
+    let lists = record.lists.iter().all(|(_, list)| list.count.checked_mul(8).is_some());
+    let can_be = can_be && lists && record.rules.keys().all(rows);
+    if is_all_there && can_be && regions.len() == with_lists {
         assert_eq!(record.check(&regions), Ok(()));
     }
     look_at(&record, bytes, &regions);
@@ -334,6 +340,7 @@ pub fn decomposition_record(bytes: &[u8]) -> Reached {
 
 fn fitting_region(record: &decomposition::Record, place: usize) -> Region {
     let on = record.of_region(place).map(|(_, parts)| parts.elements()).or(record.rows_of(place).map(row_elements));
+    let on = on.or(record.list_of(place).map(|(_, (_, list))| list.count));
     let (kind, elements) = on.map_or((RegionKind::Value, 2), |elements| (RegionKind::Array, elements));
     let bytes = elements.saturating_mul(8);
     let name = match record.rules.get(&place) {
@@ -367,11 +374,13 @@ fn look_at(record: &decomposition::Record, bytes: &[u8], regions: &[Region]) {
         Ok(view) => view,
         Err(error) => {
             let most = record.decompositions.len().max(record.rules.len()).max(record.rows.len());
+            let most = most.max(record.lists.len());
             let has_too_many = most > regions.len();
             return assert!(has_too_many || checked == Err(error));
         }
     };
     assert_eq!((checked, &view.rules, &view.rows), (Ok(()), &record.rules, &record.rows));
+    assert_eq!(view.lists, record.lists);
     assert_eq!(view.decompositions.len(), record.decompositions.len());
     for ((identity, packed), (same, parts)) in view.decompositions.iter().zip(&record.decompositions) {
         assert_eq!((identity, packed.elements(), packed.shape()), (same, parts.elements(), parts.shape()));
@@ -419,4 +428,26 @@ pub fn segment_header(bytes: &[u8]) -> Reached {
             Reached::Value
         }
     }
+}
+
+/// A list of numbers behind what its record says of it, its total and its count: read block by block, and as boxes.
+pub fn id_list(bytes: &[u8]) -> Reached {
+    let Some((head, packed)) = bytes.split_first_chunk::<16>() else { return Reached::Rules };
+    let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
+    let (total, count) = (word(0).min(decomposition::ELEMENTS_MAX), word(8));
+    let mut reader = decomposition::ids::list::Reader::new(total, count);
+    let mut numbers = Vec::new();
+    let taken = reader.take(packed, |at, some| {
+        assert_eq!(at, numbers.len() as u64);
+        numbers.extend_from_slice(some);
+    });
+    assert!(numbers.len() <= packed.len() && numbers.iter().all(|number| *number < total));
+    let is_one = taken.is_some() && reader.is_through();
+    let head = decomposition::ids::Listed { total, is_sparse: true, count };
+    let parts = decomposition::ids::as_parts(head, packed);
+    assert_eq!(parts.is_some(), is_one);
+    let Some(parts) = parts else { return Reached::Rules };
+    let parts = PackedParts::of(&parts).expect("they were packed just now");
+    assert!(parts.boxes().flat_map(|own| own.from[0]..own.to[0]).eq(numbers));
+    Reached::Value
 }

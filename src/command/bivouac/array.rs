@@ -15,7 +15,7 @@ use bivouac_core::base::Rank;
 use bivouac_core::base::units::MIB;
 use bivouac_core::decomposition::proof::Finding;
 use bivouac_core::decomposition::strides::Strides;
-use bivouac_core::decomposition::{Cuboid, DIMS, Identity, PackedParts, Rule, View};
+use bivouac_core::decomposition::{Cuboid, DIMS, Identity, PackedParts, Rule, View, ids};
 use bivouac_core::format::{ElementType, Region, RegionKind};
 use bivouac_core::tier::TierError;
 use bivouac_core::tier::source::{FileShard, Source};
@@ -387,23 +387,30 @@ fn looked_at(spot: &Spot, shard: &FileShard, name: &str, left: &mut u64) -> Resu
     let record = body::decomposition_record(head, body::of_file(shard)).map_err(in_words)?;
     let view = record.as_deref().map(|record| View::of(record, regions)).transpose();
     let view = view.map_err(|error| in_words(Problem::damage(error.to_string())))?.unwrap_or_default();
-    let parts = match view.rules.get(&place) {
-        Some(Rule::On(of)) => view.decompositions.get(*of),
+    let listed;
+    let (identity, parts) = match view.rules.get(&place) {
+        Some(Rule::On(of)) => view.decompositions[*of],
+        Some(Rule::Numbered(of)) => {
+            let (identity, list) = view.lists[*of];
+            let numbers = body::list(head, *of, body::of_file(shard)).map_err(in_words)?;
+            let no_list = || format!("the numbers of region {:?} are none, or lie in too many pieces", short(name));
+            listed = ids::as_parts(list, &numbers).ok_or_else(|| in_words(Problem::damage(no_list())))?;
+            (identity, PackedParts::of(&listed).ok_or_else(|| in_words(Problem::damage(no_list())))?)
+        }
         Some(Rule::Shared) => return Ok(Some(Said::Plain(Plain::Shared))),
         Some(Rule::PerRank(_)) => return Ok(Some(Said::Plain(Plain::PerRank))),
         Some(Rule::Rows { .. }) => return Ok(Some(Said::Plain(Plain::Rows))),
-        None => None,
-    };
-    let Some((identity, parts)) = parts else {
-        let plain = if region.kind == RegionKind::Array { Plain::OwnArray } else { Plain::OwnValue };
-        return Ok(Some(Said::Plain(plain)));
+        None => {
+            let plain = if region.kind == RegionKind::Array { Plain::OwnArray } else { Plain::OwnValue };
+            return Ok(Some(Said::Plain(plain)));
+        }
     };
     *left = left.checked_sub(parts.bytes().len() as u64).ok_or_else(|| {
         Problem::from(format!("the parts of region {:?} take more than {RECORD_MAX} bytes in the records", short(name)))
     })?;
     Ok(Some(Said::On(Box::new(OnArray {
         region: region.clone(),
-        identity: *identity,
+        identity,
         whole: *parts.whole(),
         dims: parts.dims(),
         is_sparse: parts.is_sparse(),

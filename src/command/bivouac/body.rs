@@ -5,6 +5,7 @@ use crate::ending::{self, Problem};
 use crate::survey::without_path;
 use bivouac_core::base::digest::digest_bytes;
 use bivouac_core::base::units::MIB;
+use bivouac_core::decomposition::ids;
 use bivouac_core::format::Region;
 use bivouac_core::format::shard::Head;
 use bivouac_core::region::DECOMPOSITION;
@@ -49,6 +50,20 @@ pub fn decomposition_record(
     read: impl FnMut(u64, &mut [u8]) -> Result<(), Problem>,
 ) -> Result<Option<Vec<u8>>, Problem> {
     head.region(DECOMPOSITION).map(|region| read_region(head, region, RECORD_MAX, read)).transpose()
+}
+
+/// The numbers of the list at a place of the record of a shard, packed, if that has them.
+///
+/// # Errors
+/// As [`read_region`].
+pub fn list(
+    head: &Head,
+    place: usize,
+    read: impl FnMut(u64, &mut [u8]) -> Result<(), Problem>,
+) -> Result<Vec<u8>, Problem> {
+    let name = ids::region_name(place);
+    let region = head.region(&name).ok_or_else(|| Problem::damage(format!("there is no region {name:?}")))?;
+    read_region(head, region, RECORD_MAX, read)
 }
 
 /// A tier's error, for places that name the file already.

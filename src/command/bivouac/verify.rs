@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod dealt;
+mod lists;
 pub mod tiling;
 
 use crate::body;
@@ -57,7 +58,7 @@ Damage in one tier is no loss yet: a restart takes the next tier's copy, or the 
 manifest is no damage either; its files are checked all the same. Files are read through the page cache: what was
 written a moment ago is checked as the kernel remembers it.
 Of a checkpoint whose shards are all here and good, regions that lie on a decomposition are proved to tile their arrays: each element
-is in one box of one rank (of a sparse array, in one at most).")]
+is in one box, or in the list of numbers, of one rank (of a sparse array, in one at most).")]
 pub struct Args {
     /// Directories, container files, manifests or memory segments (default: the global directory of the configuration)
     paths: Vec<PathBuf>,

@@ -1,12 +1,9 @@
 //! What a program says of its part of an array, and what the ranks have agreed on.
 
-use super::cells::Cells;
 use super::packed::{BOXES_MAX, ELEMENTS_MAX, Head};
 use super::strides::Strides;
-use super::{Cuboid, DIMS, Identity};
-use crate::base::Rank;
+use super::{Cuboid, DIMS};
 use crate::format::numbers;
-use std::sync::Arc;
 
 /// Why a part of an array cannot be what it is said to be, or does not fit those of the other ranks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -260,6 +257,14 @@ pub struct Own {
 }
 
 impl Own {
+    /// Elements one behind the other, as an array of this rank alone.
+    pub fn line(count: u64) -> Own {
+        let mut whole = Cuboid { from: [0; DIMS], to: [1; DIMS] };
+        whole.to[0] = count;
+        let parts = Parts { dims: 1, whole, is_sparse: false, own: vec![whole] };
+        Own { parts, before: [0; DIMS], after: [0; DIMS] }
+    }
+
     /// What of it is saved.
     pub fn parts(&self) -> &Parts {
         &self.parts
@@ -279,77 +284,6 @@ impl Own {
     /// Where the elements of a box lie in its memory.
     pub fn strides(&self, number: usize, size: u64) -> Strides {
         Strides::of(&self.parts.own[number], &self.before, &self.after, size)
-    }
-}
-
-/// How an array lies over the ranks of a group: proved, and the same for all of them. Made by [`Session::decompose`](crate::session::Session::decompose); regions are
-/// saved and loaded on it.
-///
-/// It is cheap to clone, and may outlive its session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decomposition(Arc<Inner>);
-
-#[derive(Debug, PartialEq, Eq)]
-struct Inner {
-    own: Own,
-    /// Its parts as records have them: they are written with each checkpoint.
-    packed: Vec<u8>,
-    identity: Identity,
-    /// The cells that fit it.
-    cells: Cells,
-    rank: Rank,
-    ranks: u32,
-}
-
-impl Decomposition {
-    /// What has been proved.
-    pub(crate) fn proved(own: Own, identity: Identity, cells: Cells, rank: Rank, ranks: u32) -> Decomposition {
-        let mut packed = Vec::new();
-        own.parts.put(&mut packed);
-        Decomposition(Arc::new(Inner { own, packed, identity, cells, rank, ranks }))
-    }
-
-    /// The cells that fit it.
-    pub(crate) fn cells(&self) -> &Cells {
-        &self.0.cells
-    }
-
-    /// This rank's parts as records have them.
-    pub(crate) fn packed(&self) -> &[u8] {
-        &self.0.packed
-    }
-
-    /// What tells it from every other one.
-    #[doc(hidden)]
-    pub fn identity(&self) -> Identity {
-        self.0.identity
-    }
-
-    /// This rank's part of it.
-    #[doc(hidden)]
-    pub fn own(&self) -> &Own {
-        &self.0.own
-    }
-
-    /// The rank whose part it has, and how many there are.
-    #[doc(hidden)]
-    pub fn place(&self) -> (Rank, u32) {
-        (self.0.rank, self.0.ranks)
-    }
-
-    /// The extents of the array, in elements, slowest first.
-    pub fn shape(&self) -> &[u64] {
-        self.0.own.parts.shape()
-    }
-
-    /// How many boxes this rank owns.
-    pub fn boxes(&self) -> usize {
-        self.0.own.parts.own.len()
-    }
-
-    /// How many elements this rank owns.
-    pub fn elements(&self) -> u64 {
-        self.0.own.parts.elements()
     }
 }
 

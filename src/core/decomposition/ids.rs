@@ -1,22 +1,24 @@
 //! Arrays whose elements are dealt by lists of their numbers, as those of unstructured meshes are.
 //!
-//! A rank says which numbers it owns, in the order of its memory ([`Ids`]). Shards have the list in blocks that can be read alone ([`list`]). That no
-//! number has two owners, and who gets what from where in a load on other lists, ranks find out together: numbers lie in cells, which are dealt over
-//! the ranks by arithmetic and looked at window by window ([`windows`]); the owner of a cell hears from all ranks what they have of it and want of it
-//! ([`counter`]).
+//! A rank says which numbers it owns, in the order of its memory ([`Ids`]). Shards have the list in blocks that can be read alone ([`list`]), in a
+//! region `.bivouac/ids/<place>` ([`region_name`]). That no number has two owners, and who gets what from where in a load on other lists, ranks find out
+//! together: numbers lie in cells, which are dealt over the ranks by arithmetic and looked at window by window ([`windows`]); the owner of a cell hears from
+//! all ranks what they have of it and want of it ([`counter`]).
 
 pub mod counter;
 pub mod list;
 pub mod windows;
 
 use super::Identity;
-use super::packed::ELEMENTS_MAX;
+use super::packed::{BOXES_MAX, ELEMENTS_MAX};
 use crate::base::Rank;
 use crate::format::numbers;
 use std::sync::Arc;
 
 /// The first byte of what is hashed of a rank's list, where that of boxes has their dimensions.
 const LIST: u8 = 0;
+/// What the names of the regions of lists begin with.
+const NAME: &str = ".bivouac/ids/";
 
 /// Why a list of numbers cannot be a rank's part of an array.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -56,7 +58,7 @@ pub enum IdsError {
 ///
 /// // This rank has three of the ten vertices of a mesh.
 /// let vertices = Ids::of(10).own([7, 0, 3]);
-/// assert_eq!(vertices.check().unwrap().numbers(), [7, 0, 3]);
+/// assert_eq!(vertices.check().unwrap().head().count, 3);
 /// // Of these only some are there at all.
 /// let marked = Ids::of(10).own([2]).sparse();
 /// assert!(marked.is_sparse());
@@ -102,7 +104,7 @@ impl Ids {
     ///
     /// # Errors
     /// [`IdsError`]: the first thing that cannot be.
-    pub fn check(self) -> Result<OwnIds, IdsError> {
+    pub fn check(self) -> Result<List, IdsError> {
         let Ids { total, own, is_sparse } = self;
         if total > ELEMENTS_MAX {
             return Err(IdsError::TooLarge { total });
@@ -120,46 +122,125 @@ impl Ids {
                 return Err(IdsError::Twice { number: twice, first, second });
             }
         }
-        Ok(OwnIds { total, is_sparse, numbers: own.into() })
+        let head = Listed { total, is_sparse, count: own.len() as u64 };
+        Ok(List { head, packed: list::pack(&own).into() })
     }
 }
 
-/// A rank's list, looked at. Cheap to clone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OwnIds {
-    total: u64,
-    is_sparse: bool,
-    numbers: Arc<[u64]>,
-}
-
-impl OwnIds {
+/// A rank's part of an array of numbered elements, without the numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
     /// Elements of the array.
-    pub fn total(&self) -> u64 {
-        self.total
-    }
-
+    pub total: u64,
     /// The lists of all ranks need not have all of them.
-    pub fn is_sparse(&self) -> bool {
-        self.is_sparse
+    pub is_sparse: bool,
+    /// How many this rank has.
+    pub count: u64,
+}
+
+impl Listed {
+    /// Puts it behind other bytes.
+    pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
+        bytes.push(u8::from(self.is_sparse));
+        numbers::put(bytes, self.total);
+        numbers::put(bytes, self.count);
     }
 
-    /// The numbers, in the order of memory.
-    pub fn numbers(&self) -> &[u64] {
-        &self.numbers
+    /// Takes it off again; `None` unless it can be.
+    pub(crate) fn take(bytes: &mut &[u8]) -> Option<Listed> {
+        let (is_sparse, rest) = bytes.split_first().filter(|(first, _)| **first <= 1)?;
+        *bytes = rest;
+        let total = numbers::take(bytes).filter(|total| *total <= ELEMENTS_MAX)?;
+        let count = numbers::take(bytes).filter(|count| *count <= total)?;
+        Some(Listed { total, is_sparse: *is_sparse == 1, count })
     }
 
-    /// What this rank adds to the identity of the whole, the order of its list included, once the list is packed ([`list::pack`]).
-    pub fn identity(&self, packed: &[u8], rank: Rank, ranks: u32) -> Identity {
-        let mut bytes = vec![LIST, u8::from(self.is_sparse)];
-        numbers::put(&mut bytes, self.total);
-        numbers::put(&mut bytes, self.numbers.len() as u64);
-        bytes.extend_from_slice(packed);
-        Identity::of_packed(&bytes, rank.0, ranks)
+    /// Can a list of so many bytes have its numbers? Each takes one byte at least.
+    pub(crate) fn fits(&self, bytes: u64) -> bool {
+        self.count <= bytes && (self.count > 0 || bytes == 0)
+    }
+}
+
+/// The region of the list at a place of a record.
+pub fn region_name(place: usize) -> String {
+    format!("{NAME}{place}")
+}
+
+/// A list as parts of a record: boxes of one dimension, in the order of the list, each of numbers that follow each other. For tools, which go through lists as
+/// through boxes. `None` if the bytes are no such list, or there are more boxes than parts can have.
+pub fn as_parts(head: Listed, packed: &[u8]) -> Option<Vec<u8>> {
+    let each = |take: &mut dyn FnMut(u64, u64)| {
+        let mut open: Option<(u64, u64)> = None;
+        let mut reader = list::Reader::new(head.total, head.count);
+        reader.take(packed, |_, numbers| {
+            for number in numbers {
+                match &mut open {
+                    Some((_, end)) if *end == *number => *end += 1,
+                    _ => {
+                        open.into_iter().for_each(|(from, end)| take(from, end - from));
+                        open = Some((*number, number + 1));
+                    }
+                }
+            }
+        })?;
+        open.into_iter().for_each(|(from, end)| take(from, end - from));
+        reader.is_through().then_some(())
+    };
+    let mut count = 0usize;
+    each(&mut |_, _| count += 1)?;
+    let mut bytes = vec![1, u8::from(head.is_sparse)];
+    numbers::put(&mut bytes, head.total);
+    numbers::put(&mut bytes, Some(count).filter(|count| *count <= BOXES_MAX)? as u64);
+    let mut before = (0u64, 0u64);
+    each(&mut |from, extent| {
+        numbers::put(&mut bytes, numbers::from_step(from.wrapping_sub(before.0) as i64));
+        numbers::put(&mut bytes, numbers::from_step(extent.wrapping_sub(before.1) as i64));
+        before = (from, extent);
+    })?;
+    Some(bytes)
+}
+
+/// What the list of a rank adds to the identity of the whole.
+pub fn identity_of(head: Listed, packed: &[u8], rank: Rank, ranks: u32) -> Identity {
+    let mut bytes = vec![LIST];
+    head.put(&mut bytes);
+    bytes.extend_from_slice(packed);
+    Identity::of_packed(&bytes, rank.0, ranks)
+}
+
+/// A rank's list, looked at, as shards have it. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List {
+    head: Listed,
+    packed: Arc<[u8]>,
+}
+
+impl List {
+    /// What of it records have.
+    pub fn head(&self) -> Listed {
+        self.head
+    }
+
+    /// The numbers, packed by [`list::pack`].
+    pub fn packed(&self) -> &[u8] {
+        &self.packed
+    }
+
+    /// The numbers in the order of memory, some at a time, with the place of the first.
+    pub fn each(&self, each: impl FnMut(u64, &[u64])) {
+        let taken = list::Reader::new(self.head.total, self.head.count).take(&self.packed, each);
+        debug_assert!(taken.is_some(), "it was packed here");
+    }
+
+    /// What this rank adds to the identity of the whole, the order of its list included.
+    pub fn identity(&self, rank: Rank, ranks: u32) -> Identity {
+        identity_of(self.head, &self.packed, rank, ranks)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::PackedParts;
     use super::*;
     use std::collections::HashSet;
 
@@ -179,10 +260,25 @@ mod tests {
     }
 
     #[test]
+    fn a_list_is_boxes_in_its_order() {
+        let numbers = (5..6000).chain([2, 3, 1, 0, 9000]).chain(7000..7003);
+        let list = Ids::of(9001).own(numbers).sparse().check().expect("inside");
+        let bytes = as_parts(list.head(), list.packed()).expect("boxes");
+        let parts = PackedParts::of(&bytes).expect("parts");
+        assert!(parts.is_sparse() && parts.shape() == [9001] && parts.elements() == list.head().count);
+        let boxes: Vec<[u64; 2]> = parts.boxes().map(|own| [own.from[0], own.to[0]]).collect();
+        assert_eq!(boxes, [[5, 6000], [2, 4], [1, 2], [0, 1], [9000, 9001], [7000, 7003]]);
+        let none = Ids::of(3).check().expect("none");
+        let bytes = as_parts(none.head(), none.packed()).expect("boxes");
+        assert_eq!(PackedParts::of(&bytes).map(|parts| parts.count()), Some(0));
+        assert_eq!(as_parts(Listed { count: 1, ..none.head() }, none.packed()), None);
+    }
+
+    #[test]
     fn whatever_is_dealt_otherwise_has_another_identity() {
         let of = |ids: Ids, rank, ranks| {
             let own = ids.check().expect("inside");
-            own.identity(&list::pack(own.numbers()), Rank(rank), ranks)
+            own.identity(Rank(rank), ranks)
         };
         let all = [
             of(Ids::of(9).own([1, 2, 3]), 0, 2),

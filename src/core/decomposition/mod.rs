@@ -1,8 +1,8 @@
 //! How the elements of a global array are dealt over the ranks of a group: what a program says of it, the proof that
 //! each element has one owner, and what a shard records of it. Pure.
 //!
-//! A program describes its own part of an array, [`Boxes`] of elements. All ranks together prove once that the parts tile
-//! the array ([`cells`], [`proof`]); what comes out is a [`Decomposition`], which regions are saved and loaded on. Its [`Identity`]
+//! A program describes its own part of an array, [`Boxes`] of elements or a list of their numbers ([`Ids`]). All ranks together prove once that the parts
+//! tile the array ([`cells`], [`proof`]), or that each number is in one list ([`ids`]); what comes out is a [`Decomposition`], which regions are saved and loaded on. Its [`Identity`]
 //! is the same on all ranks, and that of no other decomposition: a load on the one that a region was saved on reads
 //! the rank's own shard, and nothing else.
 //!
@@ -26,16 +26,19 @@ pub mod ids;
 pub mod matching;
 mod packed;
 pub mod proof;
+mod proved;
 pub mod record;
 pub mod rows;
 pub mod run;
 pub mod shelf;
 pub mod strides;
 
-pub use boxes::{Boxes, Decomposition, DecompositionError, Own, Parts};
+pub use boxes::{Boxes, DecompositionError, Own, Parts};
 pub use cuboid::{Cuboid, DIMS};
 pub use identity::Identity;
 pub use ids::{Ids, IdsError};
 pub use packed::{BOXES_MAX, ELEMENTS_MAX, PackedParts};
+pub(crate) use proved::Layout;
+pub use proved::{Decomposition, Part};
 pub use record::{OnResize, Record, Rule, View};
 pub use rows::RowSet;

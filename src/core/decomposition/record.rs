@@ -2,6 +2,7 @@
 //!
 //! It is the body of the region [`DECOMPOSITION`](crate::region::DECOMPOSITION), in a version of its own. `docs/FORMAT.md` has the bytes.
 
+use super::ids::{self, Listed};
 use super::rows::{RowSet, names_of};
 use super::{Identity, PackedParts, Parts};
 use crate::format::{FormatError, Region, RegionKind, numbers};
@@ -41,6 +42,8 @@ pub enum Rule {
         /// Elements of each row.
         width: u32,
     },
+    /// It is the rank's part of an array of numbered elements, those of the list at this place of the record.
+    Numbered(usize),
 }
 
 /// Does a region of this rule bind its checkpoint to the number of ranks that took it?
@@ -57,6 +60,8 @@ pub struct Record {
     pub rules: BTreeMap<usize, Rule>,
     /// Sets of rows, with how many this rank has.
     pub rows: Vec<RowSet>,
+    /// Lists of numbers, each without them: they lie in regions of their own.
+    pub lists: Vec<(Identity, Listed)>,
 }
 
 impl Record {
@@ -67,7 +72,7 @@ impl Record {
             parts.put(&mut bytes);
             (*identity, bytes)
         });
-        encode(&packed.collect::<Vec<_>>(), &self.rules, &self.rows)
+        encode(&packed.collect::<Vec<_>>(), &self.rules, (&self.rows, &self.lists))
     }
 
     /// What the bytes say.
@@ -75,8 +80,8 @@ impl Record {
     /// # Errors
     /// [`FormatError`] if they are of another version, cut, or say what cannot be.
     pub fn decode(bytes: &[u8]) -> Result<Record, FormatError> {
-        let (decompositions, rules, rows) = decode(bytes, REGIONS_MAX, Parts::take)?;
-        Ok(Record { decompositions, rules, rows })
+        let Taken { decompositions, rules, rows, lists } = decode(bytes, REGIONS_MAX, Parts::take)?;
+        Ok(Record { decompositions, rules, rows, lists })
     }
 
     /// Does it fit the regions of its shard?
@@ -85,14 +90,22 @@ impl Record {
     /// [`FormatError`] naming the first region that it does not fit.
     pub fn check(&self, regions: &[Region]) -> Result<(), FormatError> {
         let elements = |of: usize| self.decompositions.get(of).map_or(0, |(_, parts)| parts.elements());
-        check((&self.rules, &self.rows), regions, elements)
+        check(&self.rules, (&self.rows, &self.lists), regions, elements)
     }
 
     /// The decomposition that the region at this place lies on.
     pub fn of_region(&self, place: usize) -> Option<&(Identity, Parts)> {
         match self.rules.get(&place)? {
             Rule::On(of) => self.decompositions.get(*of),
-            Rule::Shared | Rule::PerRank(_) | Rule::Rows { .. } => None,
+            Rule::Shared | Rule::PerRank(_) | Rule::Rows { .. } | Rule::Numbered(_) => None,
+        }
+    }
+
+    /// The list of numbers that the region at this place has the elements of: its place among the lists, and it.
+    pub fn list_of(&self, place: usize) -> Option<(usize, &(Identity, Listed))> {
+        match self.rules.get(&place)? {
+            Rule::Numbered(of) => Some((*of, self.lists.get(*of)?)),
+            Rule::On(_) | Rule::Shared | Rule::PerRank(_) | Rule::Rows { .. } => None,
         }
     }
 
@@ -100,7 +113,7 @@ impl Record {
     pub fn rows_of(&self, place: usize) -> Option<(&RowSet, u32)> {
         match self.rules.get(&place)? {
             Rule::Rows { set, width } => Some((self.rows.get(*set)?, *width)),
-            Rule::On(_) | Rule::Shared | Rule::PerRank(_) => None,
+            Rule::On(_) | Rule::Shared | Rule::PerRank(_) | Rule::Numbered(_) => None,
         }
     }
 
@@ -120,6 +133,8 @@ pub struct View<'a> {
     pub rules: BTreeMap<usize, Rule>,
     /// Sets of rows, with how many this rank has.
     pub rows: Vec<RowSet>,
+    /// Lists of numbers, each without them.
+    pub lists: Vec<(Identity, Listed)>,
 }
 
 impl View<'_> {
@@ -128,17 +143,23 @@ impl View<'_> {
     /// # Errors
     /// As [`Record::decode`] and [`Record::check`]; and if it has more decompositions or rules than there are regions.
     pub fn of<'a>(bytes: &'a [u8], regions: &[Region]) -> Result<View<'a>, FormatError> {
-        let (decompositions, rules, rows) = decode(bytes, regions.len(), PackedParts::take)?;
-        let view = View { decompositions, rules, rows };
+        let Taken { decompositions, rules, rows, lists } = decode(bytes, regions.len(), PackedParts::take)?;
+        let view = View { decompositions, rules, rows, lists };
         let elements = |of: usize| view.decompositions.get(of).map_or(0, |(_, parts)| parts.elements());
-        check((&view.rules, &view.rows), regions, elements)?;
+        check(&view.rules, (&view.rows, &view.lists), regions, elements)?;
         Ok(view)
     }
 }
 
-type Taken<P> = (Vec<(Identity, P)>, BTreeMap<usize, Rule>, Vec<RowSet>);
+/// What a record has.
+struct Taken<P> {
+    decompositions: Vec<(Identity, P)>,
+    rules: BTreeMap<usize, Rule>,
+    rows: Vec<RowSet>,
+    lists: Vec<(Identity, Listed)>,
+}
 
-/// Decompositions, rules and sets of rows of a record, of each at most `most`.
+/// What a record has, of each kind at most `most`.
 fn decode<'a, P>(
     bytes: &'a [u8],
     most: usize,
@@ -156,11 +177,14 @@ fn decode<'a, P>(
 fn take<'a, P>(mut bytes: &'a [u8], most: usize, parts: impl Fn(&mut &'a [u8]) -> Option<P>) -> Option<Taken<P>> {
     let rest = &mut bytes;
     let count = |rest: &mut &[u8]| numbers::take(rest).filter(|count| *count <= most as u64);
-    let (mut decompositions, mut rules) = (Vec::new(), BTreeMap::new());
-    for _ in 0..count(rest)? {
+    let identity = |rest: &mut &[u8]| {
         let (identity, behind) = rest.split_first_chunk()?;
         *rest = behind;
-        decompositions.push((Identity(u128::from_le_bytes(*identity)), parts(rest)?));
+        Some(Identity(u128::from_le_bytes(*identity)))
+    };
+    let (mut decompositions, mut rules) = (Vec::new(), BTreeMap::new());
+    for _ in 0..count(rest)? {
+        decompositions.push((identity(rest)?, parts(rest)?));
     }
     let mut next = 0usize;
     for _ in 0..count(rest)? {
@@ -168,20 +192,30 @@ fn take<'a, P>(mut bytes: &'a [u8], most: usize, parts: impl Fn(&mut &'a [u8]) -
         rules.insert(region, take_rule(rest, decompositions.len())?);
         next = region.checked_add(1)?;
     }
-    let mut rows = Vec::new();
-    // Where there are none, nothing says so.
+    let (mut rows, mut lists) = (Vec::new(), Vec::new());
+    // Where there are no rows and lists, nothing says so; nor where there are no lists.
     if !rest.is_empty() {
-        for _ in 0..count(rest).filter(|count| *count > 0)? {
+        for _ in 0..count(rest)? {
             rows.push(RowSet::take(rest)?);
         }
+        if !rest.is_empty() || rows.is_empty() {
+            for _ in 0..count(rest).filter(|count| *count > 0)? {
+                lists.push((identity(rest)?, Listed::take(rest)?));
+            }
+        }
     }
-    let is_known = |rule: &Rule| !matches!(rule, Rule::Rows { set, .. } if *set >= rows.len());
-    (rest.is_empty() && rules.values().all(is_known)).then_some((decompositions, rules, rows))
+    let is_known = |rule: &Rule| match rule {
+        Rule::Rows { set, .. } => *set < rows.len(),
+        Rule::Numbered(of) => *of < lists.len(),
+        Rule::On(_) | Rule::Shared | Rule::PerRank(_) => true,
+    };
+    (rest.is_empty() && rules.values().all(is_known)).then_some(Taken { decompositions, rules, rows, lists })
 }
 
-/// Do rules and sets of rows fit the regions of their shard? `elements` has those of a decomposition's parts.
+/// Do rules, sets of rows and lists fit the regions of their shard? `elements` has those of a decomposition's parts.
 fn check(
-    (rules, rows): (&BTreeMap<usize, Rule>, &[RowSet]),
+    rules: &BTreeMap<usize, Rule>,
+    (rows, lists): (&[RowSet], &[(Identity, Listed)]),
     regions: &[Region],
     elements: impl Fn(usize) -> u64,
 ) -> Result<(), FormatError> {
@@ -193,12 +227,19 @@ fn check(
             return Err(FormatError::invalid(WHAT, text));
         };
         let (name, bytes) = (&region.name, region.bytes);
+        let is_array = |elements: u64| {
+            region.kind == RegionKind::Array && elements.checked_mul(region.element.bytes()) == Some(bytes)
+        };
         let wrong = match rule {
             Rule::On(of) => {
                 let elements = elements(*of);
-                let need = elements.checked_mul(region.element.bytes());
-                (region.kind != RegionKind::Array || need != Some(bytes))
+                (!is_array(elements))
                     .then(|| format!("region {name:?} has {bytes} bytes, and its boxes have {elements} elements"))
+            }
+            Rule::Numbered(of) => {
+                let count = lists.get(*of).map_or(0, |(_, list)| list.count);
+                (!is_array(count))
+                    .then(|| format!("region {name:?} has {bytes} bytes, and its list has {count} numbers"))
             }
             Rule::Shared | Rule::PerRank(_) => (region.kind != RegionKind::Value)
                 .then(|| format!("region {name:?} is an array, and its rule is one of values")),
@@ -225,14 +266,34 @@ fn check(
             return Err(FormatError::invalid(WHAT, text));
         }
     }
+    check_lists(lists, regions)
+}
+
+/// Has each list its region?
+fn check_lists(lists: &[(Identity, Listed)], regions: &[Region]) -> Result<(), FormatError> {
+    if lists.is_empty() {
+        return Ok(());
+    }
+    let by_name: BTreeMap<&str, &Region> = regions.iter().map(|region| (region.name.as_str(), region)).collect();
+    for (place, (_, list)) in lists.iter().enumerate() {
+        let name = ids::region_name(place);
+        let region = by_name.get(name.as_str()).filter(|region| region.kind == RegionKind::Value);
+        let Some(region) = region else {
+            return Err(FormatError::invalid(WHAT, format!("there is no region {name:?}")));
+        };
+        if !list.fits(region.bytes) {
+            let text = format!("region {name:?} of {} bytes cannot be a list of {} numbers", region.bytes, list.count);
+            return Err(FormatError::invalid(WHAT, text));
+        }
+    }
     Ok(())
 }
 
-/// The record of these decompositions, whose parts are packed already, rules, and sets of rows.
+/// The record of these decompositions, whose parts are packed already, rules, sets of rows, and lists.
 pub fn encode(
     decompositions: &[(Identity, impl AsRef<[u8]>)],
     rules: &BTreeMap<usize, Rule>,
-    rows: &[RowSet],
+    (rows, lists): (&[RowSet], &[(Identity, Listed)]),
 ) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     numbers::put(&mut bytes, decompositions.len() as u64);
@@ -247,9 +308,16 @@ pub fn encode(
         put_rule(*rule, decompositions.len(), &mut bytes);
         next = region + 1;
     }
-    if !rows.is_empty() {
+    if !rows.is_empty() || !lists.is_empty() {
         numbers::put(&mut bytes, rows.len() as u64);
         rows.iter().for_each(|rows| rows.put(&mut bytes));
+    }
+    if !lists.is_empty() {
+        numbers::put(&mut bytes, lists.len() as u64);
+        for (identity, list) in lists {
+            bytes.extend(identity.0.to_le_bytes());
+            list.put(&mut bytes);
+        }
     }
     bytes
 }
@@ -267,11 +335,16 @@ fn put_rule(rule: Rule, decompositions: usize, bytes: &mut Vec<u8>) {
         Rule::PerRank(OnResize::Drop) => 2,
         Rule::PerRank(OnResize::Ask) => 3,
         Rule::Rows { .. } => PLAIN.len() + decompositions,
+        Rule::Numbered(_) => PLAIN.len() + decompositions + 1,
     };
     numbers::put(bytes, code as u64);
-    if let Rule::Rows { set, width } = rule {
-        numbers::put(bytes, set as u64);
-        numbers::put(bytes, u64::from(width));
+    match rule {
+        Rule::Rows { set, width } => {
+            numbers::put(bytes, set as u64);
+            numbers::put(bytes, u64::from(width));
+        }
+        Rule::Numbered(of) => numbers::put(bytes, of as u64),
+        Rule::On(_) | Rule::Shared | Rule::PerRank(_) => {}
     }
 }
 
@@ -281,9 +354,15 @@ fn take_rule(rest: &mut &[u8], decompositions: usize) -> Option<Rule> {
     if of < decompositions {
         return Some(Rule::On(of));
     }
-    let set = usize::try_from(numbers::take(rest)?).ok()?;
-    let width = u32::try_from(numbers::take(rest)?).ok().filter(|width| *width > 0)?;
-    (of == decompositions).then_some(Rule::Rows { set, width })
+    let place = usize::try_from(numbers::take(rest)?).ok()?;
+    match of - decompositions {
+        0 => {
+            let width = u32::try_from(numbers::take(rest)?).ok().filter(|width| *width > 0)?;
+            Some(Rule::Rows { set: place, width })
+        }
+        1 => Some(Rule::Numbered(place)),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -310,6 +389,7 @@ mod tests {
             ]
             .into(),
             rows: vec![],
+            lists: vec![],
         }
     }
 
@@ -372,6 +452,52 @@ mod tests {
     }
 
     #[test]
+    fn lists_come_back_and_have_a_region_that_can_have_their_numbers() {
+        let list = |total, count| (Identity(9), Listed { total, is_sparse: total > 100, count });
+        let record = Record {
+            rules: [(0, Rule::Numbered(0)), (1, Rule::Numbered(1)), (2, Rule::Shared)].into(),
+            lists: vec![list(100, 7), list(101, 0)],
+            ..Record::default()
+        };
+        let bytes = record.encode();
+        assert_eq!(Record::decode(&bytes).as_ref(), Ok(&record));
+        assert!((0..bytes.len()).all(|end| Record::decode(&bytes[..end]).is_err()));
+        let set = RowSet::new(5, (&[], &[])).expect("it can be");
+        let both = Record { rows: vec![set], ..record.clone() };
+        assert_eq!(Record::decode(&both.encode()), Ok(both));
+        // More numbers than there are elements.
+        let forged = Record { lists: vec![list(100, 101), list(101, 0)], ..record.clone() };
+        assert!(Record::decode(&forged.encode()).is_err());
+        assert!(Record::decode(&Record { lists: vec![list(100, 7)], ..record.clone() }.encode()).is_err(), "no list 1");
+        let region = |name: &str, kind, bytes| Region {
+            name: name.into(),
+            kind,
+            element: if kind == RegionKind::Array { ElementType::F64 } else { ElementType::U8 },
+            shape: vec![],
+            bytes,
+            offset: 0,
+            first_block: 0,
+        };
+        let regions = |t, numbers, more: &str| {
+            let (array, value) = (RegionKind::Array, RegionKind::Value);
+            let own = [region("t", array, t), region("u", array, 0), region("step", value, 8)];
+            own.into_iter()
+                .chain([region(".bivouac/ids/0", value, numbers), region(more, value, 0)])
+                .collect::<Vec<_>>()
+        };
+        let more = ".bivouac/ids/1";
+        let fit = regions(56, 9, more);
+        assert_eq!(record.check(&fit), Ok(()));
+        assert_eq!(View::of(&bytes, &fit).map(|view| view.lists), Ok(record.lists.clone()));
+        assert_eq!(record.list_of(0), Some((0, &record.lists[0])));
+        assert!(record.list_of(2).is_none() && record.of_region(0).is_none() && !record.is_bound(0));
+        let refused = |regions: Vec<Region>| record.check(&regions).unwrap_err().to_string();
+        assert!(refused(regions(64, 9, more)).contains("\"t\" has 64 bytes, and its list has 7 numbers"));
+        assert!(refused(regions(56, 6, more)).contains("of 6 bytes cannot be a list of 7 numbers"));
+        assert!(refused(regions(56, 9, "other")).contains("there is no region \".bivouac/ids/1\""));
+    }
+
+    #[test]
     fn rows_come_back_and_their_columns_have_as_many_rows_as_the_record_says() {
         let set = RowSet::new(5, (&[0.0, 1.0], &[2.0, 3.0])).expect("it can be");
         let column = |set, width| Rule::Rows { set, width };
@@ -379,6 +505,7 @@ mod tests {
             rules: [(0, column(0, 1)), (1, column(0, 3)), (2, column(1, 1)), (3, Rule::On(0))].into(),
             rows: vec![set, RowSet::default()],
             decompositions: some().decompositions[..1].to_vec(),
+            ..Record::default()
         };
         let bytes = record.encode();
         assert_eq!(Record::decode(&bytes).as_ref(), Ok(&record));

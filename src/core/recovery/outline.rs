@@ -5,8 +5,9 @@
 use super::access::ShardAccess;
 use super::load_error::LoadError;
 use crate::base::log;
+use crate::decomposition::ids::{self, Listed};
 use crate::decomposition::record::binds;
-use crate::decomposition::{Boxes, Identity, Parts, Record, Rule};
+use crate::decomposition::{Identity, Own, Parts, Record, Rule};
 use crate::format::{ElementType, Region, RegionKind};
 use crate::region;
 use crate::tier::source::Source;
@@ -31,7 +32,7 @@ pub struct Outlined {
 }
 
 /// A decomposition, as far as it is the same in all shards.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct OutlinedDecomposition {
     /// What tells it from others.
     pub identity: Identity,
@@ -39,12 +40,27 @@ pub struct OutlinedDecomposition {
     pub shape: Vec<u64>,
     /// The parts of all ranks need not cover it.
     pub is_sparse: bool,
+    /// Its elements have numbers, of which ranks have lists.
+    pub is_listed: bool,
 }
 
 impl OutlinedDecomposition {
+    /// That which the region at a place of a shard lies on.
+    pub fn of_region(record: &Record, place: usize) -> Option<OutlinedDecomposition> {
+        let boxes = record.of_region(place).map(OutlinedDecomposition::of_boxes);
+        boxes.or_else(|| record.list_of(place).map(|(_, list)| OutlinedDecomposition::of_list(list)))
+    }
+
     /// That of which one rank has these parts.
-    pub fn of((identity, parts): &(Identity, Parts)) -> OutlinedDecomposition {
-        OutlinedDecomposition { identity: *identity, shape: parts.shape().to_vec(), is_sparse: parts.is_sparse() }
+    fn of_boxes((identity, parts): &(Identity, Parts)) -> OutlinedDecomposition {
+        let (shape, is_sparse) = (parts.shape().to_vec(), parts.is_sparse());
+        OutlinedDecomposition { identity: *identity, shape, is_sparse, is_listed: false }
+    }
+
+    /// That of which one rank has this list.
+    fn of_list((identity, list): &(Identity, Listed)) -> OutlinedDecomposition {
+        let shape = vec![list.total];
+        OutlinedDecomposition { identity: *identity, shape, is_sparse: list.is_sparse, is_listed: true }
     }
 }
 
@@ -55,6 +71,8 @@ pub struct Outline {
     pub regions: Vec<Outlined>,
     /// The decompositions that they lie on.
     pub decompositions: Vec<OutlinedDecomposition>,
+    /// Those of lists.
+    pub lists: Vec<OutlinedDecomposition>,
 }
 
 impl Outline {
@@ -67,8 +85,9 @@ impl Outline {
             element: region.element,
             rule: record.rules.get(&place).copied(),
         });
-        let decompositions = record.decompositions.iter().map(OutlinedDecomposition::of);
-        Outline { regions: regions.collect(), decompositions: decompositions.collect() }
+        let decompositions = record.decompositions.iter().map(OutlinedDecomposition::of_boxes);
+        let lists = record.lists.iter().map(OutlinedDecomposition::of_list);
+        Outline { regions: regions.collect(), decompositions: decompositions.collect(), lists: lists.collect() }
     }
 
     /// The regions because of which the checkpoint can be restored by as many ranks only as took it.
@@ -85,7 +104,8 @@ impl Outline {
     pub fn of_region(&self, region: &Outlined) -> Option<&OutlinedDecomposition> {
         match region.rule {
             Some(Rule::On(of)) => self.decompositions.get(of),
-            _ => None,
+            Some(Rule::Numbered(of)) => self.lists.get(of),
+            Some(Rule::Shared | Rule::PerRank(_) | Rule::Rows { .. }) | None => None,
         }
     }
 }
@@ -98,18 +118,25 @@ pub struct Dealt {
     pub region: Region,
     record: Arc<Record>,
     place: usize,
-    /// The rows of a column, as an array of this shard alone.
-    rows: Option<Parts>,
+    /// The elements of a list, or the rows of a column, as an array of this shard alone.
+    line: Option<(Identity, Parts)>,
 }
 
 impl Dealt {
-    /// What the shard has of it, and of which decomposition; of a column all its rows, in an array of their own, and no decomposition.
+    /// What the shard has of it, and of which decomposition; the elements of a list lie in an array of their own, and so do the rows of a column, which
+    /// is of no decomposition.
     pub fn parts(&self) -> (Identity, &Parts) {
-        if let Some(rows) = &self.rows {
-            return (Identity::default(), rows);
+        if let Some((identity, line)) = &self.line {
+            return (*identity, line);
         }
         let (identity, parts) = self.record.of_region(self.place).expect("it was looked for when this was made");
         (*identity, parts)
+    }
+
+    /// The list that it has the elements of, and the region that this lies in.
+    pub fn list(&self) -> Option<(Listed, Region)> {
+        let (of, (_, list)) = self.record.list_of(self.place)?;
+        Some((*list, self.source.head().region(&ids::region_name(of))?.clone()))
     }
 }
 
@@ -157,14 +184,13 @@ impl ShardAccess {
         let record = self.shared_record()?;
         let source = self.source(name)?;
         let place = source.head().meta.regions.iter().position(|region| region.name == name);
-        let rows = place.and_then(|place| record.rows_of(place)).and_then(|(rows, _)| {
-            let all = Boxes::of([rows.count]).own([0], [rows.count]).check().ok()?;
-            Some(all.parts().clone())
-        });
-        let is_dealt = |place: &usize| rows.is_some() || record.of_region(*place).is_some();
+        let rows = place.and_then(|place| record.rows_of(place)).map(|(rows, _)| (Identity::default(), rows.count));
+        let list = place.and_then(|place| record.list_of(place)).map(|(_, (identity, list))| (*identity, list.count));
+        let line = rows.or(list).map(|(identity, count)| (identity, Own::line(count).parts().clone()));
+        let is_dealt = |place: &usize| line.is_some() || record.of_region(*place).is_some();
         let place = place.filter(is_dealt).ok_or_else(|| self.missing(name))?;
         let region = source.head().meta.regions[place].clone();
-        Ok(Dealt { source, region, record, place, rows })
+        Ok(Dealt { source, region, record, place, line })
     }
 
     /// The outline of its checkpoint.

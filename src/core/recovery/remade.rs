@@ -13,6 +13,7 @@
 
 mod carrier;
 mod direct;
+mod listed;
 mod packet;
 mod packing;
 mod readers;
@@ -33,12 +34,14 @@ use crate::coordination::{Ballot, Outcome, Payload};
 use crate::decomposition::cells::Cells;
 use crate::decomposition::matching::{self, Piece, Unmatched};
 use crate::decomposition::shelf::{Shelf, Side, all_of, posts};
-use crate::decomposition::{Decomposition, Identity, Own};
+use crate::decomposition::{Identity, Own};
 use crate::tier::TierId;
 use crate::tier::source::Source;
 use crate::transfer::posting::{Handled, all_at_once};
 use carrier::Carrier;
 use direct::{Direct, gap_of, moves_of, touched};
+pub(super) use listed::Numbered;
+use listed::Routes;
 use packing::Sink;
 pub use readers::Readers;
 use reading::Boxed;
@@ -77,8 +80,14 @@ impl Plan {
     }
 }
 
-/// Plans by the identities of the decompositions from and to.
-pub(super) type Plans = HashMap<(Identity, Identity), Arc<Plan>>;
+/// Plans of earlier loads.
+#[derive(Default)]
+pub(super) struct Plans {
+    /// By the identities of the boxes from and to.
+    boxes: HashMap<(Identity, Identity), Arc<Plan>>,
+    /// Of lists.
+    pub lists: Routes,
+}
 
 /// What is loaded.
 pub(super) struct Remaking<'r> {
@@ -102,18 +111,18 @@ impl Remaking<'_> {
     /// [`LoadError`], the same on all ranks.
     pub fn load(
         &self,
-        on: &Decomposition,
+        (on, cells): (Identity, &Cells),
         (homes, readers): (&mut [ShardAccess], &mut Readers),
         plans: &mut Plans,
         target: Result<Target<'_>, LoadError>,
     ) -> Result<(), LoadError> {
-        let key = (self.from.identity, on.identity());
-        let plan = match plans.get(&key) {
+        let key = (self.from.identity, on);
+        let plan = match plans.boxes.get(&key) {
             Some(plan) => plan.clone(),
             None => {
                 readers.find(&self.together, self.opener, homes, target.as_ref().err())?;
-                let plan = Arc::new(self.plan(on.cells(), (homes, readers), target.as_ref().map(Target::mapper))?);
-                plans.insert(key, plan.clone());
+                let plan = Arc::new(self.plan(cells, (homes, readers), target.as_ref().map(Target::mapper))?);
+                plans.boxes.insert(key, plan.clone());
                 plan
             }
         };
@@ -294,12 +303,17 @@ impl Remaking<'_> {
         if dealt.parts().0 == self.from.identity {
             return Ok((dealt, side));
         }
-        Err(LoadError::Decomposition {
-            rank: self.together.rank(),
-            key: self.together.key,
-            region: self.together.region.into(),
-            found: format!("lies otherwise in the shard of rank {of} than in others"),
-        })
+        Err(otherwise(&self.together, of))
+    }
+}
+
+/// A shard's region lies otherwise than all heard that it does.
+fn otherwise(together: &Together<'_>, of: Rank) -> LoadError {
+    LoadError::Decomposition {
+        rank: together.rank(),
+        key: together.key,
+        region: together.region.into(),
+        found: format!("lies otherwise in the shard of rank {of} than in others"),
     }
 }
 

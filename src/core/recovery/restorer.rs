@@ -100,7 +100,7 @@ impl Restorer {
             placement: None,
             opener: None,
             readers: Readers::default(),
-            plans: Plans::new(),
+            plans: Plans::default(),
         }
     }
 

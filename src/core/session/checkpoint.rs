@@ -9,7 +9,7 @@ use crate::base::Rank;
 use crate::base::ids::text_hash;
 use crate::base::log;
 use crate::config::Method;
-use crate::decomposition::{Decomposition, OnResize, Rule};
+use crate::decomposition::{Decomposition, OnResize, Rule, ids};
 use crate::device::{DeviceSpan, Stream};
 use crate::format::ElementType;
 use crate::live::LiveMemory;
@@ -475,6 +475,9 @@ impl<'a> Checkpoint<'a> {
         let bound = self.engine.reporter().tells().then(|| self.terms.bound(&self.regions));
         if let Some(record) = self.terms.record() {
             self.regions.push(region::reserved(region::DECOMPOSITION, record));
+            for (place, list) in self.terms.lists().enumerate() {
+                self.regions.push(region::reserved(&ids::region_name(place), list.packed().to_vec()));
+            }
         }
         if let Some(keeper) = self.engine.affinity() {
             let address = device.as_ref().map_or_else(String::new, |on| on.caches.device_address());

@@ -7,12 +7,39 @@ use super::session::Session;
 use crate::base::Rank;
 use crate::coordination::{Ballot, Outcome, Payload, Verdict};
 use crate::decomposition::cells::{Cells, Sums};
+use crate::decomposition::ids::List;
+use crate::decomposition::ids::counter::{self, Counter, Said, Wrong};
+use crate::decomposition::ids::windows::{Told, Windows};
 use crate::decomposition::proof::{Finding, Owner};
 use crate::decomposition::shelf::{Side, all_of, posts};
-use crate::decomposition::{Boxes, Decomposition};
+use crate::decomposition::{Decomposition, Identity, Own, Part};
 use crate::transfer::posting::{Exchange, Handled, all_at_once};
 
 const CALL: &str = "decompose";
+
+/// What a rank has said, looked at.
+enum Checked {
+    Boxes(Box<Own>),
+    List(List),
+}
+
+/// Looks at what this rank has said. With it comes what all ranks have to have said alike.
+fn checked(part: Part) -> std::result::Result<(Checked, String), String> {
+    let an = |is_sparse| if is_sparse { "a sparse" } else { "an" };
+    match part {
+        Part::Boxes(boxes) => {
+            let own = boxes.check().map_err(|mistake| mistake.to_string())?;
+            let call = format!("decompose {} array of shape {:?}", an(boxes.is_sparse()), boxes.shape());
+            Ok((Checked::Boxes(own.into()), call))
+        }
+        Part::Ids(ids) => {
+            let list = ids.check().map_err(|mistake| mistake.to_string())?;
+            let call =
+                format!("decompose {} array of {} numbered elements", an(list.head().is_sparse), list.head().total);
+            Ok((Checked::List(list), call))
+        }
+    }
+}
 
 impl Session {
     /// Says which elements of a global array this rank owns, and proves together with the other ranks that each element has one owner.
@@ -37,58 +64,125 @@ impl Session {
     /// # Ok(()) }
     /// ```
     ///
+    /// The vertices of an unstructured mesh have numbers instead ([`Ids`](crate::Ids)):
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, vertices: u64, mine: Vec<u64>) -> bivouac::Result<()> {
+    /// use bivouac::Ids;
+    ///
+    /// // The element at place k of this rank's memory is that of vertex `mine[k]`.
+    /// let mesh = session.decompose(Ids::of(vertices).own(mine))?;
+    /// # drop(mesh); Ok(()) }
+    /// ```
+    ///
     /// # Collective
     /// All ranks, with the same shape; a rank that owns nothing too.
     ///
     /// # Blocking
-    /// For two reductions and some messages between the ranks, which are late for `timeouts.abandon` at most.
+    /// For two reductions and some messages between the ranks, which are late for `timeouts.abandon` at most; for three reductions with lists of numbers, and
+    /// two more for each 524,288 numbers that a rank has on average.
     ///
     /// # Errors
-    /// The same on all ranks. [`Error::Disagreed`]: a rank said what cannot be (a box outside the array, nine dimensions), or another shape.
-    /// [`Error::Decomposition`]: elements belong to two ranks, or to none ([`Boxes::sparse`] allows that). [`Error::Failed`].
-    pub fn decompose(&self, boxes: Boxes) -> Result<Decomposition> {
-        self.decompose_described(Ok(boxes))
+    /// The same on all ranks. [`Error::Disagreed`]: a rank said what cannot be (a box outside the array, nine dimensions, a number twice), or another shape.
+    /// [`Error::Decomposition`]: elements belong to two ranks, or to none ([`Boxes::sparse`](crate::Boxes::sparse) allows that). [`Error::Failed`].
+    pub fn decompose(&self, part: impl Into<Part>) -> Result<Decomposition> {
+        self.decompose_described(Ok(part.into()))
     }
 
     /// The same for a caller that may have been told what is no description: the mistake is this rank's, and all ranks hear of it.
     #[doc(hidden)]
-    pub fn decompose_described(&self, described: std::result::Result<Boxes, String>) -> Result<Decomposition> {
+    pub fn decompose_described(&self, described: std::result::Result<Part, String>) -> Result<Decomposition> {
         let engine = &self.engine;
         engine.reporter().beat();
-        let identity = engine.identity();
-        let (rank, ranks) = (identity.rank, identity.size);
-        let described = described.and_then(|boxes| {
-            let own = boxes.check().map_err(|mistake| mistake.to_string())?;
-            let an = if boxes.is_sparse() { "a sparse" } else { "an" };
-            Ok((own, format!("decompose {an} array of shape {:?}", boxes.shape())))
-        });
+        let described = described.and_then(checked);
+        let (rank, ranks) = self.place();
         let ballot = match &described {
-            Ok((own, call)) => {
-                let sums = Sums::of_rank(own.parts(), rank, ranks);
-                engine.ballot(call, Payload::None).with_sums(sums.numbers())
+            Ok((checked, call)) => {
+                let sums = match checked {
+                    Checked::Boxes(own) => Sums::of_rank(own.parts(), rank, ranks).numbers(),
+                    Checked::List(list) => {
+                        let limbs = list.identity(rank, ranks).limbs();
+                        (0..).zip([list.head().count].into_iter().chain(limbs)).collect()
+                    }
+                };
+                engine.ballot(call, Payload::None).with_sums(sums)
             }
             Err(mistake) => engine.refusal(mistake),
         };
         let verdict = ask(engine, CALL, ballot, |ballot| Outcome::agreed("sums", &ballot.sums))?;
         // A rank with a mistake has heard with the others that there is one.
-        let (own, call) = described.map_err(|reason| Error::Failed { reason })?;
-        let sums = Sums::of_numbers(&decoded::<Vec<(u64, u64)>>(&verdict)?);
+        let (checked, call) = described.map_err(|reason| Error::Failed { reason })?;
+        let sums: Vec<(u64, u64)> = decoded(&verdict)?;
+        match checked {
+            Checked::Boxes(own) => self.prove_boxes(&call, *own, &Sums::of_numbers(&sums)),
+            Checked::List(list) => {
+                let sum = |of: u64| sums.iter().find(|(key, _)| *key == of).map_or(0, |(_, sum)| *sum);
+                let identity = Identity::from_limbs(std::array::from_fn(|limb| sum(1 + limb as u64)));
+                self.prove_list(&call, list, sum(0), identity)
+            }
+        }
+    }
 
+    fn place(&self) -> (Rank, u32) {
+        let identity = self.engine.identity();
+        (identity.rank, identity.size)
+    }
+
+    /// Is each element in one box?
+    fn prove_boxes(&self, call: &str, own: Own, sums: &Sums) -> Result<Decomposition> {
+        let (rank, ranks) = self.place();
         let parts = own.parts();
-        let cells = Cells::new(parts.whole(), &sums, ranks);
+        let cells = Cells::new(parts.whole(), sums, ranks);
         let mut owner = Owner::new(&cells, parts.dims());
-        let mut finding =
-            self.exchange_parts(&call, posts(&cells, parts.dims(), all_of(parts, Side::Has, rank, rank)), &mut owner)?;
+        let first = posts(&cells, parts.dims(), all_of(parts, Side::Has, rank, rank));
+        let mut finding = self.exchange_parts(call, first, &mut owner)?;
         // Without an overlap as many elements as there are have been given: each has its owner.
         if finding.is_none() && !parts.is_sparse() && sums.volume != parts.whole().volume() {
-            finding = self.find_gap(&call, &cells, &owner)?;
+            finding = self.find_gap(call, &cells, &owner)?;
         }
         match finding {
-            None => Ok(Decomposition::proved(own, sums.identity, cells, rank, ranks)),
+            None => Ok(Decomposition::of_boxes(own, sums.identity, cells, (rank, ranks))),
             Some(finding) => {
                 let finding = finding.in_words(parts.dims());
                 Err(Error::Decomposition { shape: parts.shape().to_vec(), finding })
             }
+        }
+    }
+
+    /// Is each number in one list? All lists together have `count` numbers.
+    fn prove_list(&self, call: &str, list: List, count: u64, identity: Identity) -> Result<Decomposition> {
+        let (engine, (rank, ranks)) = (&self.engine, self.place());
+        let head = list.head();
+        let windows = Windows::new(count, ranks);
+        let mut worst: Option<Wrong> = None;
+        for window in 0..windows.count() {
+            let mut told = Told::new(windows, window);
+            list.each(|at, numbers| told.add(at, numbers));
+            let first = counter::told(told.sorted(), Said::Has(rank));
+            let mut counter = Counter::new(windows, window, rank, head.total);
+            let mut on_post = |from: Rank, bytes: &[u8]| {
+                counter.take(from, bytes).ok_or("it is cut, or says what cannot be")?;
+                Ok(Handled::default())
+            };
+            let text = format!("{call}: numbers");
+            let exchange = Exchange {
+                next: &mut all_at_once(first),
+                on_post: &mut on_post,
+                vote: Box::new(|_| engine.ballot(&text, Payload::None)),
+                decide: Box::new(|ballot| Outcome::unless_culprits(ballot, |_| (Outcome::Agreed, Vec::new()))),
+            };
+            heard(CALL, engine.exchange(exchange))?;
+            let is_short = !head.is_sparse && count != head.total;
+            let wrong = counter.twice().or_else(|| is_short.then(|| counter.first_gap(count)).flatten());
+            let ballot = engine.ballot(&format!("{call}: lists"), Payload::greatest(1, wrong.map(Wrong::to_bytes)));
+            let found: Vec<u8> = decoded(&ask(engine, CALL, ballot, greatest)?)?;
+            // Two owners come before none, and low numbers before higher ones.
+            let is_worse = worst.is_none_or(|worst| found > worst.to_bytes());
+            worst = Wrong::of_bytes(&found).filter(|_| is_worse).or(worst);
+        }
+        match worst {
+            None => Ok(Decomposition::of_list(list, identity, (rank, ranks))),
+            Some(wrong) => Err(Error::Decomposition { shape: vec![head.total], finding: wrong.to_string() }),
         }
     }
 

@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 
 use crate::base::text::list;
-use crate::decomposition::{Decomposition, RowSet, Rule, record};
+use crate::decomposition::ids::List;
+use crate::decomposition::{Decomposition, Identity, Layout, RowSet, Rule, record};
 use crate::format::supervision::Bound;
 use crate::region::SavedRegion;
 use crate::transfer::checkpoint::Agreed;
@@ -16,7 +17,10 @@ const NAMED: usize = 6;
 /// It, for one checkpoint of this rank.
 #[derive(Default)]
 pub(super) struct Terms {
-    decompositions: Vec<Decomposition>,
+    /// Of boxes, with this rank's as records have them.
+    decompositions: Vec<(Identity, Vec<u8>)>,
+    /// Of lists.
+    lists: Vec<(Identity, List)>,
     /// By the places of the regions.
     rules: BTreeMap<usize, Rule>,
     shared: Vec<(String, u128)>,
@@ -27,12 +31,11 @@ pub(super) struct Terms {
 impl Terms {
     /// The region at `place` lies on a decomposition.
     pub fn on(&mut self, place: usize, on: &Decomposition) {
-        let known = self.decompositions.iter().position(|known| known.identity() == on.identity());
-        let index = known.unwrap_or(self.decompositions.len());
-        if known.is_none() {
-            self.decompositions.push(on.clone());
-        }
-        self.rules.insert(place, Rule::On(index));
+        let rule = match on.layout() {
+            Layout::Boxes { packed, .. } => Rule::On(place_of(&mut self.decompositions, on.identity(), packed)),
+            Layout::Listed(list) => Rule::Numbered(place_of(&mut self.lists, on.identity(), list)),
+        };
+        self.rules.insert(place, rule);
     }
 
     /// The value at `place` is the same on all ranks.
@@ -62,9 +65,14 @@ impl Terms {
         if self.rules.is_empty() {
             return None;
         }
-        let packed: Vec<_> = self.decompositions.iter().map(|on| (on.identity(), on.packed())).collect();
         let rows: Vec<RowSet> = self.rows.iter().map(|(_, rows)| rows.clone()).collect();
-        Some(record::encode(&packed, &self.rules, &rows))
+        let lists: Vec<_> = self.lists.iter().map(|(identity, list)| (*identity, list.head())).collect();
+        Some(record::encode(&self.decompositions, &self.rules, (&rows, &lists)))
+    }
+
+    /// The lists of numbers that it says are there, in their order.
+    pub fn lists(&self) -> impl Iterator<Item = &List> {
+        self.lists.iter().map(|(_, list)| list)
     }
 
     /// The regions because of which only as many ranks can restore the checkpoint.
@@ -80,7 +88,8 @@ impl Terms {
         }
         let mut hasher = Xxh3::new();
         self.rules.hash(&mut hasher);
-        self.decompositions.iter().for_each(|on| on.identity().hash(&mut hasher));
+        self.decompositions.iter().for_each(|(identity, _)| identity.hash(&mut hasher));
+        self.lists.iter().for_each(|(identity, _)| identity.hash(&mut hasher));
         self.shared.hash(&mut hasher);
         let shared = self.shared.iter().map(|(name, hash)| format!("{name} = {:08x}", *hash as u32));
         let text = match self.shared.is_empty() {
@@ -89,4 +98,13 @@ impl Terms {
         };
         Agreed { hash: hasher.finish(), text }
     }
+}
+
+/// The place of what has this identity, which is put behind the others if it is new.
+fn place_of<T: Clone>(all: &mut Vec<(Identity, T)>, identity: Identity, new: &T) -> usize {
+    let known = all.iter().position(|(known, _)| *known == identity);
+    known.unwrap_or_else(|| {
+        all.push((identity, new.clone()));
+        all.len() - 1
+    })
 }

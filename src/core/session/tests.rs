@@ -28,6 +28,7 @@ mod hangs;
 mod held;
 mod levels;
 mod lookups;
+mod numbered;
 mod profile;
 mod reduction;
 mod resized;

@@ -89,6 +89,7 @@ fn side(shard: &FileShard) -> Result<Side, Problem> {
     let view = view.map_err(|error| in_words(Problem::damage(error.to_string())))?.unwrap_or_default();
     let lie = |place: usize| match view.rules.get(&place) {
         Some(Rule::On(of)) => view.decompositions.get(*of).map_or(Lie::Own, |(identity, _)| Lie::On(*identity)),
+        Some(Rule::Numbered(of)) => view.lists.get(*of).map_or(Lie::Own, |(identity, _)| Lie::On(*identity)),
         Some(Rule::Shared) => Lie::Shared,
         Some(Rule::PerRank(_) | Rule::Rows { .. }) | None => Lie::Own,
     };

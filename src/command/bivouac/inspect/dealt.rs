@@ -3,6 +3,7 @@
 
 use crate::ending::{Ending, Problem};
 use crate::output::{list, most, short};
+use bivouac_core::decomposition::ids::Listed;
 use bivouac_core::decomposition::record::binds;
 use bivouac_core::decomposition::{Cuboid, Identity, OnResize, PackedParts, RowSet, Rule, View};
 use bivouac_core::format::Region;
@@ -29,8 +30,22 @@ pub struct DealtView {
     pub bound: Option<Vec<String>>,
     /// The arrays that regions are parts of.
     arrays: Vec<ArrayView>,
+    /// The lists of numbers that regions have the elements of.
+    lists: Vec<ListView>,
     /// The application's regions, in order.
     regions: Vec<RuleView>,
+}
+
+/// A list of numbers, as far as the record says.
+#[derive(Serialize)]
+struct ListView {
+    identity: String,
+    /// Elements of the array.
+    total: u64,
+    /// The lists of all ranks need not have all of them.
+    sparse: bool,
+    /// Numbers that this rank has.
+    count: u64,
 }
 
 /// An array, and the boxes of it that the rank has.
@@ -60,11 +75,13 @@ struct BoxView {
 #[derive(Serialize)]
 struct RuleView {
     region: String,
-    /// `array`: the rank's part of it; `shared`; `rows`: a column of rows, which other ranks may get; `refuse`, `drop` or `ask`: each rank has its own, and what becomes of it on another
+    /// `array`: the rank's part of it; `numbered`: the elements of a list; `shared`; `rows`: a column of rows, which other ranks may get; `refuse`, `drop` or `ask`: each rank has its own, and what becomes of it on another
     /// number of ranks; `own`: nothing was said, so it is its rank's own.
     rule: &'static str,
     /// Which array.
     array: Option<usize>,
+    /// Which list.
+    list: Option<usize>,
     /// For `rows`: how many this rank has.
     rows: Option<RowsView>,
 }
@@ -101,15 +118,17 @@ impl DealtView {
         let rule = |(place, region): (usize, &Region)| {
             let rule = view.rules.get(&place).copied();
             let array = if let Some(Rule::On(of)) = rule { Some(of) } else { None };
+            let list = if let Some(Rule::Numbered(of)) = rule { Some(of) } else { None };
             let rows = match rule {
                 Some(Rule::Rows { set, width }) => view.rows.get(set).map(|rows| RowsView::of(rows, width)),
                 _ => None,
             };
-            RuleView { region: region.name.clone(), rule: word(rule), array, rows }
+            RuleView { region: region.name.clone(), rule: word(rule), array, list, rows }
         };
         DealtView {
             bound: Some(own().filter(|(place, _)| is_bound(place)).map(|(_, region)| region.name.clone()).collect()),
             arrays: view.decompositions.iter().map(|(identity, parts)| array(*identity, parts)).collect(),
+            lists: view.lists.iter().map(|(identity, list)| listed(*identity, *list)).collect(),
             regions: own().map(rule).collect(),
             ..DealtView::default()
         }
@@ -123,6 +142,9 @@ impl DealtView {
                 1 => format!("{count} rows"),
                 _ => format!("{count} rows of {width}"),
             };
+        }
+        if let Some(list) = said.and_then(|said| said.list) {
+            return format!("list {list}");
         }
         match said.map(|said| (said.rule, said.array)) {
             None => "-".into(),
@@ -155,6 +177,12 @@ impl DealtView {
         });
         let arrays = most(arrays, ARRAYS_MAX, "and", "more arrays (--json shows all)");
         let mut lines: Vec<[String; 2]> = arrays.into_iter().map(|array| ["array".into(), array]).collect();
+        let lists = self.lists.iter().enumerate().map(|(at, ListView { total, sparse, count, .. })| {
+            let sparse = if *sparse { ", sparse" } else { "" };
+            format!("{at}: {total} numbered elements{sparse}; this rank has {count} of them")
+        });
+        let lists = most(lists, ARRAYS_MAX, "and", "more lists (--json shows all)");
+        lines.extend(lists.into_iter().map(|list| ["list".into(), list]));
         lines.push(["resize".into(), resize(bound, group_size)]);
         lines
     }
@@ -175,12 +203,17 @@ fn word(rule: Option<Rule>) -> &'static str {
     match rule {
         None => "own",
         Some(Rule::On(_)) => "array",
+        Some(Rule::Numbered(_)) => "numbered",
         Some(Rule::Shared) => "shared",
         Some(Rule::Rows { .. }) => "rows",
         Some(Rule::PerRank(OnResize::Refuse)) => "refuse",
         Some(Rule::PerRank(OnResize::Drop)) => "drop",
         Some(Rule::PerRank(OnResize::Ask)) => "ask",
     }
+}
+
+fn listed(identity: Identity, list: Listed) -> ListView {
+    ListView { identity: identity.to_string(), total: list.total, sparse: list.is_sparse, count: list.count }
 }
 
 fn array(identity: Identity, parts: &PackedParts<'_>) -> ArrayView {

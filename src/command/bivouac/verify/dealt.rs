@@ -2,17 +2,19 @@
 //!
 //! The first is asked of each shard when it is read ([`check_record`]). The second needs all shards of a checkpoint, and is asked at the end, one
 //! checkpoint after the other ([`prove`]): all say the same, each identity is the sum of what the ranks add to it, what is shared is the same
-//! everywhere, and the parts of each array [tile](super::tiling) it.
+//! everywhere, the parts of each array [tile](super::tiling) it, and each number is in one [list](super::lists).
 #![forbid(unsafe_code)]
 
 use super::tiling::{PIECES_MAX, Verdict};
-use super::{Checked, Expected, Finding, Item, Kind, Outcome, tiling};
+use super::{Checked, Expected, Finding, Item, Kind, Outcome, lists, tiling};
 use crate::body::{self, RECORD_MAX};
-use crate::ending::Problem;
+use crate::ending::{Ending, Problem};
 use crate::output::short;
 use bivouac_core::base::{CheckpointKey, Rank};
+use bivouac_core::decomposition::ids::Listed;
+use bivouac_core::decomposition::ids::counter::Wrong;
 use bivouac_core::decomposition::proof;
-use bivouac_core::decomposition::{Identity, PackedParts, Rule, View};
+use bivouac_core::decomposition::{Identity, PackedParts, Rule, View, ids};
 use bivouac_core::format::shard::Head;
 use bivouac_core::format::{Content, Region};
 use bivouac_core::region::DECOMPOSITION;
@@ -32,18 +34,21 @@ const RECORDS_MAX: u64 = RECORD_MAX;
 pub fn check_record(
     path: &Path,
     head: &Head,
-    read: impl FnMut(u64, &mut [u8]) -> Result<(), Problem>,
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<(), Problem>,
     outcome: &mut Outcome,
 ) {
     let Some(region) = head.region(DECOMPOSITION) else { return };
     outcome.has_record = true;
-    let found = match body::decomposition_record(head, read) {
+    let found = match body::decomposition_record(head, &mut read) {
         // It is too long to be looked at here, and may be good.
         Err(Problem { text, .. }) if region.bytes > RECORD_MAX => Some((Kind::Note, text)),
         Err(Problem { ending, text }) => Some((Kind::of(ending), text)),
         Ok(record) => {
             let viewed = View::of(record.as_deref().unwrap_or_default(), &head.meta.regions);
-            viewed.err().map(|error| (Kind::Damage, error.to_string()))
+            match viewed {
+                Ok(view) => wrong_list(head, &view, &mut read),
+                Err(error) => Some((Kind::Damage, error.to_string())),
+            }
         }
     };
     if let Some((kind, why)) = found {
@@ -51,6 +56,21 @@ pub fn check_record(
         let finding = Finding::new(kind, path, message).of_rank(head.header.rank);
         outcome.findings.push(Finding { region: Some(DECOMPOSITION.into()), ..finding });
     }
+}
+
+/// The first list of a shard that cannot be read, or is none.
+fn wrong_list(
+    head: &Head,
+    view: &View<'_>,
+    read: &mut impl FnMut(u64, &mut [u8]) -> Result<(), Problem>,
+) -> Option<(Kind, String)> {
+    view.lists.iter().enumerate().find_map(|(place, (_, list))| match body::list(head, place, &mut *read) {
+        Ok(numbers) if lists::is_one(*list, &numbers) => None,
+        Ok(_) => Some((Kind::Damage, format!("region {:?} says what cannot be", ids::region_name(place)))),
+        // It is too long to be looked at here, and may be good.
+        Err(Problem { ending: Ending::Damage, text }) => Some((Kind::Damage, text)),
+        Err(Problem { text, .. }) => Some((Kind::Note, text)),
+    })
 }
 
 /// Files that may hold the shards of one checkpoint, or a container alone.
@@ -86,9 +106,13 @@ struct Said {
 /// A decomposition: its identity, the parts of a rank as they are recorded, and the first region that lies on it.
 type Part = (Identity, Vec<u8>, String);
 
+/// A list of numbers: its identity, the list of a rank as it is recorded, and the first region that has its elements.
+type OfList = (Identity, (Listed, Vec<u8>), String);
+
 /// What its record says, as far as it is looked at together with those of others.
 struct Record {
     decompositions: Vec<Part>,
+    lists: Vec<OfList>,
     /// Hash of the rules.
     rules: u64,
     /// Values that all ranks share, with a hash of what they are.
@@ -173,6 +197,50 @@ impl Group<'_> {
             findings.extend(self.wrong_parts(&parts, region, all));
             checked.arrays += u64::from(findings.len() == known);
         }
+        for (at, (identity, (head, _), region)) in first.lists.iter().enumerate() {
+            let lists = all.iter().filter_map(|said| {
+                let (_, (head, numbers), _) = said.record.as_ref()?.lists.get(at)?;
+                Some((said.rank, *head, &numbers[..]))
+            });
+            let lists: Vec<(Rank, Listed, &[u8])> = lists.collect();
+            let what = format!("region {:?} on an array of {} numbered elements", short(region), head.total);
+            let known = findings.len();
+            findings.extend(self.wrong_lists(&lists, *identity, (&what, region), all));
+            checked.arrays += u64::from(findings.len() == known);
+        }
+        findings
+    }
+
+    /// Is each number in one list, and is the identity that is recorded the sum of what the lists add to it?
+    fn wrong_lists(
+        &self,
+        lists: &[(Rank, Listed, &[u8])],
+        recorded: Identity,
+        (what, region): (&str, &str),
+        all: &[Said],
+    ) -> Vec<Finding> {
+        let ranks = lists.len() as u32;
+        let of = lists.iter().map(|(rank, head, numbers)| ids::identity_of(*head, numbers, *rank, ranks));
+        let sum = of.fold(Identity::default(), Identity::and);
+        let mut findings = Vec::new();
+        if sum != recorded {
+            let why = format!("{what}: its identity is {recorded}, and the lists of all ranks have {sum}");
+            findings.push(Self::damage(&self.folder, Some(region), &why));
+        }
+        match lists::prove(lists) {
+            lists::Verdict::Proved => {}
+            lists::Verdict::Open => findings.push(self.open(what, "it takes too long")),
+            lists::Verdict::Wrong(wrong) => {
+                let text = format!("{what}: {wrong}");
+                findings.push(match wrong {
+                    Wrong::Twice(_, _, rank) => {
+                        let file = all.iter().find(|said| said.rank == rank).map_or(&self.folder, |said| &said.path);
+                        Self::damage(file, Some(region), &text).of_rank(rank)
+                    }
+                    Wrong::Missing(..) | Wrong::Gap(..) => Self::damage(&self.folder, Some(region), &text),
+                });
+            }
+        }
         findings
     }
 
@@ -250,6 +318,13 @@ fn unlike(first: &Said, said: &Said) -> Option<(String, String)> {
             format!("region {:?} lies on another decomposition than that of", short(region)),
         ));
     }
+    let mut pairs = one.lists.iter().zip(&other.lists);
+    let is_unlike = |((identity, (head, _), _), (of_other, (others, _), _)): &(&OfList, &OfList)| {
+        (identity, head.total, head.is_sparse) != (of_other, others.total, others.is_sparse)
+    };
+    if let Some(((.., region), _)) = pairs.find(is_unlike) {
+        return Some((region.clone(), format!("region {:?} lies on other lists than that of", short(region))));
+    }
     let (name, _) = one.shared.iter().zip(&other.shared).find(|(one, other)| one != other)?.0;
     Some((name.clone(), format!("value {:?}, which all ranks share, is another one than that of", short(name))))
 }
@@ -274,28 +349,40 @@ fn said(path: &Path, shard: &FileShard, left: &mut u64) -> Result<Said, Stop> {
     let bytes = head.region(DECOMPOSITION).map_or(0, |region| region.bytes);
     *left = left.checked_sub(bytes).ok_or(Stop::TooLong)?;
     let record = body::decomposition_record(head, body::of_file(shard)).map_err(|_| Stop::Told)?;
-    let record = record.map(|record| record_of(head, &record).ok_or(Stop::Told)).transpose()?;
+    let record = record.map(|record| record_of(shard, &record, left)).transpose()?;
     let header = &head.header;
     let of = (header.key, header.agreement, header.group_size);
     Ok(Said { path: path.to_owned(), rank: header.rank, of, record })
 }
 
-fn record_of(head: &Head, bytes: &[u8]) -> Option<Record> {
+fn record_of(shard: &FileShard, bytes: &[u8], left: &mut u64) -> Result<Record, Stop> {
+    let head = shard.head();
     let regions = &head.meta.regions;
-    let view = View::of(bytes, regions).ok()?;
+    let view = View::of(bytes, regions).map_err(|_| Stop::Told)?;
     let mut names = vec![String::new(); view.decompositions.len()];
+    let mut of_lists = vec![String::new(); view.lists.len()];
     for (place, rule) in view.rules.iter().rev() {
-        if let (Rule::On(at), Some(region)) = (rule, regions.get(*place)) {
-            names[*at].clone_from(&region.name);
+        match (rule, regions.get(*place)) {
+            (Rule::On(at), Some(region)) => names[*at].clone_from(&region.name),
+            (Rule::Numbered(at), Some(region)) => of_lists[*at].clone_from(&region.name),
+            _ => {}
         }
     }
     let decompositions = view.decompositions.iter().zip(names);
     let decompositions = decompositions.map(|((identity, parts), name)| (*identity, parts.bytes().to_vec(), name));
+    let mut lists = Vec::new();
+    for (place, ((identity, list), name)) in view.lists.iter().zip(of_lists).enumerate() {
+        let region = head.region(&ids::region_name(place)).ok_or(Stop::Told)?;
+        *left = left.checked_sub(region.bytes).ok_or(Stop::TooLong)?;
+        let numbers = body::list(head, place, body::of_file(shard)).map_err(|_| Stop::Told)?;
+        lists.push((*identity, (*list, numbers), name));
+    }
     let shared = view.rules.iter().filter(|(_, rule)| **rule == Rule::Shared);
     let shared = shared.filter_map(|(place, _)| regions.get(*place));
-    Some(Record {
+    Ok(Record {
         decompositions: decompositions.collect(),
-        rules: hash(&(&view.rules, view.decompositions.len())),
+        lists,
+        rules: hash(&(&view.rules, view.decompositions.len(), view.lists.len())),
         shared: shared.map(|region| (region.name.clone(), digests(head, region))).collect(),
     })
 }

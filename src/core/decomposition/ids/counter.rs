@@ -40,6 +40,15 @@ pub fn posts(said: Said, stretches: &[Stretch]) -> impl Iterator<Item = Vec<u8>>
     })
 }
 
+/// The same to the owners of stretches.
+pub fn told(by_owner: BTreeMap<Rank, Vec<Stretch>>, said: Said) -> Vec<(Rank, Vec<u8>)> {
+    let mut all = Vec::new();
+    for (owner, stretches) in by_owner {
+        all.extend(posts(said, &stretches).map(|post| (owner, post)));
+    }
+    all
+}
+
 /// Numbers that are in somebody's list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Offered {
@@ -232,7 +241,7 @@ impl Counter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::windows::{Dealt, stretches};
+    use super::super::windows::Told;
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashMap;
@@ -245,9 +254,10 @@ mod tests {
             .flat_map(|window| (0..ranks).map(move |rank| Counter::new(windows, window, Rank(rank), total)))
             .collect();
         let mut say = |said: Said, from: u32, list: &[u64]| {
-            let dealt = Dealt::new(windows, stretches(list, 0));
             for window in 0..windows.count() {
-                for (owner, some) in dealt.of(window) {
+                let mut told = Told::new(windows, window);
+                told.add(0, list);
+                for (owner, some) in told.sorted() {
                     let counter = &mut counters[window as usize * ranks as usize + owner.0 as usize];
                     posts(said, &some).for_each(|post| counter.take(Rank(from), &post).expect("a post"));
                 }
@@ -412,10 +422,12 @@ mod tests {
     #[test]
     fn posts_of_other_cells_or_that_are_cut_are_refused() {
         let list: Vec<u64> = (0..5000).map(|at| at * 2).collect();
-        let stretches = stretches(&list, 0);
         let windows = Windows::new(0, 2);
-        let dealt = Dealt::new(windows, stretches.clone());
-        let (owner, some) = &dealt.of(0).next().expect("some");
+        let mut told = Told::new(windows, 0);
+        told.add(0, &list);
+        let told = told.sorted();
+        let (owner, some) = told.first_key_value().expect("some");
+        let stretches: Vec<Stretch> = told.values().flatten().copied().collect();
         let post = posts(Said::Has(Rank(1)), some).next().expect("one");
         let take = |rank, total, post: &[u8]| Counter::new(windows, 0, rank, total).take(Rank(1), post);
         assert_eq!(take(*owner, 10_000, &post), Some(()));

@@ -5,6 +5,7 @@
 //! has to be known before.
 
 use crate::base::Rank;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Numbers of a cell.
@@ -63,53 +64,66 @@ impl Windows {
     }
 }
 
-/// A list as it is told: its stretches, by window and owner.
+/// What a list has of the cells of one window, by their owners.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Dealt {
-    /// Sorted by their numbers; none lies over the border of a cell.
-    stretches: Vec<Stretch>,
-    /// Window, owner, and which stretches those of each cell are; sorted.
-    cells: Vec<(u64, Rank, Range<usize>)>,
+pub struct Told {
+    windows: Windows,
+    window: u64,
+    /// The cell looked at last, and its owner if it is one of the window.
+    last: Option<(u64, Option<Rank>)>,
+    /// None lies over the border of a cell.
+    by_owner: BTreeMap<Rank, Vec<Stretch>>,
 }
 
-impl Dealt {
-    /// A list, given by its [`stretches`].
-    pub fn new(windows: Windows, stretches: Vec<Stretch>) -> Dealt {
-        let by_cell = stretches.chunk_by(|one, next| one.number / CELL == next.number / CELL);
-        let mut end = 0;
-        let cells = by_cell.map(|cell| {
-            let (window, owner) = windows.place(cell[0].number);
-            let start = end;
-            end += cell.len();
-            (window, owner, start..end)
-        });
-        let mut cells: Vec<_> = cells.collect();
-        cells.sort_unstable_by_key(|(window, owner, at)| (*window, *owner, at.start));
-        Dealt { stretches, cells }
+impl Told {
+    /// Nothing yet of one window.
+    pub fn new(windows: Windows, window: u64) -> Told {
+        Told { windows, window, last: None, by_owner: BTreeMap::new() }
     }
 
-    /// What of it is looked at in one window, by the owners of its cells.
-    pub fn of(&self, window: u64) -> impl Iterator<Item = (Rank, Vec<Stretch>)> + '_ {
-        let from = self.cells.partition_point(|(of, ..)| *of < window);
-        let to = self.cells.partition_point(|(of, ..)| *of <= window);
-        self.cells[from..to].chunk_by(|one, next| one.1 == next.1).map(|cells| {
-            let stretches = cells.iter().flat_map(|(.., at)| &self.stretches[at.clone()]);
-            (cells[0].1, stretches.copied().collect())
-        })
-    }
-}
-
-/// Stretches of a list, whose first number is at place `first`, sorted by their numbers.
-pub fn stretches(list: &[u64], first: u64) -> Vec<Stretch> {
-    let mut stretches: Vec<Stretch> = Vec::new();
-    for (at, number) in (first..).zip(list) {
-        match stretches.last_mut() {
-            Some(last) if last.end() == *number && number % CELL != 0 => last.count += 1,
-            _ => stretches.push(Stretch { number: *number, at, count: 1 }),
+    /// Takes some numbers of the list, the first of which stands at place `first` of it.
+    pub fn add(&mut self, first: u64, numbers: &[u64]) {
+        let mut at = first;
+        // Numbers one behind the other, in one cell.
+        for run in numbers.chunk_by(|one, next| one.checked_add(1) == Some(*next) && !next.is_multiple_of(CELL)) {
+            let (number, count) = (run[0], run.len() as u32);
+            let cell = number / CELL;
+            let owner = match self.last {
+                Some((last, owner)) if last == cell => owner,
+                _ => {
+                    let (window, owner) = self.windows.place(number);
+                    (window == self.window).then_some(owner)
+                }
+            };
+            self.last = Some((cell, owner));
+            if let Some(owner) = owner {
+                self.put(owner, Stretch { number, at, count });
+            }
+            at += run.len() as u64;
         }
     }
-    stretches.sort_unstable();
-    stretches
+
+    fn put(&mut self, owner: Rank, stretch: Stretch) {
+        let stretches = self.by_owner.entry(owner).or_default();
+        match stretches.last_mut() {
+            // It was cut where the numbers that are taken at once end.
+            Some(last)
+                if last.end() == stretch.number
+                    && !stretch.number.is_multiple_of(CELL)
+                    && last.at + u64::from(last.count) == stretch.at =>
+            {
+                last.count += stretch.count;
+            }
+            _ => stretches.push(stretch),
+        }
+    }
+
+    /// It, by owner, each part sorted by its numbers.
+    pub fn sorted(self) -> BTreeMap<Rank, Vec<Stretch>> {
+        let mut by_owner = self.by_owner;
+        by_owner.values_mut().for_each(|stretches| stretches.sort_unstable());
+        by_owner
+    }
 }
 
 /// The place of a cell, mixed so that near ones come to lie anywhere.
@@ -131,12 +145,28 @@ mod tests {
             first in 0u64..100,
             from in 0u64..20_000,
             length in 0u64..9_000,
+            portion in 1usize..500,
         ) {
             // With neighbours.
             let list: Vec<u64> = list.iter().flat_map(|number| *number..number + number % 7 + 1).collect();
-            let stretches = stretches(&list, first);
+            let windows = Windows { ranks: 3, count: 4 };
             let of = |stretch: &Stretch| (0..u64::from(stretch.count)).map(|step| (stretch.number + step, stretch.at + step)).collect::<Vec<_>>();
-            let mut all: Vec<(u64, u64)> = stretches.iter().flat_map(of).collect();
+            let (mut all, mut stretches) = (Vec::new(), Vec::new());
+            for window in 0..4 {
+                let mut told = Told::new(windows, window);
+                let mut at = first;
+                for some in list.chunks(portion) {
+                    told.add(at, some);
+                    at += some.len() as u64;
+                }
+                for (owner, some) in told.sorted() {
+                    // Every number is in one window, and with one owner.
+                    prop_assert!(some.iter().all(|one| windows.place(one.number) == (window, owner)));
+                    prop_assert!(some.is_sorted());
+                    all.extend(some.iter().flat_map(of));
+                    stretches.extend(some);
+                }
+            }
             let mut expected: Vec<(u64, u64)> = list.iter().copied().zip(first..).collect();
             all.sort_unstable();
             expected.sort_unstable();
@@ -147,18 +177,20 @@ mod tests {
             within.sort_unstable();
             expected.retain(|(number, _)| range.contains(number));
             prop_assert_eq!(within, expected);
-            // Every number is in one window, and with one owner.
-            let windows = Windows { ranks: 3, count: 4 };
-            let told = Dealt::new(windows, stretches);
-            let mut dealt = Vec::new();
-            for (window, (owner, some)) in (0..4).flat_map(|window| told.of(window).map(move |some| (window, some))) {
-                prop_assert!(some.iter().all(|one| windows.place(one.number) == (window, owner)));
-                prop_assert!(some.is_sorted());
-                dealt.extend(some.iter().flat_map(of));
-            }
-            dealt.sort_unstable();
-            prop_assert_eq!(dealt, all);
         }
+    }
+
+    #[test]
+    fn numbers_one_behind_the_other_are_told_as_one() {
+        let list: Vec<u64> = (5..2 * CELL).collect();
+        let mut told = Told::new(Windows::new(0, 1), 0);
+        let mut at = 0;
+        for some in list.chunks(100) {
+            told.add(at, some);
+            at += some.len() as u64;
+        }
+        let whole = |number, at, count: u64| Stretch { number, at, count: count as u32 };
+        assert_eq!(told.sorted()[&Rank(0)], [whole(5, 0, CELL - 5), whole(CELL, CELL - 5, CELL)]);
     }
 
     #[test]

@@ -303,7 +303,7 @@ mod tests {
     fn decomposition(boxes: &Boxes) -> Decomposition {
         let own = boxes.check().expect("inside");
         let cells = Cells::new(own.parts().whole(), &Sums::of_rank(own.parts(), Rank(0), 1), 1);
-        Decomposition::proved(own, Identity::default(), cells, Rank(0), 1)
+        Decomposition::of_boxes(own, Identity::default(), cells, (Rank(0), 1))
     }
 
     /// Boxes that cut an array in one dimension after the other, some of them left out.

@@ -29,7 +29,7 @@ use crate::coordination::{Ballot, Outcome, Payload};
 use crate::decomposition::matching::Piece;
 use crate::decomposition::rows::{Scan, even, even_ranks};
 use crate::decomposition::shelf::Side;
-use crate::decomposition::{Boxes, ELEMENTS_MAX, Identity, Own};
+use crate::decomposition::{Boxes, ELEMENTS_MAX, Own};
 use crate::format::numbers;
 use crate::transfer::posting::{Handled, Next, all_at_once};
 use std::cell::RefCell;
@@ -419,7 +419,8 @@ impl Dealing {
         match &mut self.way {
             Way::Pieces { own, wanted, plan } => {
                 let own: &Own = own;
-                let from = OutlinedDecomposition { identity: Identity::default(), shape: Vec::new(), is_sparse: true };
+                // Rows lie on none.
+                let from = OutlinedDecomposition::default();
                 let target = memory.map(|memory| Target::new(own, apart(own, memory, row), row));
                 let remaking = Remaking { together, opener, size: row, from: &from, own };
                 let plan = match plan {

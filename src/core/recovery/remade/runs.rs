@@ -12,7 +12,6 @@ pub(super) use crate::decomposition::run::Run;
 use std::collections::BTreeMap;
 
 /// Runs of each shard, in the order in which they begin in its region; some may have elements in common.
-#[cfg_attr(not(test), expect(dead_code, reason = "lists are loaded by it soon"))]
 pub(super) struct Runs<'p> {
     pub by_shard: &'p BTreeMap<Rank, Vec<Run>>,
     /// Bytes of an element.
@@ -42,7 +41,6 @@ impl<'p> Parcels<'p> for Runs<'p> {
 }
 
 /// The ways through a region of so many bytes; `None` if some run is not inside it, begins before the one before, or ends at no place of a memory.
-#[cfg_attr(not(test), expect(dead_code, reason = "lists are loaded by it soon"))]
 fn ways(runs: &[Run], size: u64, length: u64) -> Option<Ways<'_, RunWay>> {
     let is_inside = |run: &Run| {
         let end = run.at.checked_add(run.count.into()).and_then(|end| end.checked_mul(size));

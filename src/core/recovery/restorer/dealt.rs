@@ -5,12 +5,12 @@ use super::super::homes::home;
 use super::super::load_error::LoadError;
 use super::super::opener::Opener;
 use super::super::outline::OutlinedDecomposition;
-use super::super::remade::{Plans, Readers, Remaking, Target, Together};
+use super::super::remade::{Numbered, Plans, Readers, Remaking, Target, Together};
 use super::Restorer;
 use super::Shards;
 use crate::base::{CheckpointKey, Rank};
 use crate::coordination::{Ballot, Culprit, Outcome, Payload};
-use crate::decomposition::{Decomposition, OnResize, Record, Rule};
+use crate::decomposition::{Decomposition, Layout, OnResize, Record, Rule};
 use crate::format::ElementType;
 use crate::region::{self, Element, Unpacked};
 use crate::transfer::Engine;
@@ -93,8 +93,15 @@ impl Restorer {
                 let found = format!("is of an array of shape {:?}, and not of {:?}", lies.shape, on.shape());
                 return Err(LoadError::Decomposition { rank, key: self.key, region: name.into(), found });
             }
-            let target = fits.map(|()| Target::new(on.own(), memory, size));
-            return self.remake(name, on, size, &lies, target);
+            let is_listed = matches!(on.layout(), Layout::Listed(_));
+            if lies.is_listed != is_listed {
+                let found = match is_listed {
+                    true => "was saved on boxes: load it on boxes, not on lists of numbers",
+                    false => "was saved on lists of numbers: load it on such ones, not on boxes",
+                };
+                return Err(LoadError::Decomposition { rank, key: self.key, region: name.into(), found: found.into() });
+            }
+            return self.remake(name, on, size, &lies, fits.map(|()| memory));
         }
         fits?;
         let region = self.find(name)?;
@@ -116,12 +123,23 @@ impl Restorer {
         on: &Decomposition,
         size: u64,
         from: &OutlinedDecomposition,
-        target: Result<Target<'_>, LoadError>,
+        memory: Result<Vec<&mut [u8]>, LoadError>,
     ) -> Result<(), LoadError> {
         let key = self.key;
         let Hands { opener, homes, readers, plans } = self.hands(name)?;
         let together = Together { engine: opener.engine(), key, region: name };
-        Remaking { together, opener, size, from, own: on.own() }.load(on, (homes, readers), plans, target)
+        match on.layout() {
+            Layout::Boxes { cells, .. } => {
+                let target = memory.map(|memory| Target::new(on.own(), memory, size));
+                let remaking = Remaking { together, opener, size, from, own: on.own() };
+                remaking.load((on.identity(), cells), (homes, readers), plans, target)
+            }
+            Layout::Listed(list) => {
+                let memory = memory.map(|memory| memory.into_iter().next().unwrap_or_default());
+                let numbered = Numbered { together, opener, size, from, list, on: on.identity() };
+                numbered.load((homes, readers), &mut plans.lists, memory)
+            }
+        }
     }
 
     /// What a load of a region by all ranks together takes.
@@ -152,7 +170,7 @@ impl Restorer {
                 let head = source.head();
                 let place = head.meta.regions.iter().position(|region| region.name == name);
                 let place = place.ok_or_else(|| self.missing(head, name))?;
-                (head.meta.regions[place].element, record.of_region(place).map(OutlinedDecomposition::of))
+                (head.meta.regions[place].element, OutlinedDecomposition::of_region(&record, place))
             }
         };
         let plain = || {

@@ -3,6 +3,7 @@
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
 use super::Restorer;
+use crate::decomposition::ids::Listed;
 use crate::decomposition::{Cuboid, DIMS, RowSet, Rule};
 use crate::format::numbers;
 use std::collections::BTreeMap;
@@ -10,6 +11,10 @@ use std::ops::Range;
 
 /// Boxes of one answer: 256 KiB of them at most.
 const PAGE: usize = 2 << 10;
+
+/// The first byte of an answer, where that of boxes has their dimensions.
+const ROWS: u8 = 0;
+const IDS: u8 = DIMS as u8 + 1;
 
 /// What a rank that took a checkpoint had of a region, or of a set of rows.
 #[derive(Clone, PartialEq, Debug)]
@@ -27,6 +32,13 @@ pub enum RankPart {
         count: u64,
         /// By dimension the least and the greatest coordinate, as the program said; empty if it did not.
         bounds: Vec<[f64; 2]>,
+    },
+    /// A list of numbers.
+    Ids {
+        /// Elements of the array.
+        total: u64,
+        /// How many of them.
+        count: u64,
     },
 }
 
@@ -63,7 +75,7 @@ impl Restorer {
         let (rank, key, of) = (self.rank, self.key, self.saved_ranks());
         let is_region = self.regions()?.iter().any(|(region, _)| region == name);
         let region = if is_region { name.to_owned() } else { self.first_column(name)? };
-        if !matches!(self.rule(&region)?, Some(Rule::On(_) | Rule::Rows { .. })) {
+        if !matches!(self.rule(&region)?, Some(Rule::On(_) | Rule::Numbered(_) | Rule::Rows { .. })) {
             let found = "was saved neither on a decomposition nor as rows: it has no parts".to_owned();
             return Err(LoadError::Decomposition { rank, key, region, found });
         }
@@ -99,8 +111,13 @@ impl ShardAccess {
         let place = source.head().meta.regions.iter().position(|known| known.name == region);
         let place = place.ok_or_else(|| self.missing(region))?;
         if let Some((rows, _)) = record.rows_of(place) {
-            let mut page = vec![0];
+            let mut page = vec![ROWS];
             rows.put(&mut page);
+            return Ok(page);
+        }
+        if let Some((_, (_, list))) = record.list_of(place) {
+            let mut page = vec![IDS];
+            list.put(&mut page);
             return Ok(page);
         }
         let (_, parts) = record.of_region(place).ok_or_else(|| self.missing(region))?;
@@ -118,12 +135,16 @@ impl ShardAccess {
 
 /// A part with what a page adds to it, and how many boxes are left; `None` if the page cannot be one.
 fn take_page(before: Option<RankPart>, bytes: &[u8]) -> Option<(RankPart, u64)> {
-    let (dims, mut rest) = bytes.split_first()?;
-    let dims = Some(usize::from(*dims)).filter(|dims| *dims <= DIMS)?;
-    if dims == 0 {
+    let (kind, mut rest) = bytes.split_first()?;
+    if *kind == ROWS {
         let rows = RowSet::take(&mut rest).filter(|_| rest.is_empty())?;
         return Some((RankPart::Rows { count: rows.count, bounds: rows.bounds() }, 0));
     }
+    if *kind == IDS {
+        let list = Listed::take(&mut rest).filter(|_| rest.is_empty())?;
+        return Some((RankPart::Ids { total: list.total, count: list.count }, 0));
+    }
+    let dims = Some(usize::from(*kind)).filter(|dims| *dims <= DIMS)?;
     let extents = (0..dims).map(|_| numbers::take(&mut rest)).collect::<Option<Vec<u64>>>()?;
     let mut all = match before {
         Some(RankPart::Boxes { shape, boxes }) if shape == extents => boxes,

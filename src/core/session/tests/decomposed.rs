@@ -1,18 +1,18 @@
 //! Arrays that are dealt over the ranks: what is proved, saved on it and loaded on it.
 
 use super::*;
-use crate::decomposition::{Boxes, Decomposition, OnResize};
+use crate::decomposition::{Boxes, Decomposition, OnResize, Part};
 use crate::recovery::{LoadError, Restorer};
 
 /// The same text for all ranks.
-fn the_same<T>(all: Vec<Result<T, Error>>) -> String {
+pub(super) fn the_same<T>(all: Vec<Result<T, Error>>) -> String {
     let mut texts: Vec<String> = all.into_iter().map(|end| end.err().expect("refused").to_string()).collect();
     texts.dedup();
     assert_eq!(texts.len(), 1, "{texts:?}");
     texts.remove(0)
 }
 
-fn decompose(of: impl Fn(u32) -> Boxes + Sync, ranks: u32) -> Vec<Result<Decomposition, Error>> {
+pub(super) fn decompose<P: Into<Part>>(of: impl Fn(u32) -> P + Sync, ranks: u32) -> Vec<Result<Decomposition, Error>> {
     let nodes: Vec<u32> = (0..ranks).map(|rank| rank / 3).collect();
     on_nodes(
         &Bed::new(),

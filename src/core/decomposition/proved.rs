@@ -1,0 +1,121 @@
+//! What the ranks have agreed on: an array, dealt over them.
+
+use super::cells::Cells;
+use super::ids::List;
+use super::{Boxes, Identity, Ids, Own};
+use crate::base::Rank;
+use std::sync::Arc;
+
+/// What a rank says of its part of an array: boxes of it, or the numbers of its elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Boxes.
+    Boxes(Boxes),
+    /// Numbers.
+    Ids(Ids),
+}
+
+impl From<Boxes> for Part {
+    fn from(boxes: Boxes) -> Part {
+        Part::Boxes(boxes)
+    }
+}
+
+impl From<Ids> for Part {
+    fn from(ids: Ids) -> Part {
+        Part::Ids(ids)
+    }
+}
+
+/// How an array lies over the ranks of a group: proved, and the same for all of them. Made by [`Session::decompose`](crate::session::Session::decompose); regions are
+/// saved and loaded on it.
+///
+/// It is cheap to clone, and may outlive its session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decomposition(Arc<Inner>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Inner {
+    layout: Layout,
+    shape: Vec<u64>,
+    /// The rank's memory.
+    own: Own,
+    identity: Identity,
+    rank: Rank,
+    ranks: u32,
+}
+
+/// How the elements of an array are told apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// By boxes.
+    Boxes {
+        /// The cells that fit them.
+        cells: Box<Cells>,
+        /// This rank's parts as records have them: they are written with each checkpoint.
+        packed: Vec<u8>,
+    },
+    /// By lists of numbers.
+    Listed(List),
+}
+
+impl Decomposition {
+    /// Boxes, proved.
+    pub(crate) fn of_boxes(own: Own, identity: Identity, cells: Cells, (rank, ranks): (Rank, u32)) -> Decomposition {
+        let mut packed = Vec::new();
+        own.parts().put(&mut packed);
+        let shape = own.parts().shape().to_vec();
+        Decomposition(Arc::new(Inner {
+            layout: Layout::Boxes { cells: cells.into(), packed },
+            shape,
+            own,
+            identity,
+            rank,
+            ranks,
+        }))
+    }
+
+    /// Lists, proved.
+    pub(crate) fn of_list(list: List, identity: Identity, (rank, ranks): (Rank, u32)) -> Decomposition {
+        let (shape, own) = (vec![list.head().total], Own::line(list.head().count));
+        Decomposition(Arc::new(Inner { layout: Layout::Listed(list), shape, own, identity, rank, ranks }))
+    }
+
+    /// How elements are told apart.
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.0.layout
+    }
+
+    /// What tells it from every other one.
+    #[doc(hidden)]
+    pub fn identity(&self) -> Identity {
+        self.0.identity
+    }
+
+    /// This rank's part of it, as its memory has it. Elements that have numbers lie one behind the other, in an array of this rank alone.
+    #[doc(hidden)]
+    pub fn own(&self) -> &Own {
+        &self.0.own
+    }
+
+    /// The rank whose part it has, and how many there are.
+    #[doc(hidden)]
+    pub fn place(&self) -> (Rank, u32) {
+        (self.0.rank, self.0.ranks)
+    }
+
+    /// The extents of the array, in elements, slowest first.
+    pub fn shape(&self) -> &[u64] {
+        &self.0.shape
+    }
+
+    /// How many boxes this rank owns. A list of numbers is one.
+    pub fn boxes(&self) -> usize {
+        self.0.own.parts().own().len()
+    }
+
+    /// How many elements this rank owns.
+    pub fn elements(&self) -> u64 {
+        self.0.own.parts().elements()
+    }
+}

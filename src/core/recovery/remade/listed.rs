@@ -1,0 +1,293 @@
+//! Loading elements that have numbers, on other lists than they were saved on, by all ranks together.
+//!
+//! ```text
+//!   numbers    how many there are: so many windows                                                     one reduction
+//!   for each window of numbers
+//!     told     readers say which of them their shards have, and all which they want, to their owners   posts, one reduction
+//!     runs     owners tell readers what they send, and ranks who sends to them: a gap ends it here      posts, one reduction
+//!     carry    readers go through their shards once, and send what was asked for                       posts, one reduction
+//!   close      has everybody got what it wanted?                                                       one reduction
+//! ```
+//!
+//! Windows bound what a rank holds at once ([`windows`](crate::decomposition::ids::windows)). What one window tells is kept where there is only one: the next region on
+//! the same lists needs no more than to be carried.
+
+use super::super::access::ShardAccess;
+use super::super::load_error::LoadError;
+use super::super::opener::Opener;
+use super::super::outline::OutlinedDecomposition;
+use super::carrier::Carrier;
+use super::packing::Sink;
+use super::readers::Readers;
+use super::runs::{Run, RunTarget, Runs};
+use super::together::{Together, plainly};
+use super::{offered, otherwise};
+use crate::base::Rank;
+use crate::coordination::{Ballot, Outcome, Payload};
+use crate::decomposition::ids::counter::{self, Counter, Joined, Said, Wrong};
+use crate::decomposition::ids::list;
+use crate::decomposition::ids::windows::{Told, Windows};
+use crate::decomposition::ids::{List, Listed};
+use crate::decomposition::{Identity, run};
+use crate::format::{FormatError, Region, numbers};
+use crate::tier::TierError;
+use crate::tier::source::Source;
+use crate::transfer::posting::{Handled, all_at_once};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Bytes of a list that are read at once, about.
+const BATCH: usize = 1 << 20;
+
+/// What an owner tells in a post: to a reader what it sends, or to a rank who sends to it.
+const RUNS: u8 = 1;
+const SENDERS: u8 = 2;
+
+/// What one rank does for a load in one window.
+#[derive(Debug, Default)]
+pub struct Route {
+    /// What it sends, by shard.
+    runs: BTreeMap<Rank, Vec<Run>>,
+    /// The ranks that it gets something from.
+    senders: BTreeSet<Rank>,
+    /// Some rank sends something. The same on all ranks.
+    is_sent: bool,
+}
+
+/// Routes of loads of one window, by the identities of the lists from and to.
+pub type Routes = HashMap<(Identity, Identity), Arc<Route>>;
+
+/// What is loaded.
+pub struct Numbered<'r> {
+    pub together: Together<'r>,
+    pub opener: &'r Opener,
+    /// Bytes of an element.
+    pub size: u64,
+    /// The lists that it lies on.
+    pub from: &'r OutlinedDecomposition,
+    /// What this rank wants of it, and the identity of all such lists.
+    pub list: &'r List,
+    pub on: Identity,
+}
+
+impl Numbered<'_> {
+    /// Loads it into memory for this rank's list; an error of `memory` is what keeps this rank from that.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Errors
+    /// [`LoadError`], the same on all ranks.
+    pub fn load(
+        &self,
+        (homes, readers): (&mut [ShardAccess], &mut Readers),
+        routes: &mut Routes,
+        memory: Result<&mut [u8], LoadError>,
+    ) -> Result<(), LoadError> {
+        let (mut target, failure) = match memory {
+            Ok(memory) => (Some(RunTarget::new(memory)), None),
+            Err(error) => (None, Some(error)),
+        };
+        let key = (self.from.identity, self.on);
+        if let Some(route) = routes.get(&key).cloned() {
+            self.carry((homes, readers), &route, target.as_mut(), failure)?;
+        } else {
+            readers.find(&self.together, self.opener, homes, failure.as_ref())?;
+            let windows = self.windows(readers.read_here(homes), failure.as_ref())?;
+            for window in 0..windows.count() {
+                let route = Arc::new(self.route((homes, readers), windows, window)?);
+                if windows.count() == 1 {
+                    routes.insert(key, route.clone());
+                }
+                self.carry((homes, readers), &route, target.as_mut(), None)?;
+            }
+        }
+        let wanted = self.list.head().count * self.size;
+        self.together.close(wanted, target.map_or(0, |target| target.delivered()), None)
+    }
+
+    /// How many windows it takes.
+    fn windows(&self, shards: Vec<&mut ShardAccess>, mistake: Option<&LoadError>) -> Result<Windows, LoadError> {
+        let together = &self.together;
+        let (mut has, mut failure) = (0u64, None);
+        for access in shards {
+            match self.offered(access) {
+                Ok((list, _)) => has = has.saturating_add(list.count),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        let sums = vec![(0, has), (1, self.list.head().count)];
+        let ballot = together.ballot("numbers", Payload::None).with_sums(sums);
+        let ballot = together.failed(ballot, mistake.or(failure.as_ref()));
+        let verdict = together.vote(ballot, |ballot| Outcome::agreed("sums", &ballot.sums))?;
+        let sums: Vec<(u64, u64)> = together.decode(&verdict)?;
+        let most = sums.iter().map(|(_, sum)| *sum).max().unwrap_or(0);
+        Ok(Windows::new(most, together.engine.identity().size))
+    }
+
+    /// Finds out who sends whom what of the numbers of one window.
+    fn route(
+        &self,
+        (homes, readers): (&mut [ShardAccess], &mut Readers),
+        windows: Windows,
+        window: u64,
+    ) -> Result<Route, LoadError> {
+        let together = &self.together;
+        let rank = together.rank();
+        let mut told = Told::new(windows, window);
+        self.list.each(|at, numbers| told.add(at, numbers));
+        let mut first = counter::told(told.sorted(), Said::Wants);
+        let mut failure = None;
+        for access in readers.read_here(homes) {
+            match self.told_of(access, windows, window) {
+                Ok(told) => first.extend(counter::told(told.sorted(), Said::Has(access.shard()))),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        let mut counter = Counter::new(windows, window, rank, self.list.head().total);
+        let mut on_post = |from: Rank, bytes: &[u8]| {
+            counter.take(from, bytes).ok_or("it is cut, or says what cannot be")?;
+            Ok(Handled::default())
+        };
+        let ballot = together.failed(together.ballot("lists", Payload::None), failure.as_ref());
+        together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, plainly)?;
+        self.hand_out(&mut counter)
+    }
+
+    /// Tells readers what they send, and hears what this rank sends and gets.
+    fn hand_out(&self, counter: &mut Counter) -> Result<Route, LoadError> {
+        let together = &self.together;
+        let (joined, wrong) = match counter.twice().map_or_else(|| counter.join(), Err) {
+            Ok(joined) => (joined, None),
+            Err(wrong) => (Joined::default(), Some(wrong)),
+        };
+        let mut route = Route::default();
+        let ranks = together.engine.identity().size;
+        let mut on_post = |_: Rank, bytes: &[u8]| {
+            match bytes.split_first() {
+                Some((&RUNS, post)) => {
+                    let (shard, runs) = run::told(post).ok_or("it is cut")?;
+                    if let Some(run) = runs.iter().find(|run| run.to.0 >= ranks) {
+                        return Err(format!("it has elements for rank {}, and there are {ranks}", run.to));
+                    }
+                    route.runs.entry(shard).or_default().extend(runs);
+                }
+                Some((&SENDERS, mut post)) => {
+                    while !post.is_empty() {
+                        let sender = numbers::take(&mut post).filter(|sender| *sender < u64::from(ranks));
+                        route.senders.insert(Rank(sender.ok_or("it is cut, or names no rank")? as u32));
+                    }
+                }
+                _ => return Err("it is empty".to_owned()),
+            }
+            Ok(Handled::default())
+        };
+        let (wanted, matched) = (joined.wanted, joined.matched);
+        let payload = Payload::greatest(1, wrong.map(Wrong::to_bytes));
+        let ballot = together.ballot("runs", payload).with_sums(vec![(0, wanted), (1, matched)]);
+        let decide = |ballot: &Ballot| {
+            let first = ballot.payload.first_of_greatest().to_vec();
+            Outcome::agreed("runs", &(first, ballot.sums.clone()))
+        };
+        let first = posts(&joined);
+        let verdict = together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, decide)?;
+        let (wrong, sums): (Vec<u8>, Vec<(u64, u64)>) = together.decode(&verdict)?;
+        if let Some(wrong) = Wrong::of_bytes(&wrong) {
+            let is_missing = matches!(wrong, Wrong::Missing(..));
+            return Err(self.unmatched(wrong.to_string(), !(is_missing && self.from.is_sparse)));
+        }
+        if sums.iter().any(|(_, sum)| *sum != sums[0].1) {
+            return Err(self.unmatched(format!("numbers wanted and matched are {sums:?}"), true));
+        }
+        route.is_sent = sums.first().is_some_and(|(_, sum)| *sum > 0);
+        // Owners tell them in no order.
+        route.runs.values_mut().for_each(|runs| runs.sort_unstable_by_key(|run| (run.at, run.to)));
+        Ok(route)
+    }
+
+    /// Moves the elements of a window.
+    fn carry(
+        &self,
+        (homes, readers): (&mut [ShardAccess], &mut Readers),
+        route: &Route,
+        target: Option<&mut RunTarget<'_>>,
+        failure: Option<LoadError>,
+    ) -> Result<(), LoadError> {
+        if !route.is_sent {
+            return Ok(());
+        }
+        let receivers: BTreeSet<Rank> = route.runs.values().flatten().map(|run| run.to).collect();
+        let senders: Vec<Rank> = route.senders.iter().copied().collect();
+        let carrier = Carrier { together: &self.together, senders: &senders, receivers: receivers.len() };
+        let runs = Runs { by_shard: &route.runs, size: self.size };
+        carrier.send(readers.read_here(homes), &runs, target, failure)
+    }
+
+    /// What the list of a shard has of a window.
+    fn told_of(&self, access: &mut ShardAccess, windows: Windows, window: u64) -> Result<Told, LoadError> {
+        let (list, region) = self.offered(access)?;
+        let mut buffer = Vec::new();
+        let mut told = Told::new(windows, window);
+        access.load_all(std::iter::once(&region), |source| {
+            told = Told::new(windows, window);
+            read(source, (&region, list), &mut buffer, |at, numbers| told.add(at, numbers))?;
+            Ok(region.bytes)
+        })?;
+        Ok(told)
+    }
+
+    /// The list of a shard, and the region that this lies in.
+    fn offered(&self, access: &mut ShardAccess) -> Result<(Listed, Region), LoadError> {
+        let (dealt, _) = offered(access, self.together.region)?;
+        let list = dealt
+            .list()
+            .filter(|(list, _)| dealt.parts().0 == self.from.identity && [list.total] == self.from.shape[..]);
+        list.ok_or_else(|| otherwise(&self.together, access.shard()))
+    }
+
+    fn unmatched(&self, what: String, is_damage: bool) -> LoadError {
+        LoadError::Unmatched { key: self.together.key, region: self.together.region.into(), what, is_damage }
+    }
+}
+
+/// Reads a list from one copy of a shard.
+fn read(
+    source: &Source,
+    (region, list): (&Region, Listed),
+    buffer: &mut Vec<u8>,
+    mut each: impl FnMut(u64, &[u64]),
+) -> Result<(), TierError> {
+    let block = source.head().header.block_size as usize;
+    let (length, step) = (region.bytes as usize, BATCH.max(block) / block * block);
+    let mut reader = list::Reader::new(list.total, list.count);
+    buffer.resize(step.min(length), 0);
+    let mut is_right = true;
+    for start in (0..length).step_by(step) {
+        let blocks = &mut buffer[..step.min(length - start)];
+        source.read_blocks(region, start, blocks)?;
+        is_right = is_right && reader.take(blocks, &mut each).is_some();
+    }
+    if is_right && reader.is_through() {
+        return Ok(());
+    }
+    let wrong = FormatError::invalid("list of numbers", format!("region {:?} says what cannot be", region.name));
+    Err(TierError::Format { tier: source.tier(), path: source.path().into(), source: wrong })
+}
+
+/// What an owner tells: readers what they send, and ranks who sends to them.
+fn posts(joined: &Joined) -> Vec<(Rank, Vec<u8>)> {
+    let mut posts = Vec::new();
+    let mut senders: BTreeMap<Rank, BTreeSet<Rank>> = BTreeMap::new();
+    for ((reader, shard), runs) in &joined.runs {
+        posts.extend(run::posts(*shard, runs).map(|post| (*reader, [&[RUNS], &post[..]].concat())));
+        for run in runs.chunk_by(|one, other| one.to == other.to) {
+            senders.entry(run[0].to).or_default().insert(*reader);
+        }
+    }
+    for (to, readers) in senders {
+        let mut body = vec![SENDERS];
+        readers.iter().for_each(|reader| numbers::put(&mut body, u64::from(reader.0)));
+        posts.push((to, body));
+    }
+    posts
+}
