@@ -942,6 +942,26 @@ int bvk_boxes(bvk_session_t session,
               int sparse,
               bvk_boxes_t *boxes);
 
+// Says which elements of an array of numbered elements this rank owns, as those of an unstructured mesh are, and proves together with the other ranks that
+// each element has one owner. `*boxes` is a handle for all calls that take boxes: this rank's memory is one box of `count` elements, in the order of the list.
+// Regions that are saved on it can be restored on any number of ranks, and on any other lists of an array of as many elements.
+//
+// The array has `total` elements, with the numbers from 0 on. `numbers` lists the `count` of them that this rank owns, 0 too, in any order. They are
+// copied. `sparse`: 1 if the lists of all ranks need not have all numbers, 0 if they have to.
+//
+// Collective: all ranks, with the same `total` and `sparse`; a rank that owns nothing too. Blocks until all have called.
+//
+// Errors: as `bvk_boxes`; `BVK_ERR_DISAGREED` also if a number is not below `total`, or twice in one list.
+//
+// Requirements:
+// `numbers` has `count` numbers. `boxes` is a place for a handle, which is yours until `bvk_boxes_close` or `bvk_close`.
+int bvk_ids(bvk_session_t session,
+            uint64_t total,
+            size_t count,
+            const uint64_t *numbers,
+            int sparse,
+            bvk_boxes_t *boxes);
+
 // Gives boxes back; what was protected or saved on them stays so. `*boxes` becomes NULL; one that is NULL already is no error.
 //
 // Local, never waits.

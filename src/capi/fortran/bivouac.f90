@@ -12,6 +12,7 @@
 !   their type.
 ! - bvk_boxes, and origins and extents that it takes, have Fortran's order of dimensions and count elements from 1. bvk_protect_on,
 !   bvk_save_on and bvk_load_on take an array for a rank with one box, or the addresses of the memory of any number of boxes.
+!   bvk_ids takes numbers that are counted from 1.
 ! - bvk_before_write and bvk_before take the stream as an optional last argument (in C they are two functions each).
 ! - Versions are integer(int64). Names and texts may end with blanks, which do not count.
 ! - A communicator is type(MPI_Comm) of mpi_f08, or an integer of mpi and mpif.h.
@@ -137,7 +138,7 @@ module bivouac
     bvk_load_history, bvk_restart_end, bvk_versions
   public :: bvk_history_open, bvk_history_field, bvk_history_clear_fields, bvk_history_append, bvk_history_restore, &
     bvk_history_hint, bvk_history_start_prefetch, bvk_history_wait_flushed, bvk_history_close
-  public :: bvk_boxes, bvk_boxes_close, bvk_protect_on, bvk_save_on, bvk_load_on
+  public :: bvk_boxes, bvk_ids, bvk_boxes_close, bvk_protect_on, bvk_save_on, bvk_load_on
   public :: bvk_protect_shared, bvk_save_shared, bvk_load_shared, bvk_protect_per_rank, bvk_save_per_rank, bvk_load_per_rank, &
     bvk_saved_ranks, bvk_of_ranks
   public :: bvk_set_live, bvk_offload, bvk_before_write, bvk_write_set, bvk_before, bvk_write_set_close, bvk_settle, bvk_allow_marks
@@ -173,6 +174,10 @@ module bivouac
 
   interface bvk_boxes
     module procedure boxes_one_i32, boxes_one_i64, boxes_many_i32, boxes_many_i64
+  end interface
+
+  interface bvk_ids
+    module procedure ids_i32, ids_i64
   end interface
 
   interface bvk_protect_on
@@ -506,6 +511,15 @@ module bivouac
       import :: c_int, c_ptr, c_size_t
       type(c_ptr), value :: session, shape, origins, extents, before, after
       integer(c_int), value :: dimensions, sparse
+      integer(c_size_t), value :: count
+      type(c_ptr), intent(inout) :: boxes
+      integer(c_int) :: status
+    end function
+    function c_ids(session, total, count, numbers, sparse, boxes) result(status) bind(c, name='bvk_ids')
+      import :: c_int, c_int64_t, c_ptr, c_size_t
+      type(c_ptr), value :: session, numbers
+      integer(c_int64_t), value :: total
+      integer(c_int), value :: sparse
       integer(c_size_t), value :: count
       type(c_ptr), intent(inout) :: boxes
       integer(c_int) :: status
@@ -1764,6 +1778,45 @@ contains
     status = told(c_boxes(session%handle, 1_c_int, c_null_ptr, 0_c_size_t, c_null_ptr, c_null_ptr, c_null_ptr, c_null_ptr, &
       0_c_int, boxes%handle))
     if (status == BVK_ERR_DISAGREED) status = refused(text)
+  end function
+
+  ! Says which elements of an array of `total` numbered elements this rank owns, as those of an unstructured mesh are, and proves together
+  ! with the other ranks that each has one owner. Collective; a rank with a mistake takes part all the same. Elements are counted from 1.
+  ! `numbers` lists those of this rank, in any order; its memory for them is one array with an element for each. With `sparse` the lists
+  ! of all ranks need not have all numbers.
+  function ids_i32(session, total, numbers, boxes, sparse) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer(int32), intent(in) :: total, numbers(:)
+    type(bvk_boxes_t), intent(inout) :: boxes
+    logical, intent(in), optional :: sparse
+    integer :: status
+    status = ids_i64(session, int(total, int64), int(numbers, int64), boxes, sparse)
+  end function
+
+  function ids_i64(session, total, numbers, boxes, sparse) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer(int64), intent(in) :: total, numbers(:)
+    type(bvk_boxes_t), intent(inout) :: boxes
+    logical, intent(in), optional :: sparse
+    integer :: status
+    integer(c_int64_t), allocatable, target :: list(:, :)
+    integer(c_int) :: is_sparse
+    if (total < 0 .or. any(numbers < 1)) then
+      ! The others hear that there is a mistake.
+      status = told(c_ids(session%handle, 0_c_int64_t, 1_c_size_t, c_null_ptr, 0_c_int, boxes%handle))
+      if (status == BVK_ERR_DISAGREED) status = refused('total is negative, or a number is less than 1: elements are ' &
+        //'counted from 1')
+      return
+    end if
+    allocate (list(size(numbers), 1))
+    list(:, 1) = numbers - 1
+    is_sparse = 0
+    if (present(sparse)) is_sparse = merge(1_c_int, 0_c_int, sparse)
+    status = told(c_ids(session%handle, total, size(numbers, kind=c_size_t), address_of(list), is_sparse, boxes%handle))
+    if (status /= BVK_OK) return
+    if (allocated(boxes%memory)) deallocate (boxes%memory)
+    allocate (boxes%memory(1, 1))
+    boxes%memory(1, 1) = size(numbers, kind=c_int64_t)
   end function
 
   ! Gives boxes back; what was protected or saved on them stays so.

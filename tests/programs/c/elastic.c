@@ -92,6 +92,35 @@ static void check_planes(const struct planes *planes) {
     }
 }
 
+// Vertices of a mesh, from the last one on: those whose numbers have the same rest go to one rank.
+enum { VERTICES = 501 };
+struct mesh {
+    size_t count;
+    uint64_t numbers[VERTICES];
+    double pressure[VERTICES];
+    bvk_boxes_t boxes;
+};
+
+static struct mesh *make_mesh(bvk_session_t session) {
+    struct mesh *mesh = calloc(1, sizeof *mesh);
+    for (uint64_t number = VERTICES; number-- > 0;) {
+        if ((int)(number * 7 % 11 % (uint64_t)ranks) == rank) mesh->numbers[mesh->count++] = number;
+    }
+    IS(bvk_ids(session, VERTICES, mesh->count, mesh->count ? mesh->numbers : NULL, 0, &mesh->boxes), BVK_OK);
+    return mesh;
+}
+
+static void set_mesh(struct mesh *mesh) {
+    for (size_t at = 0; at < mesh->count; at++) mesh->pressure[at] = 0.5 * (double)mesh->numbers[at];
+}
+
+static void check_mesh(struct mesh *mesh) {
+    for (size_t at = 0; at < mesh->count; at++) {
+        CHECK(mesh->pressure[at] == 0.5 * (double)mesh->numbers[at]);
+        mesh->pressure[at] = -1;
+    }
+}
+
 // An error that all ranks have, with these words.
 #define DISAGREED(call, words)             \
     do {                                   \
@@ -126,6 +155,24 @@ static void wrong_boxes(bvk_session_t session) {
     IS(bvk_boxes_close(&boxes), BVK_OK);
     IS(bvk_boxes_close(NULL), BVK_OK);
     IS(bvk_boxes(NULL, 2, shape, 1, origin, extent, NULL, NULL, 0, &boxes), BVK_ERR_HANDLE);
+}
+
+static void wrong_lists(bvk_session_t session, struct mesh *mesh) {
+    bvk_boxes_t boxes = NULL;
+    size_t count = mesh->count;
+    const uint64_t *numbers = mesh->numbers, far[1] = {VERTICES}, again[1] = {0};
+    int wrong = rank == ranks - 1;
+    DISAGREED(bvk_ids(session, VERTICES, wrong ? 1 : count, wrong ? far : numbers, 0, &boxes), "number 501, at place 0 of the list");
+    DISAGREED(bvk_ids(session, VERTICES, wrong ? 1 : count, wrong ? again : numbers, 1, &boxes),
+              "number 0 is both in the list of rank 0 and in that of rank 3");
+    DISAGREED(bvk_ids(session, VERTICES, wrong ? 0 : count, numbers, 0, &boxes), "in the list of no rank");
+    DISAGREED(bvk_ids(session, VERTICES, count, wrong ? NULL : numbers, 0, &boxes), "rank 3: numbers is NULL");
+    DISAGREED(bvk_ids(session, VERTICES, count, numbers, 0, wrong ? NULL : &boxes), "boxes is NULL");
+    DISAGREED(bvk_ids(session, wrong ? VERTICES + 1 : VERTICES, count, numbers, 1, &boxes), "502 numbered elements");
+    CHECK(!boxes);
+    IS(bvk_ids(session, VERTICES, wrong ? 0 : count, numbers, 1, &boxes), BVK_OK);
+    IS(bvk_protect_on(session, "mesh", boxes, mesh->pressure, count + 1, BVK_F64), BVK_ERR_REGION);
+    IS(bvk_boxes_close(&boxes), BVK_OK);
 }
 
 // What this rank alone can know.
@@ -200,6 +247,35 @@ static void save(bvk_session_t session, const struct rows *rows, const struct pl
     IS(bvk_checkpoint(session, "bound", 3, &pending), BVK_OK);
     IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
     IS(bvk_release(&pending), BVK_OK);
+}
+
+// A mesh is saved and loaded by itself.
+static void save_mesh(bvk_session_t session) {
+    struct mesh *mesh = make_mesh(session);
+    wrong_lists(session, mesh);
+    set_mesh(mesh);
+    bvk_pending_t pending;
+    bvk_checkpoint_t checkpoint;
+    IS(bvk_checkpoint_begin(session, "mesh", 1, &checkpoint), BVK_OK);
+    IS(bvk_save_on(checkpoint, "pressure", mesh->boxes, mesh->pressure, mesh->count, BVK_F64), BVK_OK);
+    IS(bvk_capture(&checkpoint, &pending), BVK_OK);
+    IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
+    IS(bvk_release(&pending), BVK_OK);
+    free(mesh);
+}
+
+static void load_mesh(bvk_session_t session, const struct rows *rows) {
+    struct mesh *mesh = make_mesh(session);
+    IS(bvk_protect_on(session, "pressure", mesh->boxes, mesh->pressure, mesh->count, BVK_F64), BVK_OK);
+    IS(bvk_restart(session, "mesh", BVK_NEWEST, NULL), BVK_OK);
+    check_mesh(mesh);
+    IS(bvk_unprotect_all(session), BVK_OK);
+    bvk_restart_t restart;
+    IS(bvk_restart_begin(session, "mesh", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_load_on(restart, "pressure", rows->boxes, rows->cells, rows->elements, BVK_F64), BVK_ERR_LOAD);
+    CHECK(strstr(bvk_error(), "shape [501], and not of [23, 17]"));
+    IS(bvk_restart_end(&restart, -1, NULL), BVK_ERR_RESTART);
+    free(mesh);
 }
 
 static void load_protected(bvk_session_t session, const struct rows *rows, const struct planes *planes) {
@@ -314,8 +390,13 @@ int main(int argc, char **argv) {
     IS(bvk_open(MPI_COMM_WORLD, NULL, &session), BVK_OK);
     struct rows rows = make_rows(session);
     struct planes planes = make_planes(session);
-    if (argc > 1 && !strcmp(argv[1], "save")) save(session, &rows, &planes);
-    else load(session, &rows, &planes);
+    if (argc > 1 && !strcmp(argv[1], "save")) {
+        save(session, &rows, &planes);
+        save_mesh(session);
+    } else {
+        load(session, &rows, &planes);
+        load_mesh(session, &rows);
+    }
     for (size_t at = 0; at < planes.count; at++) free(planes.memory[at]);
     free(rows.cells);
     IS(bvk_boxes_close(&rows.boxes), BVK_OK);

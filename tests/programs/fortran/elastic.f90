@@ -8,7 +8,7 @@ program elastic
   implicit none
 
   ! The first index is the fastest, along a row.
-  integer, parameter :: NX = 17, NY = 23
+  integer, parameter :: NX = 17, NY = 23, MESH = 501
   type(bvk_session_t) :: session
   type(bvk_boxes_t) :: bands, turns, none
   type(c_ptr), allocatable :: rows(:)
@@ -29,8 +29,10 @@ program elastic
   call cut()
   if (what == 'save') then
     call save_all()
+    call save_mesh()
   else
     call load_all()
+    call load_mesh()
   end if
   call is(bvk_boxes_close(bands), BVK_OK)
   call is(bvk_protect_on(session, 'band', bands, band), BVK_ERR_ARGUMENT)
@@ -193,6 +195,56 @@ contains
       call is(bvk_restart_end(restart, saved == BVK_OK), BVK_ERR_RESTART)
     end if
     call says('boxes')
+  end subroutine
+
+  ! The vertices of a rank, from the last one on, counted from 1.
+  function vertices() result(numbers)
+    integer, allocatable :: numbers(:)
+    integer :: number
+    numbers = pack([(number, number=MESH, 1, -1)], [(modulo(modulo(7*number, 11), ranks) == rank, number=MESH, 1, -1)])
+  end function
+
+  subroutine save_mesh()
+    type(bvk_boxes_t) :: boxes
+    type(bvk_checkpoint_t) :: checkpoint
+    type(bvk_pending_t) :: pending
+    integer, allocatable :: own(:)
+    integer :: reached
+    real(real64), allocatable :: pressure(:)
+    allocate (own, source=vertices())
+    if (rank == 1) then
+      call is(bvk_ids(session, MESH, [own, 0], boxes), BVK_ERR_ARGUMENT)
+      call says('counted from 1')
+    else
+      call is(bvk_ids(session, MESH, own, boxes), BVK_ERR_DISAGREED)
+      call says('rank 1: numbers is NULL')
+    end if
+    call is(bvk_ids(session, MESH, own(2:), boxes), BVK_ERR_DISAGREED)
+    call says('in the list of no rank')
+    call is(bvk_ids(session, int(MESH, int64), int(own(2:), int64), boxes, sparse=.true.), BVK_OK)
+    call is(bvk_boxes_close(boxes), BVK_OK)
+    call is(bvk_ids(session, MESH, own, boxes), BVK_OK)
+    pressure = 0.5_real64*own
+    call is(bvk_protect_on(session, 'p', boxes, pressure(2:)), BVK_ERR_REGION)
+    call is(bvk_checkpoint_begin(session, 'mesh', 1_int64, checkpoint), BVK_OK)
+    call is(bvk_save_on(checkpoint, 'pressure', boxes, pressure), BVK_OK)
+    call is(bvk_capture(checkpoint, pending), BVK_OK)
+    call is(bvk_wait(pending, BVK_LEVEL_PROCESS, reached), BVK_OK)
+    call is(bvk_release(pending), BVK_OK)
+  end subroutine
+
+  subroutine load_mesh()
+    type(bvk_boxes_t) :: boxes
+    type(bvk_restart_t) :: restart
+    integer, allocatable :: own(:)
+    real(real64), allocatable :: pressure(:)
+    allocate (own, source=vertices())
+    allocate (pressure(size(own)), source=0.0_real64)
+    call is(bvk_ids(session, MESH, own, boxes), BVK_OK)
+    call is(bvk_restart_begin(session, 'mesh', restart=restart), BVK_OK)
+    call is(bvk_load_on(restart, 'pressure', boxes, pressure), BVK_OK)
+    call is(bvk_restart_end(restart, .true.), BVK_OK)
+    call check(all(pressure == 0.5_real64*own), 'the mesh')
   end subroutine
 
   subroutine is(status, expected)

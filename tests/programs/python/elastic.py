@@ -62,12 +62,50 @@ def mistakes(session, bands, band):
     refused(ValueError, "no array", session.protect_on, "t", bands, [])
     refused(TypeError, "on a GPU", session.protect_on, "t", bands, OnGpu(band))
     refused(TypeError, "on a GPU", session.protect_shared, "t", OnGpu(band))
-    refused(TypeError, "what Session.boxes returns", session.protect_on, "t", None, band)
+    refused(TypeError, "what Session.boxes or Session.ids returns", session.protect_on, "t", None, band)
     refused(ValueError, "9 is not a valid OnResize", session.protect_per_rank, "t", band, 9)
     refused(bivouac.RegionError, "has at most", session.protect_shared, "t", numpy.zeros(1 << 17))
 
 
+VERTICES = 501
+mine_of_mesh = numpy.arange(VERTICES)[::-1][numpy.arange(VERTICES)[::-1] * 7 % 11 % size == rank]
+
+
+def wrong_lists(session):
+    refused(bivouac.Error, "in the list of no rank", session.ids, VERTICES, own=mine_of_mesh[1:])
+    refused(bivouac.Error, "number 501, at place", session.ids, VERTICES, own=[*mine_of_mesh.tolist(), VERTICES])
+    for wrong, kind, words in [([1.5], TypeError, "integer"), ([-1], ValueError, "negative"), (numpy.zeros((2, 2), int), ValueError, "2 dimensions")]:
+        # The others hear of it.
+        if rank == 1:
+            refused(kind, words, session.ids, VERTICES, own=wrong)
+        else:
+            refused(bivouac.Error, "rank 1: numbers is NULL", session.ids, VERTICES, own=mine_of_mesh)
+    refused(ValueError, "cannot be", session.ids, -1)
+    session.ids(VERTICES, sparse=True).close()
+
+
+def save_mesh(session):
+    wrong_lists(session)
+    # A list of any integers.
+    vertices = session.ids(VERTICES, own=mine_of_mesh.astype(numpy.int32))
+    refused(ValueError, "the array has shape", session.protect_on, "p", vertices, numpy.zeros(len(mine_of_mesh) + 1))
+    with session.begin("mesh", 1) as checkpoint:
+        checkpoint.save_on("pressure", vertices, mine_of_mesh * 0.5)
+    checkpoint.pending.wait(bivouac.Level.PROCESS)
+
+
+def load_mesh(session):
+    vertices, pressure = session.ids(VERTICES, own=mine_of_mesh), numpy.zeros(len(mine_of_mesh))
+
+    def attempt_of_mesh(attempt):
+        attempt.load_on("pressure", vertices, pressure)
+
+    session.restart("mesh").run(attempt_of_mesh)
+    assert (pressure == mine_of_mesh * 0.5).all()
+
+
 def save(session):
+    save_mesh(session)
     bands, band, turns, rows, mine = cut(session)
     mistakes(session, bands, band)
     band[1:-1, 1:-2] = cells()
@@ -95,6 +133,7 @@ def check(band, rows, mine):
 
 
 def load(session):
+    load_mesh(session)
     bands, band, turns, rows, mine = cut(session)
     step, seed = numpy.array(0), numpy.array([-1, -1])
     session.protect_on("band", bands, band)

@@ -1,5 +1,6 @@
-"""Arrays that are cut into boxes over the ranks: what a rank owns, and the memory that it has for it."""
+"""Arrays that are dealt over the ranks, in boxes or by numbers: what a rank owns, and the memory that it has for it."""
 
+import array
 import enum
 import operator
 from ctypes import byref, c_uint64, c_void_p
@@ -54,6 +55,38 @@ class Described:
         """The extents of each box in memory."""
         return [tuple(map(sum, zip(extent, self.before, self.after))) for extent in self.extents]
 
+    def arguments(self):
+        """What bvk_boxes takes of it."""
+        return (self.dims, _list([self.shape]), len(self.origins), _list(self.origins), _list(self.extents), _list([self.before]), _list([self.after]))
+
+
+class Listed:
+    """The numbers of the elements that a rank owns, checked as far as they can be without the library."""
+
+    def __init__(self, total, own):
+        self.total = operator.index(total)
+        if not 0 <= self.total < 1 << 64:
+            raise ValueError(f"an array of {self.total} elements cannot be")
+        what = "the list of numbers"
+        if hasattr(own, "__array_interface__"):
+            self.own = memory(what, own, False)
+            if len(self.own.shape) != 1:
+                raise ValueError(f"{what} has {len(self.own.shape)} dimensions")
+        # Numbers of 64 bits are taken as they lie.
+        if not hasattr(own, "__array_interface__") or self.own.kind not in (7, 8):
+            try:
+                self.own = memory(what, array.array("Q", own), False)
+            except OverflowError:
+                raise ValueError(f"{what} has one that is negative, or has more than 64 bits") from None
+
+    def shapes(self):
+        """The extent of the memory."""
+        return [(self.own.count,)]
+
+    def arguments(self):
+        """What bvk_ids takes of it."""
+        return (self.total, self.own.count, self.own.address)
+
 
 def _list(rows):
     numbers = [number for row in rows for number in row]
@@ -61,7 +94,7 @@ def _list(rows):
 
 
 class Boxes:
-    """How an array lies over the ranks. Made by :meth:`Session.boxes`."""
+    """How an array lies over the ranks. Made by :meth:`Session.boxes` and :meth:`Session.ids`."""
 
     def __init__(self, session, handle, shapes):
         self._session, self._handle = session, handle
@@ -73,17 +106,20 @@ class Boxes:
         call("bvk_boxes_close", byref(self._handle))
 
 
-def agreed(session, described, sparse):
+#: What tells the library that there is a mistake.
+MISTAKEN = {"bvk_boxes": (1, None, 0, None, None, None, None), "bvk_ids": (0, 1, None)}
+
+
+def agreed(session, function, described, sparse):
     """Lets the ranks prove what ``described()`` returns."""
     handle = c_void_p()
     try:
         found = described()
     except (TypeError, ValueError):
         # The others wait for this rank: it takes part without a description, and they hear that it has made a mistake.
-        LIBRARY.bvk_boxes(session._handle, 1, None, 0, None, None, None, None, 0, byref(handle))
+        getattr(LIBRARY, function)(session._handle, *MISTAKEN[function], 0, byref(handle))
         raise
-    call("bvk_boxes", session._handle, found.dims, _list([found.shape]), len(found.origins), _list(found.origins), _list(found.extents),
-         _list([found.before]), _list([found.after]), int(sparse), byref(handle))
+    call(function, session._handle, *found.arguments(), int(sparse), byref(handle))
     return Boxes(session, handle, found.shapes())
 
 
@@ -92,12 +128,12 @@ class OnBoxes:
 
     is_on_gpu = False
 
-    def __init__(self, name, boxes, array, written):
+    def __init__(self, name, boxes, given, written):
         what = f"region {name!r}"
         if not isinstance(boxes, Boxes):
-            raise TypeError(f"{what}: {type(boxes).__name__} is not what Session.boxes returns")
+            raise TypeError(f"{what}: {type(boxes).__name__} is not what Session.boxes or Session.ids returns")
         self.boxes = boxes
-        arrays = array if isinstance(array, (list, tuple)) else [array]
+        arrays = given if isinstance(given, (list, tuple)) else [given]
         self.memories = [on_host(what, one, written, "boxes are") for one in arrays]
         if not self.memories:
             raise ValueError(f"{what}: no array; a rank that owns nothing gives one without elements, whose type counts")
@@ -107,9 +143,9 @@ class OnBoxes:
         shapes = [found.shape for found in self.memories]
         if len(shapes) != len(boxes.shapes):
             raise ValueError(f"{what}: {len(shapes)} arrays, and this rank owns {len(boxes.shapes)} boxes")
-        for number, (given, need) in enumerate(zip(shapes, boxes.shapes)):
-            if given != need:
-                raise ValueError(f"{what}: the array has shape {given}, and box {number} of this rank with its halo has {need}")
+        for number, (found, need) in enumerate(zip(shapes, boxes.shapes)):
+            if found != need:
+                raise ValueError(f"{what}: the array has shape {found}, and box {number} of this rank with its halo has {need}")
         if any(found.kind != self.kind for found in self.memories):
             raise TypeError(f"{what}: the arrays have elements of different types")
 
@@ -121,9 +157,9 @@ class OnBoxes:
         call(function, handle, name, self.boxes._handle, count, addresses, elements, self.kind)
 
 
-def on_host(what, array, written, who):
+def on_host(what, given, written, who):
     """The memory of an array in host memory."""
-    found = memory(what, array, written)
+    found = memory(what, given, written)
     if found.is_on_gpu:
         raise TypeError(f"{what}: the array is on a GPU, and {who} taken from host memory only: copy it there first")
     return found

@@ -165,6 +165,7 @@ PROTOTYPES = {
     "bvk_restart_end": [POINTER(HANDLE), c_int, POINTER(Restored)],
     "bvk_versions": [HANDLE, TEXT, NUMBERS, c_size_t, POINTER(c_size_t)],
     "bvk_boxes": [HANDLE, c_int, NUMBERS, c_size_t, NUMBERS, NUMBERS, NUMBERS, NUMBERS, c_int, POINTER(HANDLE)],
+    "bvk_ids": [HANDLE, c_uint64, c_size_t, c_void_p, c_int, POINTER(HANDLE)],
     "bvk_boxes_close": [POINTER(HANDLE)],
     "bvk_protect_boxes_on": [HANDLE, TEXT, HANDLE, c_size_t, POINTER(c_void_p), NUMBERS, c_int],
     "bvk_save_boxes_on": [HANDLE, TEXT, HANDLE, c_size_t, POINTER(c_void_p), NUMBERS, c_int],

@@ -10,7 +10,7 @@ from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 from typing import NamedTuple
 
 from . import _library
-from ._boxes import Described, OnBoxes, OnResize, agreed, on_host
+from ._boxes import Described, Listed, OnBoxes, OnResize, agreed, on_host
 from ._library import AGAIN, NEWEST, NO_GPU, NOTHING, LoadError, RestartError, call, sized
 from ._memory import covered, memory
 
@@ -198,7 +198,21 @@ class Session:
 
         Collective; blocks until all ranks have called. Raises :class:`Error` on all ranks if two of them own an element, or nobody does.
         """
-        return agreed(self, lambda: Described(shape, own, halo, behind), sparse)
+        return agreed(self, "bvk_boxes", lambda: Described(shape, own, halo, behind), sparse)
+
+    def ids(self, total, own=(), sparse=False):
+        """Says which elements of an array of ``total`` numbered elements this rank owns, as those of an unstructured mesh are, and proves together
+        with the other ranks that each element has one owner. Returns :class:`Boxes`, whose memory is one array with an element for each number::
+
+            vertices = session.ids(total, own=mine)             # mine: numbers from 0 on, in any order
+            session.protect_on("pressure", vertices, pressure)  # pressure[k] is that of vertex mine[k]
+
+        What is protected or saved on them can be restored on any number of ranks, and on any other lists of an array of as many elements. With
+        ``sparse`` the lists of all ranks need not have all numbers.
+
+        Collective; blocks until all ranks have called. Raises :class:`Error` on all ranks if two of them own an element, or nobody does.
+        """
+        return agreed(self, "bvk_ids", lambda: Listed(total, own), sparse)
 
     def protect_on(self, name, boxes, array):
         """As :meth:`protect`, for this rank's part of an array: the memory of its box, or a list of one array for each box. :meth:`restore`
