@@ -8,7 +8,7 @@ use bivouac_core::comm::{Comm, CommError, Label, Parcel, Slice};
 use bivouac_core::recovery::RestartError;
 use bivouac_core::session::place::Place;
 use bivouac_core::tier::wrappers::{Call, Observer};
-use bivouac_core::{Boxes, Config, Decomposition, Error, LevelVerdict, Pending, Session};
+use bivouac_core::{Boxes, Config, Decomposition, Error, How, Ids, LevelVerdict, Pending, Rows, Session};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -156,6 +156,38 @@ fn owned(run: u64, rank: u32, ranks: u32) -> Vec<([u64; 2], [u64; 2])> {
     }
 }
 
+/// Jobs that any number of ranks go on with have more than a field on boxes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum More {
+    Nothing,
+    /// Elements by their numbers.
+    Numbers,
+    /// Rows, which the program deals by one of their columns.
+    Rows,
+}
+
+fn more(script: &Script) -> More {
+    [More::Nothing, More::Numbers, More::Rows][(script.seed / 4 % 3) as usize]
+}
+
+/// The rank of an element by its number, as a run has it: neighbours are often together.
+fn owner(run: u64, number: u64, ranks: u32) -> u32 {
+    (Rng::new((run << 32) ^ (number / 6)).next_u64() % u64::from(ranks)) as u32
+}
+
+/// The elements of a rank by their numbers, some of them in another order than that.
+fn listed(run: u64, rank: u32, ranks: u32) -> Vec<u64> {
+    let mut own: Vec<u64> = (0..SHAPE[0] * SHAPE[1]).filter(|number| owner(run, *number, ranks) == rank).collect();
+    let third = own.len() / 3;
+    own[third..].sort_by_key(|number| Rng::new(run ^ (number << 8)).next_u64());
+    own
+}
+
+/// An element of a version, by its number.
+fn numbered(script: &Script, run: u64, series: &str, version: u64, number: u64) -> u64 {
+    element(script, run, series, version, number / SHAPE[1], number % SHAPE[1])
+}
+
 /// An element of a version.
 fn element(script: &Script, run: u64, series: &str, version: u64, y: u64, x: u64) -> u64 {
     let hash = series.bytes().fold(script.seed, |hash, byte| hash.rotate_left(8) ^ u64::from(byte));
@@ -182,6 +214,8 @@ const GHOST: u64 = 0x6060_6060;
 struct Application<'a> {
     /// What all data lie on, in jobs that any number of ranks go on with.
     on: Option<Decomposition>,
+    /// What elements with numbers lie on.
+    mesh: Option<Decomposition>,
     seat: &'a Seat,
     own: Rank,
     session: Session,
@@ -200,7 +234,8 @@ pub fn run(seat: &Seat, own: Rank, comm: Box<dyn Comm>) {
         Err(error) => return own.journal.note(rank, Entry::NotOpened { text: error.to_string() }),
     };
     own.journal.note(rank, Entry::Opened { generation: session.generation() });
-    let mut application = Application { on: None, seat, own, session, versions: HashMap::new(), pending: Vec::new() };
+    let mut application =
+        Application { on: None, mesh: None, seat, own, session, versions: HashMap::new(), pending: Vec::new() };
     if application.decompose() && application.restart() {
         application.work();
     }
@@ -216,14 +251,16 @@ impl Application<'_> {
         let Some(ranks) = self.own.script.elastic else { return true };
         let owned = owned(self.own.script.run, self.own.rank, ranks).into_iter();
         let boxes = owned.fold(Boxes::of(SHAPE).halo([1, 1]), |boxes, (origin, extent)| boxes.own(origin, extent));
-        match self.session.decompose(boxes) {
-            Ok(on) => self.on = Some(on),
-            Err(error) => {
-                self.failed("decompose", &error);
-                return false;
-            }
-        }
-        true
+        let ids = (more(&self.own.script) == More::Numbers).then(|| {
+            let numbers = listed(self.own.script.run, self.own.rank, ranks);
+            Ids::of(SHAPE[0] * SHAPE[1]).own(numbers)
+        });
+        let decomposed = self.session.decompose(boxes).and_then(|on| {
+            self.on = Some(on);
+            self.mesh = ids.map(|ids| self.session.decompose(ids)).transpose()?;
+            Ok(())
+        });
+        decomposed.inspect_err(|error| _ = self.failed("decompose", error)).is_ok()
     }
 
     /// True if there is something to go on from on this rank, or nothing at all to restore.
@@ -245,7 +282,7 @@ impl Application<'_> {
     fn restart_series(&mut self, series: &'static str, version: Option<u64>) -> bool {
         let mut run = 0;
         let (rank, script) = (self.own.rank, &self.own.script);
-        let on = self.on.clone();
+        let (on, mesh) = (self.on.clone(), self.mesh.clone());
         let load = |restorer: &mut bivouac_core::Restorer| {
             if let (Some(on), Some(ranks)) = (&on, script.elastic) {
                 run = restorer.shared::<u64>("run")?;
@@ -259,6 +296,28 @@ impl Application<'_> {
                     found == expected,
                     "WRONG DATA: field of {series} version {version} of run {run} of {} ranks on rank {rank} of {ranks}",
                     restorer.saved_ranks()
+                );
+                let value = |number: &u64| numbered(script, run, series, version, *number);
+                let own = listed(script.run, rank, ranks);
+                let (mut numbers, mut values) = (own.clone(), vec![0; own.len()]);
+                match (more(script), &mesh) {
+                    (More::Numbers, Some(mesh)) => restorer.load_on("mesh", mesh, &mut values)?,
+                    (More::Rows, _) => {
+                        let how = How::by("number", 1, |numbers: &[u64], owners: &mut [u32]| {
+                            numbers.iter().zip(owners).for_each(|(number, of)| *of = owner(script.run, *number, ranks));
+                        });
+                        let mut rows = restorer.load_rows("rows", how)?;
+                        (numbers, values) = (rows.column("number")?, rows.column("value")?);
+                    }
+                    _ => values = numbers.iter().map(value).collect(),
+                }
+                let mut found = numbers.clone();
+                found.sort_unstable();
+                let mut expected = own;
+                expected.sort_unstable();
+                assert!(
+                    found == expected && numbers.iter().map(value).eq(values),
+                    "WRONG DATA: numbered elements of {series} version {version} of run {run} on rank {rank} of {ranks}"
                 );
                 RESIZED.fetch_add(u64::from(restorer.saved_ranks() != ranks), Ordering::Relaxed);
                 return Ok(());
@@ -358,10 +417,21 @@ impl Application<'_> {
             memory(&owned(script.run, self.own.rank, ranks), |y, x| element(script, script.run, series, version, y, x))
         };
         let field = script.elastic.map(cells);
+        let numbers = script.elastic.map_or_else(Vec::new, |ranks| listed(script.run, self.own.rank, ranks));
+        let of_number = |number: &u64| numbered(script, script.run, series, version, *number);
+        let values: Vec<u64> = numbers.iter().map(of_number).collect();
         let captured = self.session.checkpoint(series, version).and_then(|mut checkpoint| {
             if let (Some(on), Some(field)) = (&self.on, &field) {
                 let slices: Vec<&[u64]> = field.iter().map(|memory| &memory[..]).collect();
                 checkpoint.save_boxes_on("field", on, &slices)?;
+                match (more(script), &self.mesh) {
+                    (More::Numbers, Some(mesh)) => checkpoint.save_on("mesh", mesh, &values)?,
+                    (More::Rows, _) => {
+                        let rows = Rows::new(numbers.len() as u64).column("number", &numbers).column("value", &values);
+                        checkpoint.save_rows("rows", rows)?;
+                    }
+                    _ => {}
+                }
                 checkpoint.shared("run", &script.run)?;
                 return checkpoint.capture();
             }
