@@ -168,17 +168,32 @@ fn heat_in_c_goes_on_after_kills_on_any_number_of_ranks_and_ends_as_in_rust() {
 
 #[test]
 fn what_is_on_boxes_or_shared_is_restored_on_any_number_of_ranks() {
+    saved_and_loaded("elastic", &[(4, "multiple"), (3, "funneled"), (1, "multiple"), (6, "multiple")]);
+}
+
+/// Runs a program that saves on four ranks, and then loads that on others.
+fn saved_and_loaded(name: &str, loads: &[(usize, &str)]) {
     let folder = folder();
     let options = ["-fsanitize=address", "-fno-omit-frame-pointer"];
-    let program = compile(folder.path(), "elastic", &[root().join("tests/programs/c/elastic.c")], &options);
-    let loads = [(4, "multiple"), (3, "funneled"), (1, "multiple"), (6, "multiple")]
-        .map(|(ranks, threads)| (ranks, "load", threads));
+    let program = compile(folder.path(), name, &[root().join(format!("tests/programs/c/{name}.c"))], &options);
+    let loads = loads.iter().map(|(ranks, threads)| (*ranks, "load", *threads));
     // Each run restores what the first one saved: it takes no checkpoint.
     for (ranks, what, threads) in [(4, "save", "multiple")].into_iter().chain(loads) {
         let mut command = mpirun(ranks, folder.path(), &program, &[what, threads]);
         let output = command.env("ASAN_OPTIONS", "detect_leaks=0").output().expect("started");
         assert_eq!(printed(&output).trim(), "ok", "{what} on {ranks} ranks");
     }
+}
+
+#[test]
+fn rows_are_dealt_to_other_ranks() {
+    saved_and_loaded("rows", &[(3, "funneled")]);
+}
+
+/// The same on as many ranks, on one and on more.
+#[test]
+fn rows_are_dealt_to_as_many_ranks_to_one_and_to_more() {
+    saved_and_loaded("rows", &[(4, "multiple"), (1, "multiple"), (6, "multiple")]);
 }
 
 /// What a run writes to standard error.

@@ -115,6 +115,27 @@ module bivouac
     character(len=:), allocatable :: name, reason
   end type
 
+  ! What one of the ranks that took a checkpoint had: kind is BVK_PART_ROWS or BVK_PART_BOXES, and count says how many. Of boxes shape has the
+  ! extents of the array, fastest first; of rows low and high have the least and the greatest coordinates, as bvk_save_rows was told.
+  type, bind(c), public :: bvk_part
+    integer(c_size_t) :: size = 0
+    integer(c_int) :: kind = 0, dimensions = 0
+    integer(c_int64_t) :: count = 0, shape(8) = 0
+    real(c_double) :: low(8) = 0, high(8) = 0
+  end type
+
+  type, bind(c) :: c_column
+    type(c_ptr) :: name, data
+    integer(c_int) :: kind
+    integer(c_int32_t) :: width
+  end type
+  type, bind(c) :: c_rows
+    integer(c_size_t) :: size
+    integer(c_int64_t) :: count
+    type(c_ptr) :: columns
+    integer(c_size_t) :: column_count, dimensions
+    type(c_ptr) :: low, high
+  end type
   type, bind(c) :: c_options
     integer(c_size_t) :: size
     type(c_ptr) :: config_file, config_text, settings
@@ -591,6 +612,94 @@ module bivouac
       character(kind=c_char), intent(in) :: name(*)
       integer(c_int64_t), value :: count
       integer(c_int), value :: kind
+      integer(c_int) :: status
+    end function
+    function c_save_rows(checkpoint, name, rows) result(status) bind(c, name='bvk_save_rows')
+      import :: c_int, c_ptr, c_char, c_rows
+      type(c_ptr), value :: checkpoint
+      character(kind=c_char), intent(in) :: name(*)
+      type(c_rows), intent(in) :: rows
+      integer(c_int) :: status
+    end function
+    function c_load_rows(restart, name, how, rows, count) result(status) bind(c, name='bvk_load_rows')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: restart
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: how
+      type(c_ptr), intent(inout) :: rows
+      integer(c_int64_t), intent(inout) :: count
+      integer(c_int) :: status
+    end function
+    function c_load_rows_range(restart, name, first, wanted, rows, count) result(status) bind(c, name='bvk_load_rows_range')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: restart
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: first, wanted
+      type(c_ptr), intent(inout) :: rows
+      integer(c_int64_t), intent(inout) :: count
+      integer(c_int) :: status
+    end function
+    function c_load_rows_by(restart, name, column, kind, width, owners, user, rows, count) result(status) &
+      bind(c, name='bvk_load_rows_by')
+      import :: c_int, c_ptr, c_funptr, c_char, c_int32_t, c_int64_t
+      type(c_ptr), value :: restart, user
+      character(kind=c_char), intent(in) :: name(*), column(*)
+      integer(c_int), value :: kind
+      integer(c_int32_t), value :: width
+      type(c_funptr), value :: owners
+      type(c_ptr), intent(inout) :: rows
+      integer(c_int64_t), intent(inout) :: count
+      integer(c_int) :: status
+    end function
+    function c_column_at(rows, at, name, kind, width) result(status) bind(c, name='bvk_column_at')
+      import :: c_int, c_ptr, c_size_t, c_int32_t
+      type(c_ptr), value :: rows
+      integer(c_size_t), value :: at
+      type(c_ptr), intent(inout) :: name
+      integer(c_int), intent(inout) :: kind
+      integer(c_int32_t), intent(inout) :: width
+      integer(c_int) :: status
+    end function
+    function c_load_column(rows, column, data, elements, kind, width) result(status) bind(c, name='bvk_load_column')
+      import :: c_int, c_ptr, c_char, c_int32_t, c_int64_t
+      type(c_ptr), value :: rows, data
+      character(kind=c_char), intent(in) :: column(*)
+      integer(c_int64_t), value :: elements
+      integer(c_int), value :: kind
+      integer(c_int32_t), value :: width
+      integer(c_int) :: status
+    end function
+    function c_loaded_rows_close(rows) result(status) bind(c, name='bvk_loaded_rows_close')
+      import :: c_int, c_ptr
+      type(c_ptr), intent(inout) :: rows
+      integer(c_int) :: status
+    end function
+    function c_parts(restart, name, first, count, parts) result(status) bind(c, name='bvk_parts')
+      import :: c_int, c_ptr, c_char
+      type(c_ptr), value :: restart
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: first, count
+      type(c_ptr), intent(inout) :: parts
+      integer(c_int) :: status
+    end function
+    function c_part_of(parts, rank, found) result(status) bind(c, name='bvk_part_of')
+      import :: c_int, c_ptr, bvk_part
+      type(c_ptr), value :: parts
+      integer(c_int), value :: rank
+      type(bvk_part), intent(inout) :: found
+      integer(c_int) :: status
+    end function
+    function c_part_boxes(parts, rank, capacity, origins, extents) result(status) bind(c, name='bvk_part_boxes')
+      import :: c_int, c_ptr, c_size_t, c_int64_t
+      type(c_ptr), value :: parts
+      integer(c_int), value :: rank
+      integer(c_size_t), value :: capacity
+      integer(c_int64_t), intent(inout) :: origins(*), extents(*)
+      integer(c_int) :: status
+    end function
+    function c_parts_close(parts) result(status) bind(c, name='bvk_parts_close')
+      import :: c_int, c_ptr
+      type(c_ptr), intent(inout) :: parts
       integer(c_int) :: status
     end function
     function c_saved_ranks(restart, ranks) result(status) bind(c, name='bvk_saved_ranks')
