@@ -69,7 +69,7 @@ echo "MPICH, C++"
 "${MPICC/mpicc/mpicxx}" -std=c++17 -Wall -Wextra -Werror -pedantic -DMPICH_SKIP_MPICXX -I "$root/include" \
     "$root/mpi-examples/cpp/particles.cpp" -L "$folder" -lbivouac -o "$folder/particles"
 undisturbed=$(run_alone calm "$folder/particles" --steps 200 --every 20)
-if run_alone particles "$folder/particles" --steps 200 --every 20 --die-at 133 --die-rank 1 > "$folder/killed" 2>&1; then
+if run_alone particles "$folder/particles" --steps 200 --every 20 --die-at 133:1 > "$folder/killed" 2>&1; then
     echo "rank 1 outlived its own SIGKILL" >&2
     exit 1
 fi

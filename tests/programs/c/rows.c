@@ -57,7 +57,8 @@ static uint64_t before(int old) {
 }
 
 static bvk_rows describe(const struct particles *all, bvk_column columns[4]) {
-    bvk_column four[4] = {{"id", all->id, BVK_U64, 1}, {"x", all->x, BVK_F64, 1}, {"v", all->v, BVK_F32, 3}, {"tag", all->tag, BVK_RECORD(3), 1}};
+    bvk_column four[4] = {
+        {"id", all->id, BVK_U64, 1}, {"x", all->x, BVK_F64, 1}, {"v", all->v, BVK_F32, 3}, {"tag", all->tag, BVK_RECORD(3), 1}};
     memcpy(columns, four, sizeof four);
     bvk_rows rows = BVK_ROWS_INIT;
     rows.count = all->count;
@@ -283,6 +284,7 @@ static bvk_restart_t again(bvk_session_t session, bvk_restart_t restart, int sta
 
 static void mistakes(bvk_session_t session, bvk_restart_t restart) {
     struct deal deal = {0, 0, session};
+    bvk_owners by = owners_by_place;
     bvk_loaded_rows_t rows = NULL;
     uint64_t count, number = 0;
     restart = again(session, restart, bvk_load_rows(restart, "electrons", 7, &rows, &count), "BVK_ROWS_");
@@ -291,8 +293,8 @@ static void mistakes(bvk_session_t session, bvk_restart_t restart) {
     restart = again(session, restart, bvk_load_rows(restart, "neutrons", BVK_ROWS_EVEN, &rows, &count), "neutrons");
     restart = again(session, restart, bvk_load_rows(restart, "step", BVK_ROWS_EVEN, &rows, &count), "step");
     restart = again(session, restart, bvk_load_rows_range(restart, "electrons", UINT64_MAX, 2, &rows, &count), "too many");
-    restart = again(session, restart, bvk_load_rows_by(restart, "electrons", "y", BVK_F64, 1, owners_by_place, &deal, &rows, &count), "y");
-    restart = again(session, restart, bvk_load_rows_by(restart, "electrons", "x", BVK_F32, 1, owners_by_place, &deal, &rows, &count), "rows of 1 x f64");
+    restart = again(session, restart, bvk_load_rows_by(restart, "electrons", "y", BVK_F64, 1, by, &deal, &rows, &count), "y");
+    restart = again(session, restart, bvk_load_rows_by(restart, "electrons", "x", BVK_F32, 1, by, &deal, &rows, &count), "rows of 1 x f64");
     restart = again(session, restart, bvk_load_rows_by(restart, "electrons", "x", BVK_F64, 1, NULL, &deal, &rows, &count), "owners is NULL");
     restart = again(session, restart, bvk_parts(restart, "electrons", 3, 2, NULL), "parts is NULL");
     bvk_parts_t parts;
@@ -305,10 +307,11 @@ static void mistakes(bvk_session_t session, bvk_restart_t restart) {
     deal.wrong = ranks + 3;
     char words[64];
     snprintf(words, sizeof words, "given to rank %d, and there are %d", ranks + 3, ranks);
-    restart = again(session, restart, bvk_load_rows_by(restart, "electrons", "x", BVK_F64, 1, owners_by_place, &deal, &rows, &count), words);
+    restart = again(session, restart, bvk_load_rows_by(restart, "electrons", "x", BVK_F64, 1, by, &deal, &rows, &count), words);
     deal.wrong = -7;
-    restart = again(session, restart, bvk_load_rows_by(restart, "electrons", "x", BVK_F64, 1, owners_by_place, &deal, &rows, &count), "given to no rank");
-    restart = again(session, restart, bvk_load_rows_by(restart, "electrons", "x", BVK_F64, 1, owners_of_nothing, &deal, &rows, &count), "given to no rank");
+    restart = again(session, restart, bvk_load_rows_by(restart, "electrons", "x", BVK_F64, 1, by, &deal, &rows, &count), "given to no rank");
+    by = owners_of_nothing;
+    restart = again(session, restart, bvk_load_rows_by(restart, "electrons", "x", BVK_F64, 1, by, &deal, &rows, &count), "given to no rank");
     // Too short on one rank.
     IS(bvk_load_rows(restart, "electrons", BVK_ROWS_EVEN, &rows, &count), BVK_OK);
     double *x = malloc((count + 1) * sizeof *x);
