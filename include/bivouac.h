@@ -1264,6 +1264,22 @@ int bvk_save_rows(bvk_checkpoint_t checkpoint,
                   const char *name,
                   const struct bvk_rows *rows);
 
+// Which columns the set `name` has: of column number `at`, counted from 0, in the order in which they were saved, its name, the type of its elements, and how
+// many a row has. `BVK_NOTHING` behind the last one. `column`, `kind` and `width` may be NULL; a name lives until `bvk_restart_end`.
+//
+// Local; the same on all ranks. Blocks on the tier that holds the copy.
+//
+// Errors: `BVK_ERR_LOAD` if there is no such set, or no copy that can be read. That there is none is not held against the attempt. `BVK_ERR_ARGUMENT`.
+//
+// Requirements:
+// `name` is NULL or ends with zero; `column`, `kind` and `width` are NULL or places for what they are called.
+int bvk_column_at(bvk_restart_t restart,
+                  const char *name,
+                  size_t at,
+                  const char **column,
+                  int *kind,
+                  uint32_t *width);
+
 // Finds out which rows of the set `name` this rank gets (`how` is one of `BVK_ROWS_...`), as many as `*count` says then (NULL: not asked). Their columns are
 // then loaded one by one, into memory of the application that has room for them (`bvk_load_column`). A program that wants certain rows on certain ranks
 // uses `bvk_load_rows_by`.
@@ -1320,21 +1336,6 @@ int bvk_load_rows_by(bvk_restart_t restart,
                      void *user,
                      bvk_loaded_rows_t *rows,
                      uint64_t *count);
-
-// Which columns rows have: of column number `at`, counted from 0, in the order in which they were saved, the name, the type of the elements, and how many
-// a row has. `BVK_NOTHING` behind the last one. `name`, `kind` and `width` may be NULL; a name lives as long as the handle.
-//
-// Local, never waits; the same on all ranks.
-//
-// Errors: `BVK_ERR_HANDLE`.
-//
-// Requirements:
-// `name`, `kind` and `width` are NULL or places for what they are called.
-int bvk_column_at(bvk_loaded_rows_t rows,
-                  size_t at,
-                  const char **name,
-                  int *kind,
-                  uint32_t *width);
 
 // Loads a column of rows into `elements` elements at `data`: `width` for each row that this rank gets, one row behind the other, of the type that was saved.
 //

@@ -183,12 +183,14 @@ pub(super) struct Writes {
     pub marked: Option<WriteSet>,
 }
 
-/// Rows that `bvk_load_rows` has dealt, with the names of their columns as C sees them, types, and widths.
+/// Rows that `bvk_load_rows` has dealt.
 pub(super) struct Loaded {
     pub id: Id,
     pub rows: DealtRows,
-    pub columns: Vec<(CString, ElementType, u32)>,
 }
+
+/// The columns of a set of rows: their names as C sees them, types, and widths.
+pub(super) type Columns = Vec<(CString, ElementType, u32)>;
 
 /// What `bvk_parts` has found of ranks from one on.
 pub(super) struct Asked {
@@ -203,12 +205,14 @@ pub(super) struct Running {
     pub attempt: Attempt,
     pub failed: Option<(String, bool)>,
     pub rows: Vec<Loaded>,
+    /// The sets of rows whose columns were asked for.
+    pub columns: BTreeMap<String, Columns>,
     pub parts: Vec<Asked>,
 }
 
 impl Running {
     pub(super) fn new(id: Id, attempt: Attempt) -> Running {
-        Running { id, attempt, failed: None, rows: Vec::new(), parts: Vec::new() }
+        Running { id, attempt, failed: None, rows: Vec::new(), columns: BTreeMap::new(), parts: Vec::new() }
     }
 
     /// Closes what was found out in the attempt: no other one has the same.

@@ -124,6 +124,12 @@ pub(super) unsafe fn load_described(open: &mut Open, running: &mut Running, regi
 }
 
 impl Running {
+    /// What was asked for is not there, which the application may have expected. Should it then ask for another version, this is why.
+    pub(super) fn missing(&mut self, error: LoadError) -> Failure {
+        self.failed.get_or_insert_with(|| (error.to_string(), true));
+        Error::from(error).into()
+    }
+
     /// Keeps what went wrong last, for the end of the attempt.
     pub(super) fn note(&mut self, outcome: Outcome<Result<(), LoadError>>) -> Outcome {
         let (failure, would_help) = match outcome {
@@ -374,9 +380,7 @@ pub unsafe extern "C" fn bvk_region_size(
         let region = match found {
             Ok(region) => region,
             Err(error) => {
-                // Should the application then ask for another version, this is why.
-                running.failed.get_or_insert_with(|| (error.to_string(), true));
-                return Err(Failure::from(Error::from(error)));
+                return Err(running.missing(error));
             }
         };
         if region.kind != RegionKind::Array {

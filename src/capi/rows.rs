@@ -91,17 +91,12 @@ unsafe fn deal(
                     Err(mistake) => return running.note(Err(mistake)),
                 };
                 let restorer = running.attempt.restorer();
-                let dealt = restorer.deal_rows(name, how).and_then(|rows| Ok((rows, restorer.columns_of(name)?)));
-                let (dealt, columns) = match dealt {
+                let dealt = match restorer.deal_rows(name, how) {
                     Ok(dealt) => dealt,
                     Err(error) => return running.note(Ok(Err(error))),
                 };
-                let columns = columns.into_iter().map(|(name, element, width)| {
-                    // A name with a zero in it was made by no call of this interface, and cannot be asked for by one.
-                    (CString::new(name.replace('\0', "\u{fffd}")).unwrap_or_default(), element, width)
-                });
                 let id = insert_part(Part::Rows, &open);
-                let loaded = Loaded { id, rows: dealt, columns: columns.collect() };
+                let loaded = Loaded { id, rows: dealt };
                 // SAFETY: as the caller says.
                 unsafe {
                     put(count, loaded.rows.count());
@@ -111,6 +106,51 @@ unsafe fn deal(
                 Ok(BVK_OK)
             },
         )
+    })
+}
+
+/// Which columns the set `name` has: of column number `at`, counted from 0, in the order in which they were saved, its name, the type of its elements, and how
+/// many a row has. `BVK_NOTHING` behind the last one. `column`, `kind` and `width` may be NULL; a name lives until `bvk_restart_end`.
+///
+/// Local; the same on all ranks. Blocks on the tier that holds the copy.
+///
+/// Errors: `BVK_ERR_LOAD` if there is no such set, or no copy that can be read. That there is none is not held against the attempt. `BVK_ERR_ARGUMENT`.
+///
+/// # Safety
+/// `name` is NULL or ends with zero; `column`, `kind` and `width` are NULL or places for what they are called.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_column_at(
+    restart: *mut RestartHandle,
+    name: *const c_char,
+    at: usize,
+    column: *mut *const c_char,
+    kind: *mut c_int,
+    width: *mut u32,
+) -> c_int {
+    restart::with(restart, |_, running| {
+        // SAFETY: as the caller says.
+        let name = unsafe { text(name, "the name of a set of rows") }?;
+        if !running.columns.contains_key(name) {
+            let columns = match running.attempt.restorer().columns_of(name) {
+                Ok(columns) => columns,
+                Err(error) => return Err(running.missing(error)),
+            };
+            let columns = columns.into_iter().map(|(name, element, width)| {
+                // A name with a zero in it was made by no call of this interface, and cannot be asked for by one.
+                (CString::new(name.replace('\0', "\u{fffd}")).unwrap_or_default(), element, width)
+            });
+            running.columns.insert(name.to_owned(), columns.collect());
+        }
+        let Some((found, element, elements)) = running.columns.get(name).and_then(|columns| columns.get(at)) else {
+            return Ok(BVK_NOTHING);
+        };
+        // SAFETY: as the caller says.
+        unsafe {
+            put(column, found.as_ptr());
+            put(kind, number(*element));
+            put(width, *elements);
+        }
+        Ok(BVK_OK)
     })
 }
 
@@ -238,35 +278,6 @@ fn with(rows: *mut LoadedRowsHandle, work: impl FnOnce(&mut Running, usize) -> O
                 work(running, at)
             },
         )
-    })
-}
-
-/// Which columns rows have: of column number `at`, counted from 0, in the order in which they were saved, the name, the type of the elements, and how many
-/// a row has. `BVK_NOTHING` behind the last one. `name`, `kind` and `width` may be NULL; a name lives as long as the handle.
-///
-/// Local, never waits; the same on all ranks.
-///
-/// Errors: `BVK_ERR_HANDLE`.
-///
-/// # Safety
-/// `name`, `kind` and `width` are NULL or places for what they are called.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn bvk_column_at(
-    rows: *mut LoadedRowsHandle,
-    at: usize,
-    name: *mut *const c_char,
-    kind: *mut c_int,
-    width: *mut u32,
-) -> c_int {
-    with(rows, |running, loaded| {
-        let Some((column, element, elements)) = running.rows[loaded].columns.get(at) else { return Ok(BVK_NOTHING) };
-        // SAFETY: as the caller says.
-        unsafe {
-            put(name, column.as_ptr());
-            put(kind, number(*element));
-            put(width, *elements);
-        }
-        Ok(BVK_OK)
     })
 }
 

@@ -651,11 +651,12 @@ module bivouac
       integer(c_int64_t), intent(inout) :: count
       integer(c_int) :: status
     end function
-    function c_column_at(rows, at, name, kind, width) result(status) bind(c, name='bvk_column_at')
-      import :: c_int, c_ptr, c_size_t, c_int32_t
-      type(c_ptr), value :: rows
+    function c_column_at(restart, name, at, column, kind, width) result(status) bind(c, name='bvk_column_at')
+      import :: c_int, c_ptr, c_char, c_size_t, c_int32_t
+      type(c_ptr), value :: restart
+      character(kind=c_char), intent(in) :: name(*)
       integer(c_size_t), value :: at
-      type(c_ptr), intent(inout) :: name
+      type(c_ptr), intent(inout) :: column
       integer(c_int), intent(inout) :: kind
       integer(c_int32_t), intent(inout) :: width
       integer(c_int) :: status

@@ -259,7 +259,7 @@ static void check_parts(bvk_restart_t restart) {
     // It is closed with the attempt.
 }
 
-static void check_columns(bvk_loaded_rows_t rows) {
+static void check_columns(bvk_restart_t restart) {
     static const char *names[4] = {"id", "x", "v", "tag"};
     static const int kinds[4] = {BVK_U64, BVK_F64, BVK_F32, BVK_RECORD(3)};
     static const uint32_t widths[4] = {1, 1, 3, 1};
@@ -267,11 +267,15 @@ static void check_columns(bvk_loaded_rows_t rows) {
     int kind;
     uint32_t width;
     for (size_t at = 0; at < 4; at++) {
-        IS(bvk_column_at(rows, at, &name, &kind, &width), BVK_OK);
+        IS(bvk_column_at(restart, "electrons", at, &name, &kind, &width), BVK_OK);
         CHECK(!strcmp(name, names[at]) && kind == kinds[at] && width == widths[at]);
     }
-    IS(bvk_column_at(rows, 0, NULL, NULL, NULL), BVK_OK);
-    IS(bvk_column_at(rows, 4, &name, &kind, &width), BVK_NOTHING);
+    IS(bvk_column_at(restart, "electrons", 0, NULL, NULL, NULL), BVK_OK);
+    IS(bvk_column_at(restart, "electrons", 4, &name, &kind, &width), BVK_NOTHING);
+    // That there is no such set is not held against the attempt.
+    IS(bvk_column_at(restart, "neutrons", 0, &name, &kind, &width), BVK_ERR_LOAD);
+    IS(bvk_column_at(restart, "step", 0, &name, &kind, &width), BVK_ERR_LOAD);
+    IS(bvk_column_at(restart, NULL, 0, &name, &kind, &width), BVK_ERR_ARGUMENT);
 }
 
 // One that all ranks make, or of which the others hear at the end: the next attempt is begun anew.
@@ -326,7 +330,7 @@ static void mistakes(bvk_session_t session, bvk_restart_t restart) {
     IS(bvk_load_rows(restart, "electrons", BVK_ROWS_EVEN, &rows, &count), BVK_OK);
     restart = again(session, restart, bvk_load_column(rows, NULL, x, count, BVK_F64, 1), "NULL");
     free(x);
-    IS(bvk_column_at(NULL, 0, NULL, NULL, NULL), BVK_ERR_HANDLE);
+    IS(bvk_column_at(NULL, "electrons", 0, NULL, NULL, NULL), BVK_ERR_HANDLE);
     IS(bvk_load_column((bvk_loaded_rows_t)(void *)&number, "x", NULL, 0, BVK_F64, 1), BVK_ERR_HANDLE);
     IS(bvk_loaded_rows_close(NULL), BVK_OK);
     IS(bvk_restart_end(&restart, 1, NULL), BVK_OK);
@@ -340,8 +344,8 @@ static void load(bvk_session_t session) {
     IS(bvk_restart_begin(session, "plasma", BVK_NEWEST, &restart), BVK_OK);
     IS(bvk_load_shared(restart, "step", &step, 1, BVK_U64), BVK_OK);
     CHECK(step == 5);
+    check_columns(restart);
     IS(bvk_load_rows(restart, "electrons", BVK_ROWS_EVEN, &rows, &count), BVK_OK);
-    check_columns(rows);
     check_run(&rows, count, (uint64_t)TOTAL * (uint64_t)rank / (uint64_t)ranks, (uint64_t)TOTAL * ((uint64_t)rank + 1) / (uint64_t)ranks);
     // They overlap, and leave rows out; one rank wants none.
     uint64_t first = 4000 + 100 * (uint64_t)rank, wanted = rank ? 2000 : 0;

@@ -199,7 +199,7 @@ PROTOTYPES = {
     "bvk_load_rows": [HANDLE, TEXT, c_int, POINTER(HANDLE), NUMBERS],
     "bvk_load_rows_range": [HANDLE, TEXT, c_uint64, c_uint64, POINTER(HANDLE), NUMBERS],
     "bvk_load_rows_by": [HANDLE, TEXT, TEXT, c_int, c_uint32, OWNERS, c_void_p, POINTER(HANDLE), NUMBERS],
-    "bvk_column_at": [HANDLE, c_size_t, POINTER(c_char_p), POINTER(c_int), POINTER(c_uint32)],
+    "bvk_column_at": [HANDLE, TEXT, c_size_t, POINTER(c_char_p), POINTER(c_int), POINTER(c_uint32)],
     "bvk_load_column": [HANDLE, TEXT, c_void_p, c_uint64, c_int, c_uint32],
     "bvk_loaded_rows_close": [POINTER(HANDLE)],
     "bvk_parts": [HANDLE, TEXT, c_int, c_int, POINTER(HANDLE)],
