@@ -1366,7 +1366,7 @@ int bvk_load_column(bvk_loaded_rows_t rows,
 int bvk_loaded_rows_close(bvk_loaded_rows_t *rows);
 
 // Asks what the ranks `first` to `first + count - 1` of those that took the checkpoint had of `name`: an array that was saved on boxes, or a set of rows.
-// `bvk_part_of` and `bvk_part_boxes` then say it. Each rank may ask for whichever it likes of the `bvk_saved_ranks` that there were, and with `count` 0 for
+// `bvk_part_of` and `bvk_boxes_of` then say it. Each rank may ask for whichever it likes of the `bvk_saved_ranks` that there were, and with `count` 0 for
 // none. Nothing is loaded.
 //
 // Collective: all ranks. Blocks on the tiers that hold the shards, and until all have called.
@@ -1402,11 +1402,11 @@ int bvk_part_of(bvk_parts_t parts, int rank, struct bvk_part *found);
 //
 // Requirements:
 // `origins` and `extents` have room for `capacity` times as many numbers as the array has dimensions, or are NULL and `capacity` is 0.
-int bvk_part_boxes(bvk_parts_t parts,
-                   int rank,
-                   size_t capacity,
-                   uint64_t *origins,
-                   uint64_t *extents);
+int bvk_boxes_of(bvk_parts_t parts,
+                 int rank,
+                 size_t capacity,
+                 uint64_t *origins,
+                 uint64_t *extents);
 
 // Gives back what `bvk_parts` has found. `*parts` becomes NULL; one that is NULL already is no error. `bvk_restart_end` closes what is left.
 //

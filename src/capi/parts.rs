@@ -62,7 +62,7 @@ impl From<&RankPart> for CPart {
 }
 
 /// Asks what the ranks `first` to `first + count - 1` of those that took the checkpoint had of `name`: an array that was saved on boxes, or a set of rows.
-/// `bvk_part_of` and `bvk_part_boxes` then say it. Each rank may ask for whichever it likes of the `bvk_saved_ranks` that there were, and with `count` 0 for
+/// `bvk_part_of` and `bvk_boxes_of` then say it. Each rank may ask for whichever it likes of the `bvk_saved_ranks` that there were, and with `count` 0 for
 /// none. Nothing is loaded.
 ///
 /// Collective: all ranks. Blocks on the tiers that hold the shards, and until all have called.
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn bvk_part_of(parts: *mut PartsHandle, rank: c_int, found
 /// # Safety
 /// `origins` and `extents` have room for `capacity` times as many numbers as the array has dimensions, or are NULL and `capacity` is 0.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bvk_part_boxes(
+pub unsafe extern "C" fn bvk_boxes_of(
     parts: *mut PartsHandle,
     rank: c_int,
     capacity: usize,

@@ -240,7 +240,7 @@ static void check_parts(bvk_restart_t restart) {
     IS(bvk_part_of(parts, -1, &part), BVK_ERR_ARGUMENT);
     IS(bvk_part_of(parts, 0, NULL), BVK_ERR_ARGUMENT);
     uint64_t origin[2] = {9, 9}, extent[2] = {9, 9};
-    IS(bvk_part_boxes(parts, 0, 1, origin, extent), BVK_ERR_ARGUMENT);
+    IS(bvk_boxes_of(parts, 0, 1, origin, extent), BVK_ERR_ARGUMENT);
     IS(bvk_parts_close(&parts), BVK_OK);
     IS(bvk_parts_close(&parts), BVK_OK);
     IS(bvk_part_of(parts, 0, &part), BVK_ERR_HANDLE);
@@ -252,9 +252,9 @@ static void check_parts(bvk_restart_t restart) {
     IS(bvk_parts(restart, "table", 2, 2, &parts), BVK_OK);
     IS(bvk_part_of(parts, 3, &part), BVK_OK);
     CHECK(part.kind == BVK_PART_BOXES && part.count == 1 && part.dimensions == 2 && part.shape[0] == OLD && part.shape[1] == 3);
-    IS(bvk_part_boxes(parts, 3, 0, NULL, NULL), BVK_OK);
-    IS(bvk_part_boxes(parts, 3, 1, NULL, extent), BVK_ERR_ARGUMENT);
-    IS(bvk_part_boxes(parts, 3, 1, origin, extent), BVK_OK);
+    IS(bvk_boxes_of(parts, 3, 0, NULL, NULL), BVK_OK);
+    IS(bvk_boxes_of(parts, 3, 1, NULL, extent), BVK_ERR_ARGUMENT);
+    IS(bvk_boxes_of(parts, 3, 1, origin, extent), BVK_OK);
     CHECK(origin[0] == 3 && origin[1] == 0 && extent[0] == 1 && extent[1] == 3);
     // It is closed with the attempt.
 }

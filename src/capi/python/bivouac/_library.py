@@ -204,7 +204,7 @@ PROTOTYPES = {
     "bvk_loaded_rows_close": [POINTER(HANDLE)],
     "bvk_parts": [HANDLE, TEXT, c_int, c_int, POINTER(HANDLE)],
     "bvk_part_of": [HANDLE, c_int, POINTER(Part)],
-    "bvk_part_boxes": [HANDLE, c_int, c_size_t, NUMBERS, NUMBERS],
+    "bvk_boxes_of": [HANDLE, c_int, c_size_t, NUMBERS, NUMBERS],
     "bvk_parts_close": [POINTER(HANDLE)],
     "bvk_history_open": [HANDLE, TEXT, c_int, c_int, POINTER(HANDLE)],
     "bvk_history_field": [HANDLE, TEXT, c_void_p, c_uint64, c_int],

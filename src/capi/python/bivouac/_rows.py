@@ -183,6 +183,6 @@ def _part(handle, rank, found):
     if found.kind == ROWS:
         return RowsPart(found.count, list(zip(found.low[:dims], found.high[:dims])))
     origins, extents = (c_uint64 * (found.count * dims))(), (c_uint64 * (found.count * dims))()
-    call("bvk_part_boxes", handle, rank, found.count, origins, extents)
+    call("bvk_boxes_of", handle, rank, found.count, origins, extents)
     cut = [slice(at * dims, (at + 1) * dims) for at in range(found.count)]
     return BoxesPart(tuple(found.shape[:dims]), [(tuple(origins[one]), tuple(extents[one])) for one in cut])
