@@ -5,7 +5,7 @@ mod parts;
 mod rows;
 
 pub use parts::RankPart;
-pub use rows::{How, LoadedRows};
+pub use rows::{DealtRows, How, LoadedRows};
 
 use super::access::{Attempted, Copies, ShardAccess};
 use super::homes::homed;
