@@ -131,7 +131,8 @@ static void save(bvk_session_t session) {
     IS(bvk_save_rows(checkpoint, "electrons", &rows), BVK_ERR_REGION);
     IS(bvk_save(checkpoint, "electrons/x", &step, 1, BVK_U64), BVK_ERR_REGION);
     IS(bvk_save_rows(checkpoint, "ions", &none), BVK_OK);
-    IS(bvk_save_shared(checkpoint, "step", &step, 1, BVK_U64), BVK_OK);
+    IS(bvk_protect_shared(session, "step", &step, 1, BVK_U64), BVK_OK);
+    IS(bvk_save_protected(checkpoint), BVK_OK);
     IS(bvk_hold(checkpoint), BVK_OK);
     bvk_pending_t pending;
     IS(bvk_capture(&checkpoint, &pending), BVK_OK);
@@ -139,6 +140,7 @@ static void save(bvk_session_t session) {
     IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
     IS(bvk_release(&pending), BVK_OK);
     free_all(&all);
+    IS(bvk_unprotect(session, "step"), BVK_OK);
     IS(bvk_boxes_close(&boxes), BVK_OK);
 }
 
@@ -342,7 +344,8 @@ static void load(bvk_session_t session) {
     bvk_restored restored = BVK_RESTORED_INIT;
     uint64_t count = 0, step = 0;
     IS(bvk_restart_begin(session, "plasma", BVK_NEWEST, &restart), BVK_OK);
-    IS(bvk_load_shared(restart, "step", &step, 1, BVK_U64), BVK_OK);
+    IS(bvk_protect_shared(session, "step", &step, 1, BVK_U64), BVK_OK);
+    IS(bvk_load_protected(restart), BVK_OK);
     CHECK(step == 5);
     check_columns(restart);
     IS(bvk_load_rows(restart, "electrons", BVK_ROWS_EVEN, &rows, &count), BVK_OK);
@@ -365,6 +368,7 @@ static void load(bvk_session_t session) {
     IS(bvk_restart_begin(session, "plasma", BVK_NEWEST, &restart), BVK_OK);
     if (ranks != OLD) restart = again(session, restart, bvk_load_rows(restart, "electrons", BVK_ROWS_OWN, &rows, &count), "4 ranks");
     mistakes(session, restart);
+    IS(bvk_unprotect(session, "step"), BVK_OK);
 }
 
 int main(int argc, char **argv) {
