@@ -932,9 +932,10 @@ int bvk_load(bvk_restart_t restart,
              uint64_t count,
              int kind);
 
-// Loads all protected regions.
+// Loads all protected regions. What the checkpoint has beside them the application loads itself, or does without.
 //
-// Local. Blocks on the tier that holds the copy.
+// Local, but for regions on boxes and values: collective where `bvk_load_on` and `bvk_load_shared` are. Blocks on the tiers that hold the copies, and then
+// until all have called.
 //
 // Errors: as `bvk_load`; the regions then hold nothing of use.
 //

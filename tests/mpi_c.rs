@@ -203,6 +203,9 @@ fn saved_and_loaded(name: &str, loads: &[(usize, &str)]) {
         let mut command = mpirun(ranks, folder.path(), &program, &[what, threads]);
         let output = command.env("ASAN_OPTIONS", "detect_leaks=0").output().expect("started");
         assert_eq!(printed(&output).trim(), "ok", "{what} on {ranks} ranks");
+        // What is loaded by hand is not missed.
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!said.contains("event=not-restored"), "{said}");
     }
 }
 

@@ -13,6 +13,7 @@ use std::ffi::{c_char, c_int, c_void};
 const COLUMNS_MAX: usize = 1 << 12;
 /// Coordinates of a corner.
 const CORNERS_MAX: usize = 8;
+
 /// A column of rows: `width` elements of the type `kind` for each row, one row behind the other from `data` on.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -181,7 +181,7 @@ pub unsafe extern "C" fn bvk_restart(
                 running.failed = Some((mistake.text.clone(), false));
             } else {
                 // SAFETY: as the caller says.
-                _ = unsafe { load_protected(open, &mut running) };
+                _ = unsafe { load_protected(open, &mut running, true) };
             }
             let ranks = running.attempt.restorer().saved_ranks();
             match running.attempt.end(&open.session, running.failed)? {
@@ -197,11 +197,11 @@ pub unsafe extern "C" fn bvk_restart(
     })
 }
 
-/// Loads all protected regions.
+/// Loads all protected regions. `is_all`: nothing else is loaded, so that what the checkpoint has beside them is named in a warning.
 ///
 /// # Safety
 /// What the application has promised of them.
-unsafe fn load_protected(open: &mut Open, running: &mut Running) -> Outcome {
+unsafe fn load_protected(open: &mut Open, running: &mut Running, is_all: bool) -> Outcome {
     let Open { session, gpus, protected, stream, .. } = open;
     if let Err(failure) = only_gpu(protected.iter()) {
         return running.note(Err(failure));
@@ -222,7 +222,7 @@ unsafe fn load_protected(open: &mut Open, running: &mut Running) -> Outcome {
             format!("nothing is protected, and the checkpoint has {}: bvk_protect comes before bvk_restart", names());
         return running.note(Err(Failure::state(text)));
     }
-    if !left_out.is_empty() {
+    if is_all && !left_out.is_empty() {
         session
             .engine()
             .note(format!("event=not-restored reason=\"the checkpoint has {}, which is not protected\"", names()));
@@ -428,9 +428,10 @@ pub unsafe extern "C" fn bvk_load(
     })
 }
 
-/// Loads all protected regions.
+/// Loads all protected regions. What the checkpoint has beside them the application loads itself, or does without.
 ///
-/// Local. Blocks on the tier that holds the copy.
+/// Local, but for regions on boxes and values: collective where `bvk_load_on` and `bvk_load_shared` are. Blocks on the tiers that hold the copies, and then
+/// until all have called.
 ///
 /// Errors: as `bvk_load`; the regions then hold nothing of use.
 ///
@@ -439,7 +440,7 @@ pub unsafe extern "C" fn bvk_load(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_protected(restart: *mut RestartHandle) -> c_int {
     // SAFETY: as the caller says.
-    with(restart, |open, running| unsafe { load_protected(open, running) })
+    with(restart, |open, running| unsafe { load_protected(open, running, false) })
 }
 
 /// Appends all versions of the history that was saved under the name of `history` to it; `*count` says how many (may be NULL). Each attempt

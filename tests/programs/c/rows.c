@@ -105,7 +105,25 @@ static void wrong_rows(bvk_checkpoint_t checkpoint, const struct particles *all)
     IS(bvk_save_rows(checkpoint, "q", &rows), BVK_ERR_REGION);
 }
 
+// Two versions of one series, of which the older one has a row less on each rank.
+static void save_twice(bvk_session_t session) {
+    for (uint64_t version = 1; version <= 2; version++) {
+        uint64_t id[2] = {(uint64_t)rank, (uint64_t)rank + 100};
+        bvk_column column = {"id", id, BVK_U64, 1};
+        bvk_rows rows = BVK_ROWS_INIT;
+        rows.count = version, rows.columns = &column, rows.column_count = 1;
+        bvk_checkpoint_t checkpoint;
+        bvk_pending_t pending;
+        IS(bvk_checkpoint_begin(session, "twice", version, &checkpoint), BVK_OK);
+        IS(bvk_save_rows(checkpoint, "electrons", &rows), BVK_OK);
+        IS(bvk_capture(&checkpoint, &pending), BVK_OK);
+        IS(bvk_wait(pending, BVK_LEVEL_SYSTEM, NULL), BVK_OK);
+        IS(bvk_release(&pending), BVK_OK);
+    }
+}
+
 static void save(bvk_session_t session) {
+    save_twice(session);
     struct particles all = make(counts[rank]);
     set(&all, before(rank));
     bvk_checkpoint_t checkpoint;
@@ -131,7 +149,8 @@ static void save(bvk_session_t session) {
     IS(bvk_save_rows(checkpoint, "electrons", &rows), BVK_ERR_REGION);
     IS(bvk_save(checkpoint, "electrons/x", &step, 1, BVK_U64), BVK_ERR_REGION);
     IS(bvk_save_rows(checkpoint, "ions", &none), BVK_OK);
-    IS(bvk_save_shared(checkpoint, "step", &step, 1, BVK_U64), BVK_OK);
+    IS(bvk_protect_shared(session, "step", &step, 1, BVK_U64), BVK_OK);
+    IS(bvk_save_protected(checkpoint), BVK_OK);
     IS(bvk_hold(checkpoint), BVK_OK);
     bvk_pending_t pending;
     IS(bvk_capture(&checkpoint, &pending), BVK_OK);
@@ -139,6 +158,7 @@ static void save(bvk_session_t session) {
     IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
     IS(bvk_release(&pending), BVK_OK);
     free_all(&all);
+    IS(bvk_unprotect(session, "step"), BVK_OK);
     IS(bvk_boxes_close(&boxes), BVK_OK);
 }
 
@@ -336,13 +356,43 @@ static void mistakes(bvk_session_t session, bvk_restart_t restart) {
     IS(bvk_restart_end(&restart, 1, NULL), BVK_OK);
 }
 
+// What the first attempt has dealt is of no use in the next one, which leads to an older version.
+static void load_again(bvk_session_t session) {
+    bvk_restart_t restart;
+    bvk_loaded_rows_t newer, older;
+    bvk_parts_t parts;
+    uint64_t count = 0, version = 0, id[2 * OLD], all = 0;
+    IS(bvk_restart_begin(session, "twice", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_load_rows(restart, "electrons", BVK_ROWS_EVEN, &newer, &count), BVK_OK);
+    IS(bvk_parts(restart, "electrons", 0, 1, &parts), BVK_OK);
+    MPI_Allreduce(&count, &all, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+    CHECK(all == 2 * OLD);
+    IS(bvk_restart_end(&restart, 0, NULL), BVK_AGAIN);
+    IS(bvk_load_column(newer, "id", id, count, BVK_U64, 1), BVK_ERR_HANDLE);
+    IS(bvk_loaded_rows_close(&newer), BVK_ERR_HANDLE);
+    IS(bvk_parts_close(&parts), BVK_ERR_HANDLE);
+    // From other copies first.
+    for (int copies = 0; bvk_restart_version(restart, &version) == BVK_OK && version == 2 && copies < 4; copies++) {
+        IS(bvk_restart_end(&restart, 0, NULL), BVK_AGAIN);
+    }
+    CHECK(version == 1);
+    IS(bvk_load_rows(restart, "electrons", BVK_ROWS_EVEN, &older, &count), BVK_OK);
+    IS(bvk_load_column(older, "id", id, count, BVK_U64, 1), BVK_OK);
+    for (uint64_t at = 0; at < count; at++) CHECK(id[at] == (uint64_t)OLD * (uint64_t)rank / (uint64_t)ranks + at);
+    MPI_Allreduce(&count, &all, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+    CHECK(all == OLD);
+    IS(bvk_restart_end(&restart, 1, NULL), BVK_OK);
+}
+
 static void load(bvk_session_t session) {
+    load_again(session);
     bvk_restart_t restart;
     bvk_loaded_rows_t rows, kept;
     bvk_restored restored = BVK_RESTORED_INIT;
     uint64_t count = 0, step = 0;
     IS(bvk_restart_begin(session, "plasma", BVK_NEWEST, &restart), BVK_OK);
-    IS(bvk_load_shared(restart, "step", &step, 1, BVK_U64), BVK_OK);
+    IS(bvk_protect_shared(session, "step", &step, 1, BVK_U64), BVK_OK);
+    IS(bvk_load_protected(restart), BVK_OK);
     CHECK(step == 5);
     check_columns(restart);
     IS(bvk_load_rows(restart, "electrons", BVK_ROWS_EVEN, &rows, &count), BVK_OK);
@@ -365,6 +415,7 @@ static void load(bvk_session_t session) {
     IS(bvk_restart_begin(session, "plasma", BVK_NEWEST, &restart), BVK_OK);
     if (ranks != OLD) restart = again(session, restart, bvk_load_rows(restart, "electrons", BVK_ROWS_OWN, &rows, &count), "4 ranks");
     mistakes(session, restart);
+    IS(bvk_unprotect(session, "step"), BVK_OK);
 }
 
 int main(int argc, char **argv) {
