@@ -12,6 +12,7 @@
 //! A plan is kept: the next region that lies on the same decomposition and is loaded on the same one needs no new one.
 
 mod direct;
+mod landing;
 mod packet;
 mod readers;
 mod reading;
@@ -31,7 +32,7 @@ use crate::coordination::{Ballot, Outcome, Payload};
 use crate::decomposition::cells::Cells;
 use crate::decomposition::matching::{self, Piece, Unmatched};
 use crate::decomposition::shelf::{Shelf, Side, all_of, posts};
-use crate::decomposition::{Decomposition, Identity, Own};
+use crate::decomposition::{Cuboid, Decomposition, Identity, Own};
 use crate::tier::TierId;
 use crate::tier::source::Source;
 use crate::transfer::posting::{Handled, Next, all_at_once};
@@ -300,7 +301,7 @@ impl Remaking<'_> {
             }
             Err(error) => (None, Some(error)),
         };
-        let (delivered, failure) = match plan.is_sent {
+        let (target, failure) = match plan.is_sent {
             true => {
                 let mut shards = readers.read_here(homes);
                 let mut reading = Reading::new(self.together.region, self.own.parts().dims(), &plan.pieces, self.size);
@@ -309,10 +310,9 @@ impl Remaking<'_> {
                     Sending { senders: &plan.senders, packet: plan.packet(self.window()), packets, box_of: &Some };
                 (self.send(sending, (target, failure))?, None)
             }
-            false => (target.map_or(0, |target| target.delivered()), failure),
+            false => (target, failure),
         };
-        // Nothing is under way any more: what has not come never will.
-        self.close(delivered, failure.as_ref())
+        self.close(target, failure)
     }
 
     /// Bytes that this rank has on their way before they were taken, and that it gets from all readers together before it has taken them.
@@ -320,15 +320,15 @@ impl Remaking<'_> {
         usize::try_from(self.together.engine.config().node.restart_window).unwrap_or(usize::MAX)
     }
 
-    /// Sends and takes what was asked for. Returns how many bytes have come, those among them that had come before.
+    /// Sends and takes what was asked for. Returns the target with what has come, beside what had come before.
     ///
     /// # Errors
     /// [`LoadError::Others`], the same on all ranks: also of a rank that has failed before.
-    fn send(
+    fn send<'t>(
         &self,
         Sending { senders, packet: most, packets, box_of }: Sending<'_>,
-        (target, failure): (Option<Target<'_>>, Option<LoadError>),
-    ) -> Result<u64, LoadError> {
+        (target, failure): (Option<Target<'t>>, Option<LoadError>),
+    ) -> Result<Option<Target<'t>>, LoadError> {
         let (together, dims) = (&self.together, self.own.parts().dims());
         let target = RefCell::new(target);
         // What each of those that this rank sends to takes of it at once.
@@ -387,13 +387,22 @@ impl Remaking<'_> {
         };
         let vote = |_| together.failed(together.ballot("elements", Payload::None), failure.borrow().as_ref());
         together.exchange(&mut next, &mut on_post, vote, plainly)?;
-        Ok(target.into_inner().map_or(0, |target| target.delivered()))
+        Ok(target.into_inner())
     }
 
-    /// Has everybody got what it wanted? This rank got so many bytes, or could not.
-    fn close(&self, got: u64, failure: Option<&LoadError>) -> Result<(), LoadError> {
+    /// Has everybody got what it wanted? Nothing is under way any more: what has not come to this rank's target never will.
+    fn close(&self, target: Option<Target<'_>>, failure: Option<LoadError>) -> Result<(), LoadError> {
         let together = &self.together;
         let rank = together.rank();
+        let (got, failure) = match target.map_or(Ok(0), Target::finish) {
+            Ok(got) => (got, failure),
+            Err(source) => {
+                let what = format!("region {:?}", together.region);
+                let error = LoadError::Device { rank, key: together.key, what, source };
+                (0, failure.or(Some(error)))
+            }
+        };
+        let failure = failure.as_ref();
         let wanted = self.own.parts().elements() * self.size;
         let ballot = together.ballot("close", Payload::None).with_sums(vec![(0, wanted), (1, got)]);
         let ballot = match (failure, got == wanted) {
@@ -418,18 +427,42 @@ impl Remaking<'_> {
 
     /// What a shard has of the array, and whether all ranks can read it.
     fn offered(&self, access: &mut ShardAccess) -> Result<(Dealt, Side), LoadError> {
-        let of = access.shard();
         let (dealt, side) = offered(access, self.together.region)?;
         if dealt.parts().0 == self.from.identity {
             return Ok((dealt, side));
         }
-        Err(LoadError::Decomposition {
-            rank: self.together.rank(),
-            key: self.together.key,
-            region: self.together.region.into(),
-            found: format!("lies otherwise in the shard of rank {of} than in others"),
-        })
+        Err(access.lies_otherwise(self.together.region))
     }
+}
+
+/// Loads what a rank saved on the decomposition that it loads it on from its own shard, by itself.
+///
+/// # Errors
+/// [`LoadError`].
+///
+/// # Blocking
+/// On the tiers that hold the shard, and for the device whose memory the target may be.
+pub(super) fn load_own(
+    access: &mut ShardAccess,
+    region: &str,
+    on: &Decomposition,
+    target: &mut Target<'_>,
+) -> Result<(), LoadError> {
+    let (shard, own) = (access.shard(), on.own().parts());
+    if access.dealt(region)?.parts().1.own() != own.own() {
+        return Err(access.lies_otherwise(region));
+    }
+    let piece = |(number, cuboid): (u32, &Cuboid)| Piece {
+        reader: shard,
+        is_shared: false,
+        shard,
+        part: number,
+        to: shard,
+        number,
+        cuboid: *cuboid,
+    };
+    let pieces = Pieces::from([(shard, (0..).zip(own.own()).map(piece).collect())]);
+    Direct { region, pieces: &pieces }.load(vec![access], target)
 }
 
 /// A region of a shard, and whether all ranks can read it.

@@ -397,8 +397,8 @@ impl Remaking<'_> {
                     Ok(target) => (Some(target), None),
                     Err(error) => (None, Some(error)),
                 };
-                let delivered = self.send(sending, (target, failure))?;
-                self.close(delivered, None)
+                let target = self.send(sending, (target, failure))?;
+                self.close(target, None)
             }
         }
     }
