@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The second MPI: builds heat2d against MPICH in a target directory of its own and runs it on 4 ranks,
-# undisturbed, killed and restarted (launch/demo.sh does that and compares the digests); and the interfaces of C, C++, Fortran,
+# undisturbed, killed and restarted (launch/demo.sh does that and compares the digests), and restarted on 3; and the interfaces of C, C++, Fortran,
 # Python and VELOC on 2.
 #   ci/mpich-smoke.sh         all of that
 #   ci/mpich-smoke.sh short   heat2d and the C interface
@@ -38,6 +38,30 @@ fi
 echo "MPICH, 4 ranks"
 HEAT2D=$heat2d DEMO_STEPS=1600 "$root/launch/demo.sh" --ranks 4
 
+echo "MPICH, killed on 4 and restarted on 3"
+resized() {
+    local folder=$1 progress=$2
+    shift 2
+    mkdir -p "$folder/memory"
+    env BIVOUAC_MEMORY_DIRECTORY="$folder/memory" BIVOUAC_LOCAL_ALLOW_TMPFS=true BIVOUAC_JOB_NAME="mpich-$(basename "$folder")" \
+        BIVOUAC_ENGINE_PROGRESS="$progress" "${mpirun_command[@]}" "$@" --grid 93x71 --steps 60 --every 10 --wait process --dir "$folder"
+}
+folder=$(mktemp -d /dev/shm/bivouac-test-XXXXXX)
+trap 'rm -rf "$folder"' EXIT
+undisturbed=$(resized "$folder/calm" auto -n 1 "$heat2d" | grep '^digest')
+for progress in auto stepped; do
+    if resized "$folder/$progress" "$progress" -n 4 "$heat2d" --die-at 45:2 > "$folder/killed" 2>&1; then
+        echo "rank 2 outlived its own SIGKILL" >&2
+        exit 1
+    fi
+    again=$(resized "$folder/$progress" "$progress" -n 3 "$heat2d")
+    if [[ $again != *"restored version=40 "* || $again != *"$undisturbed"* ]]; then
+        printf 'engine.progress = %s: 3 ranks did not go on from version 40 to the undisturbed end (%s):\n%s\n' "$progress" "$undisturbed" "$again" >&2
+        exit 1
+    fi
+done
+rm -rf "$folder"
+
 echo "MPICH, the C interface"
 folder=$(mktemp -d /dev/shm/bivouac-test-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
@@ -69,7 +93,7 @@ echo "MPICH, C++"
 "${MPICC/mpicc/mpicxx}" -std=c++17 -Wall -Wextra -Werror -pedantic -DMPICH_SKIP_MPICXX -I "$root/include" \
     "$root/mpi-examples/cpp/particles.cpp" -L "$folder" -lbivouac -o "$folder/particles"
 undisturbed=$(run_alone calm "$folder/particles" --steps 200 --every 20)
-if run_alone particles "$folder/particles" --steps 200 --every 20 --die-at 133 --die-rank 1 > "$folder/killed" 2>&1; then
+if run_alone particles "$folder/particles" --steps 200 --every 20 --die-at 133:1 > "$folder/killed" 2>&1; then
     echo "rank 1 outlived its own SIGKILL" >&2
     exit 1
 fi

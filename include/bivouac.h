@@ -22,12 +22,17 @@ typedef struct bvk_restart_s *bvk_restart_t;
 typedef struct bvk_history_s *bvk_history_t;
 typedef struct bvk_write_set_s *bvk_write_set_t;
 typedef struct bvk_boxes_s *bvk_boxes_t;
+typedef struct bvk_loaded_rows_s *bvk_loaded_rows_t;
+typedef struct bvk_parts_s *bvk_parts_t;
 typedef struct bvk_options bvk_options;
 typedef struct bvk_region bvk_region;
 typedef struct bvk_stats bvk_stats;
 typedef struct bvk_level_stats bvk_level_stats;
 typedef struct bvk_report bvk_report;
 typedef struct bvk_restored bvk_restored;
+typedef struct bvk_column bvk_column;
+typedef struct bvk_rows bvk_rows;
+typedef struct bvk_part bvk_part;
 
 // A record of the application's own, of that many bytes, as an element type.
 #define BVK_RECORD(bytes) (-(int)(bytes))
@@ -38,6 +43,8 @@ typedef struct bvk_restored bvk_restored;
 #define BVK_LEVEL_STATS_INIT {sizeof(bvk_level_stats), 0, 0, 0, 0, 0, 0, 0}
 #define BVK_REPORT_INIT {sizeof(bvk_report), 0, 0, 0, {0}, {0}}
 #define BVK_RESTORED_INIT {sizeof(bvk_restored), 0, 0, 0, 0, 0, 0}
+#define BVK_ROWS_INIT {sizeof(bvk_rows), 0, NULL, 0, 0, NULL, NULL}
+#define BVK_PART_INIT {sizeof(bvk_part), 0, 0, 0, {0}, {0}, {0}}
 
 // Success.
 #define BVK_OK 0
@@ -173,6 +180,21 @@ typedef struct bvk_restored bvk_restored;
 // On another number of ranks each rank may ask for the values of whichever old ranks it likes (`bvk_of_ranks`).
 #define BVK_RESIZE_ASK 2
 
+// As `how`: each rank gets the rows that it has saved, if as many ranks took the checkpoint. Local.
+#define BVK_ROWS_OWN 0
+
+// As `how`: all rows in the order of the ranks that saved them, dealt evenly.
+#define BVK_ROWS_EVEN 1
+
+// The part of a rank is rows of a set.
+#define BVK_PART_ROWS 1
+
+// The part of a rank is boxes of an array.
+#define BVK_PART_BOXES 2
+
+// The part of a rank is a list of numbers.
+#define BVK_PART_IDS 3
+
 // As the device of a history: there is no GPU, versions are kept in host memory and in the file.
 #define BVK_NO_GPU (-1)
 
@@ -187,6 +209,10 @@ typedef struct bvk_restored bvk_restored;
 // A checkpoint that is being put together. Opaque; NULL is none.
 
 // A history. Opaque; NULL is none.
+
+// Rows that this rank gets from a restart. Opaque; NULL is none.
+
+// What ranks that took a checkpoint had of an array or of rows. Opaque; NULL is none.
 
 // A captured checkpoint on its way down the tiers. Opaque; NULL is none.
 
@@ -361,6 +387,58 @@ struct bvk_restored {
   int64_t level;
   // How many ranks took it.
   uint64_t ranks;
+};
+
+// A column of rows: `width` elements of the type `kind` for each row, one row behind the other from `data` on.
+struct bvk_column {
+  // Its name, without a `/`.
+  const char *name;
+  // Its memory, on the host; NULL if there is no row.
+  const void *data;
+  // The type of its elements: `BVK_U8` to `BVK_F64` or `BVK_RECORD`.
+  int kind;
+  // Elements in each row, 1 or more.
+  uint32_t width;
+};
+
+// A rank's rows of a set. Set `size` to `sizeof(bvk_rows)` before the call (`BVK_ROWS_INIT`).
+struct bvk_rows {
+  // `sizeof(bvk_rows)`.
+  size_t size;
+  // How many rows this rank has, 0 too.
+  uint64_t count;
+  // The columns.
+  const struct bvk_column *columns;
+  // How many columns there are; the same on all ranks, as are their names, types and widths.
+  size_t column_count;
+  // Dimensions of `low` and `high`, at most 8; 0 without bounds.
+  size_t dimensions;
+  // The least coordinate of this rank's rows in each dimension. It is recorded, and nothing else is made of it.
+  const double *low;
+  // The greatest.
+  const double *high;
+};
+
+// Says which ranks get some rows: for each of the `count` rows whose values of a column stand one behind the other from `values` on, as many elements a
+// row as the column has, it puts the number of a rank of this run into `owners`. `user` is what the call was given.
+typedef void (*bvk_owners)(const void *values, size_t count, int *owners, void *user);
+
+// What one rank had. Set `size` to `sizeof(bvk_part)` before the call (`BVK_PART_INIT`).
+struct bvk_part {
+  // `sizeof(bvk_part)`.
+  size_t size;
+  // One of `BVK_PART_...`.
+  int kind;
+  // Dimensions of the array, or of the bounds; 0 for rows that were saved without.
+  int dimensions;
+  // How many rows it had, how many boxes, or how many numbers.
+  uint64_t count;
+  // Of boxes the extents of the array, slowest dimension first. Of numbers the elements of the array.
+  uint64_t shape[8];
+  // Of rows the least coordinate in each dimension, as `bvk_rows` said.
+  double low[8];
+  // The greatest.
+  double high[8];
 };
 
 #ifdef __cplusplus
@@ -686,8 +764,8 @@ int bvk_save_protected(bvk_checkpoint_t checkpoint);
 
 // Copies what `bvk_save` has added on the host to where the checkpoint will be: when this returns the application may overwrite it, and
 // `bvk_capture` may come later. The process needs no memory of its own for the copy. A region that was copied may be added and
-// copied again, with the same type and shape (`BVK_ERR_REGION` of `bvk_save` otherwise). What is on a GPU or on boxes, what is protected and histories are read
-// by `bvk_capture`.
+// copied again, with the same type and shape (`BVK_ERR_REGION` of `bvk_save` otherwise). What is on a GPU or on boxes, rows, what is protected and
+// histories are read by `bvk_capture`.
 //
 // Collective: all ranks or none, between the same other collective calls, with the same regions on the host and on a GPU; returns without
 // waiting for the others. Blocks as `bvk_checkpoint`. A restart before the capture makes it fail.
@@ -1192,6 +1270,176 @@ int bvk_of_ranks(bvk_restart_t restart,
                  void *data,
                  uint64_t each,
                  int kind);
+
+// Adds this rank's rows of the set `name` to a checkpoint: any number of them, and another number at each checkpoint if need be. Each column is a region
+// `name/column`. They can be restored on any number of ranks (`bvk_load_rows`). What `rows` points to is not kept; the memory of the columns is read by
+// `bvk_capture`, not by `bvk_hold`.
+//
+// Local, never waits. All ranks add the set, those without rows too, with the same columns.
+//
+// Errors: `BVK_ERR_ARGUMENT`; `BVK_ERR_REGION` for a name that cannot be used or was added before, and for a set without columns; the checkpoint stays as
+// it was.
+//
+// Requirements:
+// The memory of the columns is readable until `bvk_capture` has returned. `name` and the names of the columns are NULL or end with zero; `rows` is NULL or
+// begins with its size, and has as many columns and coordinates as it says.
+int bvk_save_rows(bvk_checkpoint_t checkpoint,
+                  const char *name,
+                  const struct bvk_rows *rows);
+
+// Which columns the set `name` has: of column number `at`, counted from 0, in the order in which they were saved, its name, the type of its elements, and how
+// many a row has. `BVK_NOTHING` behind the last one. `column`, `kind` and `width` may be NULL; a name lives until `bvk_restart_end`.
+//
+// Local; the same on all ranks. Blocks on the tier that holds the copy.
+//
+// Errors: `BVK_ERR_LOAD` if there is no such set, or no copy that can be read. That there is none is not held against the attempt. `BVK_ERR_ARGUMENT`.
+//
+// Requirements:
+// `name` is NULL or ends with zero; `column`, `kind` and `width` are NULL or places for what they are called.
+int bvk_column_at(bvk_restart_t restart,
+                  const char *name,
+                  size_t at,
+                  const char **column,
+                  int *kind,
+                  uint32_t *width);
+
+// Finds out which rows of the set `name` this rank gets (`how` is one of `BVK_ROWS_...`), as many as `*count` says then (NULL: not asked). Their columns are
+// then loaded one by one, into memory of the application that has room for them (`bvk_load_column`). A program that wants certain rows on certain ranks
+// uses `bvk_load_rows_by`.
+//
+// Collective: all ranks, with the same `how`, except that `BVK_ROWS_OWN` is local. Blocks on the tiers that hold the shards, and until all have called.
+//
+// Errors: `BVK_ERR_LOAD`: there is no such set, it was not saved with `bvk_save_rows`, or `how` is `BVK_ROWS_OWN` and another number of ranks took the
+// checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls `bvk_restart_end`.
+//
+// Requirements:
+// `name` is NULL or ends with zero. `rows` is a place for a handle, which is yours until `bvk_loaded_rows_close`, or until `bvk_restart_end`, which closes
+// it whatever it returns. `count` is NULL or a place for a number.
+int bvk_load_rows(bvk_restart_t restart,
+                  const char *name,
+                  int how,
+                  bvk_loaded_rows_t *rows,
+                  uint64_t *count);
+
+// The same for the rows from number `first` on, `wanted` of them, in the order of the ranks that saved them. Ranks say what they like: what they want may
+// overlap, and leave rows out. How many there are in all says `bvk_parts`.
+//
+// Collective and blocking as `bvk_load_rows`.
+//
+// Errors: as `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if one asks for rows that there are not.
+//
+// Requirements:
+// As `bvk_load_rows`.
+int bvk_load_rows_range(bvk_restart_t restart,
+                        const char *name,
+                        uint64_t first,
+                        uint64_t wanted,
+                        bvk_loaded_rows_t *rows,
+                        uint64_t *count);
+
+// The same with each row on the rank that a function of the application says, by the values of a column: of the type `kind`, with `width` elements a row.
+// Rows come in the order of the ranks that saved them, and as they stood there.
+//
+// `owners` is called on this thread before this returns, where rows are read: on some ranks for many rows and on others for none, once for each row, in
+// batches of up to 1 MiB of values. It goes by the values alone, and not by what its rank has. It calls neither Bivouac (`BVK_ERR_STATE`) nor
+// MPI, and it returns: no exception and no `longjmp` leaves it. A number that it puts no rank's number into is -1.
+//
+// Collective and blocking as `bvk_load_rows`; the same column on all ranks. Whoever reads rows keeps 4 bytes for each until the handle is closed.
+//
+// Errors: as `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if a row is given to a rank that there is not, with its number.
+//
+// Requirements:
+// As `bvk_load_rows`. `column` is NULL or ends with zero; `owners` writes `count` numbers and no more, and may be called with `user`.
+int bvk_load_rows_by(bvk_restart_t restart,
+                     const char *name,
+                     const char *column,
+                     int kind,
+                     uint32_t width,
+                     bvk_owners owners,
+                     void *user,
+                     bvk_loaded_rows_t *rows,
+                     uint64_t *count);
+
+// Loads a column of rows into `elements` elements at `data`: `width` for each row that this rank gets, one row behind the other, of the type that was saved.
+//
+// Collective as the call that dealt the rows: all ranks load the same columns in the same order, those without rows too. Blocks on the tiers that hold
+// the shards, and until all have called.
+//
+// Errors: `BVK_ERR_LOAD`: there is no such column, it has another type or width, or `elements` is not `width` times the number of rows; where loading is
+// collective, all ranks have an error in the last case. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls
+// `bvk_restart_end`. `data` then holds nothing of use.
+//
+// Requirements:
+// The memory is writable, and nobody else uses it before this returns. `column` is NULL or ends with zero.
+int bvk_load_column(bvk_loaded_rows_t rows,
+                    const char *column,
+                    void *data,
+                    uint64_t elements,
+                    int kind,
+                    uint32_t width);
+
+// Gives rows back that were dealt, with what they take. `*rows` becomes NULL; one that is NULL already is no error. `bvk_restart_end` closes what is left.
+//
+// Local, never waits.
+//
+// Errors: `BVK_ERR_HANDLE`, also after `bvk_restart_end`.
+//
+// Requirements:
+// `rows` is NULL or points to a handle.
+int bvk_loaded_rows_close(bvk_loaded_rows_t *rows);
+
+// Asks what the ranks `first` to `first + count - 1` of those that took the checkpoint had of `name`: an array that was saved on boxes or by numbers, or a set of rows.
+// `bvk_part_of` and `bvk_boxes_of` then say it. Each rank may ask for whichever it likes of the `bvk_saved_ranks` that there were, and with `count` 0 for
+// none. Nothing is loaded.
+//
+// Collective: all ranks. Blocks on the tiers that hold the shards, and until all have called.
+//
+// Errors: `BVK_ERR_LOAD`: there is neither such an array nor such a set. `BVK_ERR_ARGUMENT` for ranks that there were not: this rank does not take
+// part, and the others have an error when it calls `bvk_restart_end`.
+//
+// Requirements:
+// `name` is NULL or ends with zero. `parts` is a place for a handle, which is yours until `bvk_parts_close`, or until `bvk_restart_end`, which closes it
+// whatever it returns.
+int bvk_parts(bvk_restart_t restart,
+              const char *name,
+              int first,
+              int count,
+              bvk_parts_t *parts);
+
+// What rank number `rank` of those that took the checkpoint had: fills `*found`.
+//
+// Local, never waits.
+//
+// Errors: `BVK_ERR_ARGUMENT` for a rank that `bvk_parts` was not asked for, or if `found->size` was not set.
+//
+// Requirements:
+// `found` is NULL or begins with its size.
+int bvk_part_of(bvk_parts_t parts, int rank, struct bvk_part *found);
+
+// Which boxes that rank had: as many as fit into lists that have room for `capacity` boxes, in the order in which `bvk_boxes` was told of them.
+// `origins` and `extents` get as many numbers for each as the array has dimensions, one box behind the other. How many there are says `bvk_part_of`.
+//
+// Local, never waits.
+//
+// Errors: `BVK_ERR_ARGUMENT`, also for a rank whose part is rows or numbers.
+//
+// Requirements:
+// `origins` and `extents` have room for `capacity` times as many numbers as the array has dimensions, or are NULL and `capacity` is 0.
+int bvk_boxes_of(bvk_parts_t parts,
+                 int rank,
+                 size_t capacity,
+                 uint64_t *origins,
+                 uint64_t *extents);
+
+// Gives back what `bvk_parts` has found. `*parts` becomes NULL; one that is NULL already is no error. `bvk_restart_end` closes what is left.
+//
+// Local, never waits.
+//
+// Errors: `BVK_ERR_HANDLE`, also after `bvk_restart_end`.
+//
+// Requirements:
+// `parts` is NULL or points to a handle.
+int bvk_parts_close(bvk_parts_t *parts);
 
 // Opens a history called `name` of this rank, with a cache on GPU number `gpu`, or `BVK_NO_GPU`: then the first cache is memory of
 // the process. `keep`: `BVK_KEEP_...`. How much memory and file space it may take says the configuration (`[device]`, `[history]`);

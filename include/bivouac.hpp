@@ -11,6 +11,10 @@
 //   }
 //   session.close();
 //
+// Restarts on another number of ranks: boxes() says which part of an array this rank has, protect_on(), protect_shared() and
+// protect_per_rank() take the place of protect(), and protect_rows() is for particles and whatever else changes its number.
+// docs/ELASTIC.md tells more.
+//
 // What is protected is looked at when a checkpoint is taken and when one is restored: where a vector lies then, and how long it is.
 // It is referred to, not copied: unprotect it before its life ends, or let the session end first.
 //
@@ -78,6 +82,22 @@ template <typename T>
 struct view {
     T *data;
     std::size_t size;
+};
+
+// What becomes of a value of one rank on another number of ranks.
+enum class on_resize : int {
+    refuse = BVK_RESIZE_REFUSE,  // the restart is refused, as with session::protect
+    drop = BVK_RESIZE_DROP,      // the value stays as it is, and nobody asks for the old ones
+    ask = BVK_RESIZE_ASK         // the same; whoever wants the old ones asks with bvk_of_ranks
+};
+
+// A number for each dimension of an array, slowest dimension first.
+using extents = std::vector<std::uint64_t>;
+
+// A box of an array: its first element, counted from 0, and its extent.
+struct box {
+    extents origin;
+    extents extent;
 };
 
 namespace detail {
@@ -160,6 +180,9 @@ memory memory_of(T *data, std::size_t count) {
     return memory{data, count, static_cast<std::uint64_t>(count) * sizeof(T), element<T>::kind};
 }
 
+// What a region takes in a checkpoint: it begins on a page, and the table has an entry for it.
+inline std::uint64_t room_of(std::uint64_t bytes) { return (bytes + 4095) / 4096 * 4096 + 1024; }
+
 // What is protected under a name.
 class place {
 public:
@@ -168,14 +191,43 @@ public:
     place &operator=(const place &) = delete;
     virtual ~place() = default;
 
+    // Bytes that it takes in a checkpoint now.
+    virtual std::uint64_t room() const = 0;
+
+    virtual void save(bvk_checkpoint_t checkpoint, const std::string &name) const = 0;
+
+    // False if the library has refused it, which the end of the restart tells of.
+    virtual bool load(bvk_restart_t restart, const std::string &name) = 0;
+};
+
+// Memory of this rank alone.
+class region_place : public place {
+public:
     virtual memory now() const = 0;
 
     // Makes it `count` elements long if it can be.
     virtual void resize(std::uint64_t) {}
+
+    std::uint64_t room() const override { return room_of(now().bytes); }
+
+    void save(bvk_checkpoint_t checkpoint, const std::string &name) const override {
+        const memory where = now();
+        check(bvk_save(checkpoint, name.c_str(), where.data, where.count, where.kind));
+    }
+
+    bool load(bvk_restart_t restart, const std::string &name) override {
+        std::uint64_t count = 0;
+        int kind = 0;
+        // What is missing or of another type is refused by the loading.
+        const bool is_there = bvk_region_size(restart, name.c_str(), &count, &kind) == BVK_OK;
+        if (is_there && kind == now().kind) resize(count);
+        const memory where = now();
+        return bvk_load(restart, name.c_str(), where.data, where.count, where.kind) == BVK_OK;
+    }
 };
 
 template <typename Vector>
-class vector_place : public place {
+class vector_place : public region_place {
 public:
     explicit vector_place(Vector &vector) : vector_(vector) {}
 
@@ -186,7 +238,7 @@ private:
     Vector &vector_;
 };
 
-class fixed_place : public place {
+class fixed_place : public region_place {
 public:
     explicit fixed_place(const memory &where) : where_(where) {}
 
@@ -197,7 +249,7 @@ private:
 };
 
 template <typename Look>
-class view_place : public place {
+class view_place : public region_place {
 public:
     explicit view_place(Look look) : look_(std::move(look)) {}
 
@@ -210,6 +262,142 @@ private:
     Look look_;
 };
 
+// A value that all ranks share.
+class shared_place : public place {
+public:
+    explicit shared_place(region_place *where) : where_(where) {}
+
+    std::uint64_t room() const override { return where_->room(); }
+
+    void save(bvk_checkpoint_t checkpoint, const std::string &name) const override {
+        const memory now = where_->now();
+        check(bvk_save_shared(checkpoint, name.c_str(), now.data, now.count, now.kind));
+    }
+
+    bool load(bvk_restart_t restart, const std::string &name) override {
+        const memory now = where_->now();
+        return bvk_load_shared(restart, name.c_str(), now.data, now.count, now.kind) == BVK_OK;
+    }
+
+private:
+    std::unique_ptr<region_place> where_;
+};
+
+// A value of this rank, which is one of `ranks`.
+class own_place : public place {
+public:
+    own_place(region_place *where, on_resize becomes, int ranks) : where_(where), becomes_(becomes), ranks_(ranks) {}
+
+    std::uint64_t room() const override { return where_->room(); }
+
+    void save(bvk_checkpoint_t checkpoint, const std::string &name) const override {
+        const memory now = where_->now();
+        check(bvk_save_per_rank(checkpoint, name.c_str(), now.data, now.count, now.kind, static_cast<int>(becomes_)));
+    }
+
+    bool load(bvk_restart_t restart, const std::string &name) override {
+        int saved = 0;
+        if (bvk_saved_ranks(restart, &saved) != BVK_OK) return false;
+        // On another number of ranks nothing there is this rank's own.
+        if (saved != ranks_) return true;
+        const memory now = where_->now();
+        return bvk_load_per_rank(restart, name.c_str(), now.data, now.count, now.kind) == BVK_OK;
+    }
+
+private:
+    std::unique_ptr<region_place> where_;
+    on_resize becomes_;
+    int ranks_;
+};
+
+// Boxes until nobody refers to them.
+struct agreed_boxes {
+    agreed_boxes() = default;
+    agreed_boxes(const agreed_boxes &) = delete;
+    agreed_boxes &operator=(const agreed_boxes &) = delete;
+    ~agreed_boxes() { bvk_boxes_close(&handle); }
+
+    bvk_boxes_t handle = nullptr;
+    std::size_t count = 0;
+};
+
+// This rank's part of an array: the memory of each of its boxes.
+class boxes_place : public place {
+public:
+    boxes_place(std::shared_ptr<const agreed_boxes> on, int kind) : on_(std::move(on)), kind_(kind) {}
+
+    void add(region_place *where) {
+        std::unique_ptr<region_place> owned(where);
+        where_.push_back(std::move(owned));
+    }
+
+    std::uint64_t room() const override {
+        std::uint64_t bytes = 0;
+        for (const auto &one : where_) bytes += one->now().bytes;
+        return room_of(bytes);
+    }
+
+    void save(bvk_checkpoint_t checkpoint, const std::string &name) const override {
+        const lists now(*this);
+        check(bvk_save_boxes_on(checkpoint, name.c_str(), on_->handle, now.data.size(), now.data.data(), now.elements.data(), kind_));
+    }
+
+    bool load(bvk_restart_t restart, const std::string &name) override {
+        const lists now(*this);
+        return bvk_load_boxes_on(restart, name.c_str(), on_->handle, now.data.size(), now.data.data(), now.elements.data(), kind_) ==
+               BVK_OK;
+    }
+
+private:
+    // As bivouac.h takes them.
+    struct lists {
+        explicit lists(const boxes_place &place) {
+            for (const auto &one : place.where_) {
+                const memory now = one->now();
+                // A rank that owns no box has an empty vector, or none.
+                if (place.on_->count == 0 && now.count == 0) continue;
+                data.push_back(now.data);
+                elements.push_back(now.count);
+            }
+        }
+        std::vector<void *> data;
+        std::vector<std::uint64_t> elements;
+    };
+
+    std::shared_ptr<const agreed_boxes> on_;
+    int kind_;
+    std::vector<std::unique_ptr<region_place>> where_;
+};
+
+// A column of rows: a vector, and how many of its elements a row has.
+struct column {
+    std::string name;
+    std::shared_ptr<region_place> where;
+    std::uint32_t width;
+};
+
+class rows_place;
+
+// A function that says which rank gets a row, and what it has thrown.
+struct owner_function {
+    std::string column;
+    int kind = 0;
+    std::uint32_t width = 0;
+    std::function<void(const void *values, std::size_t count, int *owners)> owners;
+    std::exception_ptr thrown;
+
+    // An exception may not leave it: the rows keep no rank's number, and the loading fails on all ranks.
+    static void call(const void *values, std::size_t count, int *owners, void *user) {
+        owner_function &self = *static_cast<owner_function *>(user);
+        try {
+            if (!self.thrown) self.owners(values, count, owners);
+        } catch (...) {
+            self.thrown = std::current_exception();
+            for (std::size_t at = 0; at < count; at++) owners[at] = -1;
+        }
+    }
+};
+
 // A checkpoint that is being put together. If it is not captured, for example because something threw, the others hear that.
 class begun {
 public:
@@ -220,9 +408,7 @@ public:
     begun &operator=(const begun &) = delete;
     ~begun() { bvk_abort(&handle_); }
 
-    void save(const std::string &name, const memory &where) {
-        check(bvk_save(handle_, name.c_str(), where.data, where.count, where.kind));
-    }
+    bvk_checkpoint_t handle() const noexcept { return handle_; }
 
     bvk_pending_t capture() {
         bvk_pending_t pending = nullptr;
@@ -241,6 +427,140 @@ inline int exceptions_in_flight() noexcept {
     return std::uncaught_exception() ? 1 : 0;
 #endif
 }
+
+}  // namespace detail
+
+// How an array lies over the ranks: what session::boxes() returns. Copies are the same boxes.
+class boxes {
+public:
+    // None yet.
+    boxes() = default;
+
+    // How many of them this rank owns.
+    std::size_t count() const noexcept { return agreed_ ? agreed_->count : 0; }
+
+private:
+    friend class session;
+    std::shared_ptr<const detail::agreed_boxes> agreed_;
+};
+
+// Rows whose number changes freely, as particles have it: columns, each a vector that follows the number of rows.
+//
+//   session.protect_rows("electrons", bivouac::rows().column("x", x).column("v", v, 3).column("id", id), bivouac::deal::even());
+class rows {
+public:
+    // Adds a column with `width` elements for each row, one row behind the other. Its name has no '/'.
+    template <typename T, typename Allocator>
+    rows &column(const std::string &name, std::vector<T, Allocator> &values, std::uint32_t width = 1) {
+        static_assert(!std::is_same<T, bool>::value, "bivouac: a std::vector<bool> has no elements in memory: use char");
+        std::shared_ptr<detail::region_place> where(new detail::vector_place<std::vector<T, Allocator>>(values));
+        columns_.push_back(detail::column{name, std::move(where), width});
+        return *this;
+    }
+
+private:
+    friend class detail::rows_place;
+    std::vector<detail::column> columns_;
+};
+
+// Which rows a rank gets in a restart. All ranks say the same.
+class deal {
+public:
+    // What it has saved, on as many ranks as then.
+    static deal own() { return deal(BVK_ROWS_OWN); }
+
+    // Its share of all rows, in the order of the ranks that saved them.
+    static deal even() { return deal(BVK_ROWS_EVEN); }
+
+    // The rows for which `owner` returns its number, by the `width` elements of type T that a row has of a column: it gets a pointer to
+    // the first of them. It goes by them alone, as it is called on whichever rank reads the row, and calls neither Bivouac nor MPI. If it
+    // throws, the restart ends on all ranks, here with that exception.
+    template <typename T, typename Owner>
+    static deal by(const std::string &column, Owner owner, std::uint32_t width = 1) {
+        static_assert(alignof(T) <= 16, "bivouac: rows are read from memory that is aligned to 16 bytes");
+        deal made(BVK_ROWS_EVEN);
+        made.by_ = std::make_shared<detail::owner_function>();
+        made.by_->column = column;
+        made.by_->kind = detail::element<T>::kind;
+        made.by_->width = width;
+        made.by_->owners = [owner, width](const void *values, std::size_t count, int *owners) mutable {
+            const T *row = static_cast<const T *>(values);
+            for (std::size_t at = 0; at < count; at++, row += width) owners[at] = owner(row);
+        };
+        return made;
+    }
+
+private:
+    friend class detail::rows_place;
+    explicit deal(int how) : how_(how) {}
+
+    int how_;
+    std::shared_ptr<detail::owner_function> by_;
+};
+
+namespace detail {
+
+class rows_place : public place {
+public:
+    rows_place(bivouac::rows rows, bivouac::deal deal) : columns_(std::move(rows.columns_)), how_(deal.how_), by_(std::move(deal.by_)) {}
+
+    std::uint64_t room() const override {
+        std::uint64_t bytes = 0;
+        for (const column &one : columns_) bytes += one.where->room();
+        return bytes;
+    }
+
+    void save(bvk_checkpoint_t checkpoint, const std::string &name) const override {
+        std::vector<bvk_column> all;
+        bvk_rows described = BVK_ROWS_INIT;
+        for (const column &one : columns_) {
+            const memory now = one.where->now();
+            if (all.empty() && one.width > 0) described.count = now.count / one.width;
+            if (now.count != described.count * one.width) {
+                throw error(BVK_ERR_ARGUMENT, "rows \"" + name + "\": column \"" + one.name + "\" has " + std::to_string(now.count) +
+                                                  " elements, and " + std::to_string(described.count) + " rows of " +
+                                                  std::to_string(one.width) + " have others");
+            }
+            all.push_back(bvk_column{one.name.c_str(), now.data, now.kind, one.width});
+        }
+        described.columns = all.data();
+        described.column_count = all.size();
+        check(bvk_save_rows(checkpoint, name.c_str(), &described));
+    }
+
+    bool load(bvk_restart_t restart, const std::string &name) override {
+        dealt rows;
+        std::uint64_t count = 0;
+        if (!by_) {
+            if (bvk_load_rows(restart, name.c_str(), how_, &rows.handle, &count) != BVK_OK) return false;
+        } else {
+            by_->thrown = nullptr;
+            const int status = bvk_load_rows_by(restart, name.c_str(), by_->column.c_str(), by_->kind, by_->width, owner_function::call,
+                                                by_.get(), &rows.handle, &count);
+            if (by_->thrown) std::rethrow_exception(by_->thrown);
+            if (status != BVK_OK) return false;
+        }
+        for (column &one : columns_) {
+            one.where->resize(count * one.width);
+            const memory now = one.where->now();
+            if (bvk_load_column(rows.handle, one.name.c_str(), now.data, now.count, now.kind, one.width) != BVK_OK) return false;
+        }
+        return true;
+    }
+
+private:
+    struct dealt {
+        dealt() = default;
+        dealt(const dealt &) = delete;
+        dealt &operator=(const dealt &) = delete;
+        ~dealt() { bvk_loaded_rows_close(&handle); }
+        bvk_loaded_rows_t handle = nullptr;
+    };
+
+    std::vector<column> columns_;
+    int how_;
+    std::shared_ptr<owner_function> by_;
+};
 
 }  // namespace detail
 
@@ -291,6 +611,7 @@ struct restored {
     std::uint64_t bytes = 0;       // that this rank read
     double seconds = 0;
     bivouac::level level = bivouac::level::captured;  // of the farthest tier that this rank read from
+    int ranks = 0;                 // that took it
 
     explicit operator bool() const noexcept { return found; }
 };
@@ -327,15 +648,17 @@ public:
         all.config_text = given.config_text.empty() ? nullptr : given.config_text.c_str();
         all.settings = settings.data();
         detail::check(bvk_open(comm, &all, &handle_));
+        MPI_Comm_size(comm, &ranks_);
     }
 
     session(session &&other) noexcept
-        : handle_(other.handle_), in_flight_(other.in_flight_), places_(std::move(other.places_)) {
+        : handle_(other.handle_), in_flight_(other.in_flight_), ranks_(other.ranks_), places_(std::move(other.places_)) {
         other.handle_ = nullptr;
     }
     session &operator=(session &&other) noexcept {
         std::swap(handle_, other.handle_);
         std::swap(in_flight_, other.in_flight_);
+        std::swap(ranks_, other.ranks_);
         places_.swap(other.places_);
         return *this;
     }
@@ -388,6 +711,93 @@ public:
         keep(name, new detail::view_place<Look>(std::move(look)));
     }
 
+    // Says which elements of an array of this shape this rank owns, any number of boxes and none too, and proves together with the other
+    // ranks that each has one owner. In memory a box has `before` ghost cells before it in each dimension and `after` behind it; without
+    // `after` as many as before, without either none. They are not saved, and a restart leaves them as they are. `sparse`: the boxes of
+    // all ranks need not cover the array. Collective, once for each way in which arrays are cut. Throws on all ranks if two of them own an
+    // element, or nobody does.
+    bivouac::boxes boxes(const extents &shape, const std::vector<box> &own, const extents &before = extents(),
+                         const extents &after = extents(), bool sparse = false) {
+        extents origins, lengths;
+        const std::size_t dims = shape.size();
+        const extents &behind = after.empty() ? before : after;
+        bool fits = dims <= 32 && (before.empty() || before.size() == dims) && (behind.empty() || behind.size() == dims);
+        for (const box &one : own) {
+            fits = fits && one.origin.size() == dims && one.extent.size() == dims;
+            origins.insert(origins.end(), one.origin.begin(), one.origin.end());
+            lengths.insert(lengths.end(), one.extent.begin(), one.extent.end());
+        }
+        const auto agreed = std::make_shared<detail::agreed_boxes>();
+        agreed->count = own.size();
+        if (!fits) {
+            // The others wait for this rank: it takes part without a description, and they hear that it has made a mistake.
+            bvk_boxes(handle_, 1, nullptr, 0, nullptr, nullptr, nullptr, nullptr, 0, &agreed->handle);
+            throw error(BVK_ERR_ARGUMENT, "shape, origins, extents and ghost cells of boxes have different numbers of dimensions");
+        }
+        const auto margin = [](const extents &width) { return width.empty() ? nullptr : width.data(); };
+        detail::check(bvk_boxes(handle_, static_cast<int>(dims), shape.data(), own.size(), origins.data(), lengths.data(), margin(before),
+                                margin(behind), sparse, &agreed->handle));
+        bivouac::boxes made;
+        made.agreed_ = agreed;
+        return made;
+    }
+
+    // Protects this rank's part of an array: the memory of its box with the ghost cells around it. A restart loads it on any number of
+    // ranks. The vector has that length already, and keeps it; that of a rank that owns nothing is empty.
+    template <typename T, typename Allocator>
+    void protect_on(const std::string &name, const bivouac::boxes &on, std::vector<T, Allocator> &values) {
+        static_assert(!std::is_same<T, bool>::value, "bivouac: a std::vector<bool> has no elements in memory: use char");
+        std::unique_ptr<detail::boxes_place> place(new detail::boxes_place(agreed(on), detail::element<T>::kind));
+        place->add(new detail::vector_place<std::vector<T, Allocator>>(values));
+        keep(name, place.release());
+    }
+
+    // The same for memory of other kinds.
+    template <typename T>
+    void protect_on(const std::string &name, const bivouac::boxes &on, T *data, std::size_t count) {
+        protect_boxes_on(name, on, std::vector<view<T>>{view<T>{data, count}});
+    }
+
+    // The same for a rank that owns any number of boxes: the memory of each, which stays there.
+    template <typename T>
+    void protect_boxes_on(const std::string &name, const bivouac::boxes &on, const std::vector<view<T>> &memories) {
+        std::unique_ptr<detail::boxes_place> place(new detail::boxes_place(agreed(on), detail::element<T>::kind));
+        for (const view<T> &one : memories) place->add(new detail::fixed_place(detail::memory_of(one.data, one.size)));
+        keep(name, place.release());
+    }
+
+    // Protects a variable that is the same on all ranks, as a step or a time is: less than 1 MiB. A restart loads it on any number of
+    // ranks. Where a rank has another one than the rest there is no checkpoint.
+    template <typename T>
+    void protect_shared(const std::string &name, T &value) {
+        protect_shared(name, &value, 1);
+    }
+
+    // The same for `count` elements, which stay there.
+    template <typename T>
+    void protect_shared(const std::string &name, T *data, std::size_t count) {
+        keep(name, new detail::shared_place(new detail::fixed_place(detail::memory_of(data, count))));
+    }
+
+    // Protects a variable that is this rank's own: less than 1 MiB. `becomes` says what becomes of it on another number of ranks; all
+    // ranks say the same.
+    template <typename T>
+    void protect_per_rank(const std::string &name, T &value, on_resize becomes) {
+        protect_per_rank(name, &value, 1, becomes);
+    }
+
+    // The same for `count` elements, which stay there.
+    template <typename T>
+    void protect_per_rank(const std::string &name, T *data, std::size_t count, on_resize becomes) {
+        keep(name, new detail::own_place(new detail::fixed_place(detail::memory_of(data, count)), becomes, ranks_));
+    }
+
+    // Protects rows, whose number is each rank's own and may be another one at each checkpoint. A restart deals them anew, and the vectors
+    // become as long as what this rank gets. All ranks protect them, those without rows too, with the same columns.
+    void protect_rows(const std::string &name, bivouac::rows rows, bivouac::deal how) {
+        keep(name, new detail::rows_place(std::move(rows), std::move(how)));
+    }
+
     // Takes a name out again. Throws if nothing is protected under it.
     void unprotect(const std::string &name) {
         if (places_.erase(name) == 0) throw error(BVK_ERR_ARGUMENT, "no region \"" + name + "\" is protected");
@@ -398,7 +808,7 @@ public:
     // is as fast as the others. Local, never waits.
     void prepare() {
         std::uint64_t bytes = 0;
-        for (const auto &entry : places_) bytes += room(entry.second->now().bytes);
+        for (const auto &entry : places_) bytes += entry.second->room();
         detail::check(bvk_prepare(handle_, bytes));
     }
 
@@ -407,7 +817,7 @@ public:
     // others have heard it, and the application may go on.
     pending checkpoint(const std::string &name, std::uint64_t version) {
         detail::begun parts(handle_, name, version);
-        for (const auto &entry : places_) parts.save(entry.first, entry.second->now());
+        for (const auto &entry : places_) entry.second->save(parts.handle(), entry.first);
         return pending(parts.capture());
     }
 
@@ -450,8 +860,10 @@ public:
     bvk_session_t handle() const noexcept { return handle_; }
 
 private:
-    // What a region takes in a checkpoint: it begins on a page, and the table has an entry for it.
-    static std::uint64_t room(std::uint64_t bytes) { return (bytes + 4095) / 4096 * 4096 + 1024; }
+    static std::shared_ptr<const detail::agreed_boxes> agreed(const bivouac::boxes &on) {
+        if (!on.agreed_) throw error(BVK_ERR_ARGUMENT, "these boxes are none: session::boxes makes some");
+        return on.agreed_;
+    }
 
     void keep(const std::string &name, detail::place *place) {
         std::unique_ptr<detail::place> owned(place);
@@ -463,23 +875,13 @@ private:
         thrown = nullptr;
         try {
             for (const auto &entry : places_) {
-                if (!load(restart, entry.first, *entry.second)) return false;
+                if (!entry.second->load(restart, entry.first)) return false;
             }
             return true;
         } catch (...) {
             thrown = std::current_exception();
             return false;
         }
-    }
-
-    static bool load(bvk_restart_t restart, const std::string &name, detail::place &place) {
-        std::uint64_t count = 0;
-        int kind = 0;
-        // What is missing or of another type is refused by the loading, which the end of the restart then tells of.
-        const bool is_there = bvk_region_size(restart, name.c_str(), &count, &kind) == BVK_OK;
-        if (is_there && kind == place.now().kind) place.resize(count);
-        const detail::memory where = place.now();
-        return bvk_load(restart, name.c_str(), where.data, where.count, where.kind) == BVK_OK;
     }
 
     static bivouac::restored described(const bvk_restored &told) {
@@ -490,6 +892,7 @@ private:
         result.bytes = told.bytes;
         result.seconds = told.seconds;
         result.level = static_cast<bivouac::level>(told.level);
+        result.ranks = static_cast<int>(told.ranks);
         return result;
     }
 
@@ -502,6 +905,7 @@ private:
     bvk_session_t handle_ = nullptr;
     // Exceptions that were on their way when the session was opened.
     int in_flight_ = 0;
+    int ranks_ = 0;
     // By name, so that all ranks save in one order.
     std::map<std::string, std::unique_ptr<detail::place>> places_;
 };

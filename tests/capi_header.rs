@@ -4,8 +4,21 @@
 
 use std::path::Path;
 
-const SOURCES: [&str; 10] =
-    ["status", "arguments", "session", "checkpoint", "restart", "boxes", "values", "history", "offload", "live"];
+const SOURCES: [&str; 13] = [
+    "status",
+    "arguments",
+    "session",
+    "checkpoint",
+    "restart",
+    "boxes",
+    "values",
+    "columns",
+    "rows",
+    "parts",
+    "history",
+    "offload",
+    "live",
+];
 
 /// The header that the sources make.
 fn generated() -> String {
@@ -27,7 +40,8 @@ fn generated() -> String {
 /// What cbindgen has no setting for: handles are pointers by their own type, negative constants stand in parentheses, and
 /// documentation is in C's words.
 fn polished(text: &str) -> String {
-    let handles = ["session", "checkpoint", "pending", "restart", "history", "write_set", "boxes"];
+    let handles =
+        ["session", "checkpoint", "pending", "restart", "history", "write_set", "boxes", "loaded_rows", "parts"];
     let mut out = String::new();
     for line in text.lines() {
         let is_forward = |name: &&str| line == format!("struct bvk_{name}_s;");

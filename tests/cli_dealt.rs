@@ -14,7 +14,7 @@ use bivouac_core::format::container::encode_tail;
 use bivouac_core::format::shard::{Layout, encode_head};
 use bivouac_core::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
 use bivouac_core::region::DECOMPOSITION;
-use bivouac_core::{Boxes, Ids, Session};
+use bivouac_core::{Boxes, Ids, Rows, Session};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -205,6 +205,90 @@ fn what_sessions_write_is_proved_wherever_all_shards_are() {
     assert_eq!(verify(&away).1["checked"]["arrays"], 2);
     let (status, document) = verify(&store.folders(&store.local())[0].join("r000001.bvs"));
     assert_eq!((status, document["checked"]["arrays"].as_u64()), (0, Some(0)), "{document}");
+}
+
+/// Particles, of which each rank has another number, and the first of four none; and one array that is cut.
+fn take_rows(session: &Session, rank: u32, ranks: u32, heat: f64) {
+    let first = u64::from(rank) * u64::from(rank);
+    let id: Vec<u64> = (first..first + 5 * u64::from(rank)).collect();
+    let v: Vec<f32> = id.iter().flat_map(|id| [*id as f32, 0.5, -1.0]).collect();
+    let cells = 60 / u64::from(ranks);
+    let grid = session.decompose(Boxes::of([60]).own([cells * u64::from(rank)], [cells])).expect("a grid");
+    let t = vec![heat; cells as usize];
+    let mut checkpoint = session.checkpoint("heat", 10).expect("a checkpoint");
+    checkpoint.save_on("t", &grid, &t).expect("a region");
+    let rows = Rows::new(id.len() as u64).column("id", &id).columns("v", 3, &v);
+    checkpoint.save_rows("electrons", rows.bounds([f64::from(rank)], [f64::from(rank + 1)])).expect("rows");
+    let pending = checkpoint.capture().expect("captured");
+    limit::wait_until("all levels end", || pending.poll());
+}
+
+/// A store with such a checkpoint, and its folder on the global tier.
+fn store_of_rows(ranks: u32, heat: f64) -> (Store, PathBuf) {
+    let store = Store::on(&vec![0; ranks as usize]);
+    store.run(|_| (), |session, rank| take_rows(session, rank, ranks, heat));
+    let folder = store.folders(&store.global())[0].clone();
+    (store, folder)
+}
+
+#[test]
+fn rows_go_through_all_tools() {
+    let (store, folder) = store_of_rows(4, 1.0);
+    for root in [store.global(), store.local()] {
+        let (status, document) = verify(&root);
+        assert_eq!((status, &document["findings"]), (0, &serde_json::json!([])), "{document}");
+        // The cut array is proved; of rows nothing has to be whole.
+        assert_eq!(document["checked"]["arrays"], 1, "{document}");
+        let document = with_path(&["ls", "--json"], &root).json();
+        assert_eq!(document["checkpoints"][0]["resizable"], true, "{document}");
+    }
+    let text = with_path(&["inspect", "--rank", "3"], &folder).out;
+    for (region, cell) in [("electrons/id", "15 rows"), ("electrons/v", "15 rows of 3"), ("t ", "array 0")] {
+        let row = text.lines().find(|line| line.trim_start().starts_with(region)).expect("a row");
+        assert!(row.ends_with(&format!("  {cell}")), "{row}");
+    }
+    assert!(text.contains("resize  can be restored by any number of ranks\n"), "{text}");
+    let document = with_path(&["inspect", "--json"], &folder.join("c000000.bvc")).json();
+    for shard in document["containers"][0]["shards"].as_array().expect("a list") {
+        let rank = shard["rank"].as_f64().expect("a number");
+        let regions = shard["dealt"]["regions"].as_array().expect("a list").iter();
+        let rows: Vec<&Value> = regions.filter(|said| said["rule"] == "rows").map(|said| &said["rows"]).collect();
+        assert!(rows.len() == 2 && rows[0]["width"] == 1 && rows[1]["width"] == 3, "{shard}");
+        assert!(rows.iter().all(|rows| rows["count"] == 5.0 * rank && rows["bounds"][0][0] == rank), "{shard}");
+    }
+
+    // By rank where as many ranks have them; by nothing on other numbers, while the array is compared.
+    let diff = |b: &Path, more: &[&str]| {
+        let both = [&folder, b].map(|path| path.to_str().expect("UTF-8"));
+        bivouac(&[&["diff"], more, &both[..]].concat())
+    };
+    let ((_same, same), (_hot, hot), (_fewer, fewer)) =
+        (store_of_rows(4, 1.0), store_of_rows(4, 2.0), store_of_rows(3, 1.0));
+    let ran = diff(&same, &["--read"]);
+    assert_eq!((ran.status, ran.out.as_str()), (0, "equal: 12 regions\n"), "{ran:?}");
+    assert_eq!(diff(&hot, &[]).status, 1);
+    assert_eq!(diff(&hot, &["--region", "electrons/v"]).status, 0);
+    let ran = diff(&fewer, &[]);
+    assert!(ran.status == 0 && ran.out.ends_with("equal: 1 regions\n"), "{ran:?}");
+    for column in ["electrons/id", "electrons/v"] {
+        assert!(ran.out.contains(&format!("{column} (each rank has its own, and 4 and 3 ranks")), "{ran:?}");
+    }
+    let ran = diff(&fewer, &["--region", "electrons/id"]);
+    assert!(ran.status == 2 && ran.err.contains("nothing can be compared"), "{ran:?}");
+
+    // A column lies on no array; what one rank has of it can be had.
+    let out = tempfile::tempdir().expect("a folder");
+    let file = out.path().join("v.npy");
+    let (from, to) = (folder.to_str().expect("UTF-8"), file.to_str().expect("UTF-8"));
+    let ran = bivouac(&["extract", from, "electrons/v", "-o", to]);
+    assert!(ran.status == 2 && ran.err.contains("is a column of rows") && !file.exists(), "{ran:?}");
+    assert!(ran.err.contains("bivouac export ") && ran.err.contains(" electrons/v -o FILE"), "{ran:?}");
+    let ran = bivouac(&["export", from, "electrons/v", "--rank", "2", "-o", to]);
+    assert_eq!(ran.status, 0, "{ran:?}");
+    let bytes = std::fs::read(&file).expect("written");
+    assert!(String::from_utf8_lossy(&bytes[..128]).contains("'shape': (10, 3)"), "{bytes:?}");
+    assert_eq!(bytes[bytes.len() - 120..][..4], 4f32.to_le_bytes());
+    assert_eq!(bivouac(&["extract", from, "t", "-o", to]).status, 0);
 }
 
 #[test]

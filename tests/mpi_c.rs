@@ -119,6 +119,27 @@ fn sessions_in_cpp_follow_vectors_and_leave_nobody_waiting() {
     }
 }
 
+/// Boxes and rows of C++.
+fn elastic_in_cpp(options: &[&str], ranks: usize) {
+    let folder = folder();
+    let program = compile(folder.path(), "elastic", &[root().join("tests/programs/c/elastic.cpp")], options);
+    let output = mpirun(ranks, folder.path(), &program, &[]).env("ASAN_OPTIONS", "detect_leaks=0").output();
+    assert_eq!(printed(&output.expect("started")).trim(), "ok", "{options:?}");
+}
+
+#[test]
+fn boxes_and_rows_in_cpp_are_cut_and_dealt_anew() {
+    elastic_in_cpp(&["-std=c++11"], 3);
+}
+
+#[test]
+fn boxes_and_rows_in_cpp_touch_no_other_memory() {
+    for (standard, ranks) in [("c++11", 2), ("c++20", 4)] {
+        let options = strictly(standard);
+        elastic_in_cpp(&options.iter().map(String::as_str).collect::<Vec<_>>(), ranks);
+    }
+}
+
 #[test]
 fn what_cannot_be_protected_does_not_compile_and_says_why() {
     let folder = folder();
@@ -168,17 +189,32 @@ fn heat_in_c_goes_on_after_kills_on_any_number_of_ranks_and_ends_as_in_rust() {
 
 #[test]
 fn what_is_on_boxes_or_shared_is_restored_on_any_number_of_ranks() {
+    saved_and_loaded("elastic", &[(4, "multiple"), (3, "funneled"), (1, "multiple"), (6, "multiple")]);
+}
+
+/// Runs a program that saves on four ranks, and then loads that on others.
+fn saved_and_loaded(name: &str, loads: &[(usize, &str)]) {
     let folder = folder();
     let options = ["-fsanitize=address", "-fno-omit-frame-pointer"];
-    let program = compile(folder.path(), "elastic", &[root().join("tests/programs/c/elastic.c")], &options);
-    let loads = [(4, "multiple"), (3, "funneled"), (1, "multiple"), (6, "multiple")]
-        .map(|(ranks, threads)| (ranks, "load", threads));
+    let program = compile(folder.path(), name, &[root().join(format!("tests/programs/c/{name}.c"))], &options);
+    let loads = loads.iter().map(|(ranks, threads)| (*ranks, "load", *threads));
     // Each run restores what the first one saved: it takes no checkpoint.
     for (ranks, what, threads) in [(4, "save", "multiple")].into_iter().chain(loads) {
         let mut command = mpirun(ranks, folder.path(), &program, &[what, threads]);
         let output = command.env("ASAN_OPTIONS", "detect_leaks=0").output().expect("started");
         assert_eq!(printed(&output).trim(), "ok", "{what} on {ranks} ranks");
     }
+}
+
+#[test]
+fn rows_are_dealt_to_other_ranks() {
+    saved_and_loaded("rows", &[(3, "funneled")]);
+}
+
+/// The same on as many ranks, on one and on more.
+#[test]
+fn rows_are_dealt_to_as_many_ranks_to_one_and_to_more() {
+    saved_and_loaded("rows", &[(4, "multiple"), (1, "multiple"), (6, "multiple")]);
 }
 
 /// What a run writes to standard error.
@@ -232,19 +268,39 @@ fn a_session_says_what_it_works_with_and_what_it_has_done() {
     assert!(typo.starts_with("all 3 ranks: environment variable BIVOUAC_GLOBL_DIRECTORY"), "{typo}");
 }
 
+fn particles(folder: &Path) -> PathBuf {
+    compile(folder, "particles", &[root().join("mpi-examples/cpp/particles.cpp")], &["-ffp-contract=off"])
+}
+
 #[test]
-fn particles_in_cpp_go_on_after_a_kill_with_other_lengths_on_each_rank() {
-    let source = root().join("mpi-examples/cpp/particles.cpp");
+fn particles_in_cpp_go_on_after_a_kill_with_fewer_ranks() {
     let (undisturbed, folder) = (folder(), folder());
-    let program = compile(folder.path(), "particles", &[source], &[]);
-    let options = ["--steps", "200", "--every", "20"];
-    let expected = printed(&mpirun(3, undisturbed.path(), &program, &options).output().expect("started"));
-    let die = [&options[..], &["--die-at", "133", "--die-rank", "2"]].concat();
-    let killed = mpirun(3, folder.path(), &program, &die).output().expect("started");
+    let program = particles(folder.path());
+    let options = ["--steps", "120", "--every", "10"];
+    let expected = printed(&mpirun(1, undisturbed.path(), &program, &options).output().expect("started"));
+    let die = [&options[..], &["--die-at", "83:2"]].concat();
+    let killed = mpirun(4, folder.path(), &program, &die).output().expect("started");
     assert!(!killed.status.success(), "{killed:?}");
     let again = printed(&mpirun(3, folder.path(), &program, &options).output().expect("started"));
-    assert!(line(&again, "restored version=").parse::<u32>().is_ok_and(|version| version >= 80), "{again}");
-    assert_eq!(line(&again, "sum"), line(&expected, "sum"));
+    let (version, ranks) = line(&again, "restored version=").split_once(" from ").map(own).expect("both");
+    assert!(version.parse::<u32>().is_ok_and(|version| version >= 50) && ranks == "4 ranks", "{again}");
+    assert_eq!(line(&again, "digest"), line(&expected, "digest"));
+}
+
+fn own((one, other): (&str, &str)) -> (String, String) {
+    (one.into(), other.into())
+}
+
+/// Killed five times, on four ranks, three, and one, and then on six.
+#[test]
+fn particles_in_cpp_go_on_after_kills_on_any_number_of_ranks() {
+    let (undisturbed, folder) = (folder(), folder());
+    let program = particles(folder.path());
+    let options = ["--steps", "120", "--every", "10"];
+    let digest =
+        digest_after_kills(|ranks, more| mpirun(ranks, folder.path(), &program, &[&options[..], more].concat()));
+    let expected = printed(&mpirun(4, undisturbed.path(), &program, &options).output().expect("started"));
+    assert_eq!(digest, line(&expected, "digest"));
 }
 
 #[test]

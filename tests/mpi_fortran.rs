@@ -82,12 +82,27 @@ fn a_live_region_comes_back_as_it_was_and_may_be_deallocated_once_it_is_taken_ou
 /// Saved on 3 ranks by this module, and loaded on 3 and on 2.
 #[test]
 fn arrays_on_boxes_come_back_on_any_number_of_ranks() {
+    saved_and_loaded("elastic", &[3, 2]);
+}
+
+#[test]
+fn rows_are_dealt_to_fewer_ranks() {
+    saved_and_loaded("rows", &[2]);
+}
+
+#[test]
+fn rows_are_dealt_to_as_many_ranks_to_one_and_to_more() {
+    saved_and_loaded("rows", &[3, 1, 5]);
+}
+
+/// Runs a program that saves on three ranks, and then loads that on others.
+fn saved_and_loaded(name: &str, loads: &[usize]) {
     if !has_compiler() {
         return;
     }
     let place = folder();
-    let program = with_module(place.path(), "elastic", "tests/programs/fortran/elastic.f90");
-    for (ranks, what) in [(3, "save"), (3, "load"), (2, "load")] {
+    let program = with_module(place.path(), name, &format!("tests/programs/fortran/{name}.f90"));
+    for (ranks, what) in [(3, "save")].into_iter().chain(loads.iter().map(|ranks| (*ranks, "load"))) {
         let said = printed(&mpirun(ranks, place.path(), &program, &[what]).output().expect("mpirun is there"));
         assert_eq!(said.trim(), "all right", "{what} on {ranks} ranks");
     }

@@ -83,24 +83,49 @@ fn a_live_array_comes_back_as_it_was_and_stays_until_it_has_been_copied() {
 /// Saved on 3 ranks by this package, and loaded on 3 and on 2.
 #[test]
 fn arrays_on_boxes_come_back_on_any_number_of_ranks() {
+    saved_and_loaded("elastic", &[3, 2]);
+}
+
+/// Runs a program that saves on three ranks, and then loads that on others.
+fn saved_and_loaded(name: &str, loads: &[usize]) {
     let Some(python) = python() else { return };
     let place = folder();
-    for (ranks, what) in [(3, "save"), (3, "load"), (2, "load")] {
-        let program = "tests/programs/python/elastic.py";
-        let said = printed(&run(python, ranks, place.path(), program, &[what]).output().expect("mpirun is there"));
+    let program = format!("tests/programs/python/{name}.py");
+    for (ranks, what) in [(3, "save")].into_iter().chain(loads.iter().map(|ranks| (*ranks, "load"))) {
+        let said = printed(&run(python, ranks, place.path(), &program, &[what]).output().expect("mpirun is there"));
         assert_eq!(said.trim(), "all right", "{what} on {ranks} ranks");
     }
+}
+
+#[test]
+fn rows_are_dealt_to_fewer_ranks() {
+    saved_and_loaded("rows", &[2]);
+}
+
+#[test]
+fn rows_are_dealt_to_as_many_ranks_to_one_and_to_more() {
+    saved_and_loaded("rows", &[3, 1, 5]);
 }
 
 /// The same bytes, types and order of dimensions, whichever language saved them.
 #[test]
 fn what_a_program_in_c_has_saved_is_loaded() {
+    saved_by_c("elastic");
+}
+
+#[test]
+fn rows_that_a_program_in_c_has_saved_are_loaded() {
+    saved_by_c("rows");
+}
+
+/// A program in C saves on four ranks, and one in Python of the same name loads that on two.
+fn saved_by_c(name: &str) {
     let Some(python) = python() else { return };
     let place = folder();
-    let saves = compile(place.path(), "elastic", &[root().join("tests/programs/c/elastic.c")], &[]);
+    let saves = compile(place.path(), name, &[root().join(format!("tests/programs/c/{name}.c"))], &[]);
     let said = printed(&mpirun(4, place.path(), &saves, &["save"]).output().expect("mpirun is there"));
     assert_eq!(said.trim(), "ok");
-    let loads = run(python, 2, place.path(), "tests/programs/python/elastic.py", &["load-of-c"]).output();
+    let loads = run(python, 2, place.path(), &format!("tests/programs/python/{name}.py"), &["load-of-c"]).output();
     assert_eq!(printed(&loads.expect("mpirun is there")).trim(), "all right");
 }
 

@@ -1,16 +1,21 @@
-// Particles that fly through a box and move from rank to rank, so that the number that each rank has changes: Bivouac's header for
-// C++, which follows a vector of records wherever it lies and however long it is. heat2d.c shows the C interface.
+// Particles that fly through a periodic box and move from rank to rank, so that the number that each rank has changes; and a restart on any
+// number of ranks, which gives each particle to the rank that has its part of the box then. Bivouac's header for C++ follows the vector of
+// particles wherever it lies and however long it is. heat2d.c shows the C interface, and arrays.
 //
 //   mpicxx -O2 particles.cpp -lbivouac -o particles
-//   mpirun -n 4 ./particles --steps 400 --every 50
+//   mpirun -n 4 ./particles --steps 400 --every 50 --die-at 230:2    # rank 2 kills itself after step 230
+//   mpirun -n 3 ./particles --steps 400 --every 50                   # goes on from version 200
 //
-// The last line, `sum`, is the same with and without interruptions. `--die-at STEP --die-rank RANK` lets a rank kill itself.
+// The last line, `digest`, is the same without an interruption, on any number of ranks.
 #include <bivouac.hpp>
+
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 #include <vector>
 
 namespace {
@@ -28,31 +33,39 @@ struct bivouac::as_bytes<Particle> : std::true_type {};
 
 namespace {
 
-// The box is [0, ranks); rank r has what lies in [r, r + 1). Particles move less than 1 a step and bounce off the ends.
-void move(std::vector<Particle> &mine, int rank, int ranks) {
-    std::vector<Particle> out[2];
-    std::vector<Particle> stay;
+// The box is [0, CELLS), and its ends are one place. Ranks have neighbouring cells, none if there are more ranks than cells.
+constexpr int CELLS = 48;
+
+int owner(double x, int ranks) { return static_cast<int>((static_cast<long long>(x) + 1) * ranks - 1) / CELLS; }
+
+// Each particle is pulled to the middle of its cell, and kept slower than a cell a step. What becomes of it does not depend on the
+// rank that has it.
+void move(std::vector<Particle> &mine) {
     for (Particle &p : mine) {
+        const double to_middle = static_cast<double>(static_cast<int>(p.x)) + 0.5 - p.x;
+        p.v = std::min(std::max(p.v + 0.01 * to_middle, -0.9), 0.9);
         p.x += p.v;
-        if (p.x < 0 || p.x >= ranks) {
-            p.v = -p.v;
-            p.x += 2 * p.v;
-        }
-        const int home = static_cast<int>(p.x);
-        (home < rank ? out[0] : home > rank ? out[1] : stay).push_back(p);
+        if (p.x < 0) p.x += CELLS;
+        // A sum that was rounded up may be the end of the box itself.
+        if (p.x >= CELLS) p.x -= CELLS;
     }
-    for (int side = 0; side < 2; side++) {
-        const int to = side == 0 ? rank - 1 : rank + 1, from = side == 0 ? rank + 1 : rank - 1;
-        const int target = to < 0 || to >= ranks ? MPI_PROC_NULL : to, source = from < 0 || from >= ranks ? MPI_PROC_NULL : from;
-        int leaving = static_cast<int>(out[side].size()), coming = 0;
-        MPI_Sendrecv(&leaving, 1, MPI_INT, target, 1, &coming, 1, MPI_INT, source, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-        std::vector<Particle> in(static_cast<std::size_t>(coming));
-        const int size = static_cast<int>(sizeof(Particle));
-        MPI_Sendrecv(out[side].data(), leaving * size, MPI_BYTE, target, 2, in.data(), coming * size, MPI_BYTE, source, 2,
-                     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-        stay.insert(stay.end(), in.begin(), in.end());
+}
+
+// Sends each particle to the rank that has its cell.
+void exchange(std::vector<Particle> &mine, int ranks) {
+    const auto count = static_cast<std::size_t>(ranks);
+    std::vector<int> leaving(count), coming(count), from(count), to(count);
+    std::sort(mine.begin(), mine.end(), [](const Particle &a, const Particle &b) { return a.x < b.x; });
+    for (const Particle &p : mine) leaving[static_cast<std::size_t>(owner(p.x, ranks))] += static_cast<int>(sizeof p);
+    MPI_Alltoall(leaving.data(), 1, MPI_INT, coming.data(), 1, MPI_INT, MPI_COMM_WORLD);
+    int bytes = 0;
+    for (std::size_t rank = 0; rank < count; bytes += coming[rank], rank++) {
+        to[rank] = bytes;
+        from[rank] = rank == 0 ? 0 : from[rank - 1] + leaving[rank - 1];
     }
-    mine.swap(stay);
+    std::vector<Particle> next(static_cast<std::size_t>(bytes) / sizeof(Particle));
+    MPI_Alltoallv(mine.data(), leaving.data(), from.data(), MPI_BYTE, next.data(), coming.data(), to.data(), MPI_BYTE, MPI_COMM_WORLD);
+    mine.swap(next);
 }
 
 // A checkpoint that fails on this rank costs nothing but a longer way back; the other ranks hear of it.
@@ -64,9 +77,29 @@ void save(bivouac::session &session, std::uint64_t step) {
     }
 }
 
-std::uint64_t option(int argc, char **argv, const char *name, std::uint64_t otherwise) {
+// A hash of all particles in the order of their numbers, on rank 0.
+std::uint64_t digest(const std::vector<Particle> &mine, int rank, int ranks) {
+    const auto count = static_cast<std::size_t>(ranks);
+    const int bytes = static_cast<int>(mine.size() * sizeof(Particle));
+    std::vector<int> counts(count), places(count);
+    MPI_Gather(&bytes, 1, MPI_INT, counts.data(), 1, MPI_INT, 0, MPI_COMM_WORLD);
+    for (std::size_t other = 1; other < count; other++) places[other] = places[other - 1] + counts[other - 1];
+    std::vector<Particle> all(rank == 0 ? static_cast<std::size_t>(places.back() + counts.back()) / sizeof(Particle) : 0);
+    MPI_Gatherv(mine.data(), bytes, MPI_BYTE, all.data(), counts.data(), places.data(), MPI_BYTE, 0, MPI_COMM_WORLD);
+    std::sort(all.begin(), all.end(), [](const Particle &a, const Particle &b) { return a.id < b.id; });
+    std::uint64_t hash = 0xcbf29ce484222325u;
+    for (const Particle &p : all) {
+        std::uint64_t words[3] = {p.id, 0, 0};
+        std::memcpy(&words[1], &p.x, sizeof p.x);
+        std::memcpy(&words[2], &p.v, sizeof p.v);
+        for (const std::uint64_t word : words) hash = (hash ^ word) * 0x100000001b3u;
+    }
+    return hash ^ all.size();
+}
+
+const char *option(int argc, char **argv, const char *name, const char *otherwise) {
     for (int at = 1; at + 1 < argc; at++) {
-        if (!std::strcmp(argv[at], name)) return std::strtoull(argv[at + 1], nullptr, 10);
+        if (!std::strcmp(argv[at], name)) return argv[at + 1];
     }
     return otherwise;
 }
@@ -75,39 +108,43 @@ void run(int argc, char **argv) {
     int rank, ranks;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    const std::uint64_t steps = option(argc, argv, "--steps", 400), every = option(argc, argv, "--every", 50);
-    const std::uint64_t die_step = option(argc, argv, "--die-at", 0), die_rank = option(argc, argv, "--die-rank", 0);
+    const std::uint64_t steps = std::strtoull(option(argc, argv, "--steps", "400"), nullptr, 10);
+    const std::uint64_t every = std::strtoull(option(argc, argv, "--every", "50"), nullptr, 10);
+    const std::uint64_t count = std::strtoull(option(argc, argv, "--particles", "4000"), nullptr, 10);
+    unsigned long long die_step = 0;
+    int die_rank = -1;
+    if (std::sscanf(option(argc, argv, "--die-at", ""), "%llu:%d", &die_step, &die_rank) != 2) die_rank = -1;
 
+    // The first run makes them: more in some cells than in others, each on the rank that has its cell.
     std::vector<Particle> mine;
-    for (std::uint64_t i = 0; i < 1000; i++) {
-        const std::uint64_t id = static_cast<std::uint64_t>(rank) * 1000 + i;
-        mine.push_back({id, rank + (static_cast<double>(i) + 0.5) / 1000, static_cast<double>(id % 17) / 32 - 0.25});
+    for (std::uint64_t id = 0; id < count; id++) {
+        const double part = (static_cast<double>(id) + 0.5) / static_cast<double>(count);
+        const Particle p = {id, CELLS * part * part, static_cast<double>(id % 17) / 16 - 0.5};
+        if (owner(p.x, ranks) == rank) mine.push_back(p);
     }
     std::uint64_t step = 0;
+
     bivouac::session session(MPI_COMM_WORLD);
-    session.protect("particles", mine);
-    session.protect("step", step);
+    // Rows with one column. A restart asks for each of them which rank is to have it, by what stands in that column.
+    session.protect_rows("particles", bivouac::rows().column("particle", mine),
+                         bivouac::deal::by<Particle>("particle", [ranks](const Particle *p) { return owner(p->x, ranks); }));
+    session.protect_shared("step", step);
     if (auto restored = session.restore("particles")) {
-        if (rank == 0) std::printf("restored version=%llu\n", static_cast<unsigned long long>(restored.version));
+        if (rank == 0) std::printf("restored version=%llu from %d ranks\n", static_cast<unsigned long long>(restored.version), restored.ranks);
+        for (const Particle &p : mine) {
+            if (owner(p.x, ranks) != rank) throw std::logic_error("a particle has come to a rank that does not have its cell");
+        }
     }
     while (step < steps) {
-        move(mine, rank, ranks);
+        move(mine);
+        exchange(mine, ranks);
         step++;
         if (every > 0 && step % every == 0) save(session, step);
-        if (step == die_step && static_cast<std::uint64_t>(rank) == die_rank) std::raise(SIGKILL);
+        if (step == die_step && rank == die_rank) std::raise(SIGKILL);
     }
     session.close();
-    // A sum that does not depend on the order: of a hash of each particle.
-    std::uint64_t sums[2] = {mine.size(), 0}, all[2];
-    for (const Particle &p : mine) {
-        std::uint64_t bits;
-        std::memcpy(&bits, &p.x, sizeof bits);
-        sums[1] += (bits ^ p.id) * 0x9e3779b97f4a7c15u;
-    }
-    MPI_Reduce(sums, all, 2, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
-    if (rank == 0) {
-        std::printf("sum %llu %016llx\n", static_cast<unsigned long long>(all[0]), static_cast<unsigned long long>(all[1]));
-    }
+    const std::uint64_t hash = digest(mine, rank, ranks);
+    if (rank == 0) std::printf("digest %016llx\n", static_cast<unsigned long long>(hash));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 //! Checkpoints: of all protected regions by one call, or put together step by step; and what became of them.
 
 use super::arguments::{self, must_put, put};
+use super::columns::SavedRows;
 use super::handles::{self, Entry, Part, lock, part, to_pointer};
 use super::open::{Begun, Holding, Open, described, insert_part, with as with_session};
 use super::regions::{Region, Regions, Value, only_gpu};
@@ -46,9 +47,21 @@ impl Begun {
         Ok(BVK_OK)
     }
 
+    /// The same for rows, each column of which is a region.
+    pub(super) fn add_rows(&mut self, rows: SavedRows) -> Outcome {
+        rows.regions().try_for_each(|region| self.check_new(&region.name))?;
+        if self.rows.iter().any(|other| other.name == rows.name) {
+            return Err(Error::from(bivouac_core::region::RegionError::Twice { name: rows.name }).into());
+        }
+        self.rows.push(rows);
+        Ok(BVK_OK)
+    }
+
     fn check_new(&self, name: &str) -> Outcome<()> {
         let is_value = self.values.iter().any(|value| value.name == name);
-        if is_value || self.regions.has(name) || self.held(name).is_some() {
+        let mut columns = self.rows.iter().flat_map(SavedRows::regions);
+        if is_value || columns.any(|column| column.name == name) || self.regions.has(name) || self.held(name).is_some()
+        {
             return Err(Error::from(bivouac_core::region::RegionError::Twice { name: name.into() }).into());
         }
         Ok(())
@@ -86,7 +99,8 @@ impl Begun {
         let is_held = |region: &Region| region.gpu().is_none() && region.is_own();
         let unheld = self.regions.iter().filter(|region| !is_held(region));
         let values = self.values.iter().map(Value::body);
-        let room = unheld.chain(later).map(Region::body).chain(values).sum();
+        let rows = self.rows.iter().map(SavedRows::body);
+        let room = unheld.chain(later).map(Region::body).chain(values).chain(rows).sum();
         let on_host = self.regions.iter().filter(|region| is_held(region));
         // SAFETY: as the caller says.
         let saved = on_host.map(|region| unsafe { region.saved(None) }).collect::<Outcome<Vec<_>>>()?;
@@ -265,6 +279,7 @@ pub unsafe extern "C" fn bvk_checkpoint_begin(
                     held: Holding::Nothing,
                     regions: Regions::default(),
                     values: Vec::new(),
+                    rows: Vec::new(),
                     with_protected: false,
                     histories: Vec::new(),
                     wishes: Vec::new(),
@@ -350,8 +365,8 @@ pub extern "C" fn bvk_save_protected(checkpoint: *mut CheckpointHandle) -> c_int
 
 /// Copies what `bvk_save` has added on the host to where the checkpoint will be: when this returns the application may overwrite it, and
 /// `bvk_capture` may come later. The process needs no memory of its own for the copy. A region that was copied may be added and
-/// copied again, with the same type and shape (`BVK_ERR_REGION` of `bvk_save` otherwise). What is on a GPU or on boxes, what is protected and histories are read
-/// by `bvk_capture`.
+/// copied again, with the same type and shape (`BVK_ERR_REGION` of `bvk_save` otherwise). What is on a GPU or on boxes, rows, what is protected and
+/// histories are read by `bvk_capture`.
 ///
 /// Collective: all ranks or none, between the same other collective calls, with the same regions on the host and on a GPU; returns without
 /// waiting for the others. Blocks as `bvk_checkpoint`. A restart before the capture makes it fail.
@@ -451,6 +466,8 @@ pub unsafe extern "C" fn bvk_capture(
             Holding::Refused(failure) => return Err(failure),
         };
         begun.values.iter().try_for_each(|value| value.add_to(&mut checkpoint))?;
+        // SAFETY: as the caller says; what is read from there is read before this returns.
+        begun.rows.iter().try_for_each(|rows| unsafe { rows.add_to(&mut checkpoint) })?;
         begun.wishes.iter().for_each(|(region, method)| checkpoint.reduce(region, *method));
         // SAFETY: as the caller says.
         let taken = unsafe { finish(open, checkpoint, &regions, &begun.histories) }?;

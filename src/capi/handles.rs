@@ -36,7 +36,7 @@ impl DerefMut for Locked<'_> {
 #[derive(Clone)]
 pub(super) enum Entry {
     Session(Shared),
-    /// A checkpoint, a restart, a history, a set of writes or of boxes, kept in its session.
+    /// A checkpoint, a restart and what was found in it, a history, a set of writes or of boxes, kept in its session.
     Part(Part, Shared),
     Pending(Arc<Pending>),
 }
@@ -49,6 +49,8 @@ pub(super) enum Part {
     History,
     WriteSet,
     Boxes,
+    Rows,
+    Parts,
 }
 
 /// The process that sessions belong to. A forked child is refused by this, before it waits for a lock that a thread of its parent held
@@ -173,6 +175,8 @@ pub(super) fn part<T>(handle: *mut T, part: Part) -> Outcome<(Id, Shared)> {
                 Part::History => "history",
                 Part::WriteSet => "set of writes",
                 Part::Boxes => "set of boxes",
+                Part::Rows => "set of loaded rows",
+                Part::Parts => "list of parts",
             };
             Err(wrong(what, handle.is_null()))
         }

@@ -15,6 +15,8 @@
 //! | [`checkpoint`], [`restart`], [`history`] | the calls of those names |
 //! | [`boxes`] | arrays that are cut into boxes over the ranks, for restarts on any number of them |
 //! | [`values`] | what all ranks share, and what is one rank's own, in such restarts |
+//! | [`columns`], [`rows`] | rows whose number changes freely, saved as columns and dealt anew |
+//! | [`parts`] | what old ranks had of arrays and rows |
 //! | [`offload`] | checkpoints that are marked, and what the application declares for them |
 //! | [`live`] | host memory that is copied behind a capture |
 //! | [`gpu`] | device memory by its address: the caches of its device |
@@ -30,14 +32,17 @@
 pub mod arguments;
 pub mod boxes;
 pub mod checkpoint;
+pub mod columns;
 pub mod gpu;
 pub mod handles;
 pub mod history;
 pub mod live;
 pub mod offload;
 pub mod open;
+pub mod parts;
 pub mod regions;
 pub mod restart;
+pub mod rows;
 pub mod session;
 pub mod status;
 pub mod values;

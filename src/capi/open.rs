@@ -1,18 +1,21 @@
 //! An open session: what a C program has made from it and not yet ended.
 
 use super::arguments::{number, text};
+use super::columns::SavedRows;
 use super::gpu::Gpu;
 use super::handles::{self, Entry, Id, Part, Shared, lock};
 use super::regions::{Region, Regions, Value};
 use super::status::{Failure, Outcome, call};
 use bivouac_core::config::Method;
 use bivouac_core::decomposition::Decomposition;
+use bivouac_core::format::ElementType;
+use bivouac_core::recovery::{DealtRows, RankPart};
 use bivouac_core::session::{Attempt, Checkpoint, Session};
 use bivouac_core::transfer::Report;
 use bivouac_core::transfer::history::History;
 use bivouac_core::transfer::offload::{Offload, WriteSet};
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -128,6 +131,8 @@ pub(super) struct Begun {
     pub regions: Regions,
     /// Copied already.
     pub values: Vec<Value>,
+    /// Read by the capture, too.
+    pub rows: Vec<SavedRows>,
     /// What is protected at the capture goes with it.
     pub with_protected: bool,
     pub histories: Vec<Id>,
@@ -178,14 +183,45 @@ pub(super) struct Writes {
     pub marked: Option<WriteSet>,
 }
 
+/// Rows that `bvk_load_rows` has dealt.
+pub(super) struct Loaded {
+    pub id: Id,
+    pub rows: DealtRows,
+}
+
+/// The columns of a set of rows: their names as C sees them, types, and widths.
+pub(super) type Columns = Vec<(CString, ElementType, u32)>;
+
+/// What `bvk_parts` has found of ranks from one on.
+pub(super) struct Asked {
+    pub id: Id,
+    pub first: u32,
+    pub parts: Vec<RankPart>,
+}
+
 /// A restart, its open attempt, and what went wrong in it on this rank.
 pub(super) struct Running {
     pub id: Id,
     pub attempt: Attempt,
     pub failed: Option<(String, bool)>,
+    pub rows: Vec<Loaded>,
+    /// The sets of rows whose columns were asked for.
+    pub columns: BTreeMap<String, Columns>,
+    pub parts: Vec<Asked>,
 }
 
 impl Running {
+    pub(super) fn new(id: Id, attempt: Attempt) -> Running {
+        Running { id, attempt, failed: None, rows: Vec::new(), columns: BTreeMap::new(), parts: Vec::new() }
+    }
+
+    /// Closes what was found out in the attempt: no other one has the same.
+    pub(super) fn forget(&mut self) {
+        let rows = self.rows.drain(..).map(|loaded| loaded.id);
+        let parts = self.parts.drain(..).map(|asked| asked.id);
+        rows.chain(parts).for_each(|id| _ = handles::remove(id));
+    }
+
     /// Ends the attempt as one that this rank does not count, however often the others would try again.
     pub(super) fn give_up(self, session: &Session) {
         let given_up = Some(("the restart was given up".to_owned(), false));

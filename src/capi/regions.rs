@@ -154,7 +154,7 @@ impl Region {
         Ok(Region { lies, ..self })
     }
 
-    fn check_host(&self, what: &str) -> Outcome<()> {
+    pub(super) fn check_host(&self, what: &str) -> Outcome<()> {
         match self.gpu {
             None => Ok(()),
             Some(gpu) => {

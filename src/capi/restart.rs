@@ -1,7 +1,7 @@
 //! Restarts: of all protected regions by one call, or as attempts that the application loads itself.
 
 use super::arguments::{self, fill, must_put, put, text};
-use super::handles::{self, Part, lock, part, to_pointer};
+use super::handles::{self, Part, Shared, lock, part, to_pointer};
 use super::open::{Open, Running, described, insert_part, kind_of, with as with_session};
 use super::regions::{Lies, Region, only_gpu};
 use super::session::SessionHandle;
@@ -13,6 +13,7 @@ use bivouac_core::recovery::{LoadError, Restorer, Want};
 use bivouac_core::session::{AttemptEnd, Error, Restored, Session};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{c_char, c_int, c_void};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// So many regions are named in a message.
@@ -123,6 +124,12 @@ pub(super) unsafe fn load_described(open: &mut Open, running: &mut Running, regi
 }
 
 impl Running {
+    /// What was asked for is not there, which the application may have expected. Should it then ask for another version, this is why.
+    pub(super) fn missing(&mut self, error: LoadError) -> Failure {
+        self.failed.get_or_insert_with(|| (error.to_string(), true));
+        Error::from(error).into()
+    }
+
     /// Keeps what went wrong last, for the end of the attempt.
     pub(super) fn note(&mut self, outcome: Outcome<Result<(), LoadError>>) -> Outcome {
         let (failure, would_help) = match outcome {
@@ -168,7 +175,7 @@ pub unsafe extern "C" fn bvk_restart(
         // SAFETY: as the caller says.
         let mut next = open.session.attempt(unsafe { arguments::name(name) }, want(version))?;
         while let Some(attempt) = next {
-            let mut running = Running { id: 0, attempt, failed: None };
+            let mut running = Running::new(0, attempt);
             if let Err(mistake) = &fillable {
                 // A mistake of this rank ends the restart of all: none may go on from a version that another does not hear of.
                 running.failed = Some((mistake.text.clone(), false));
@@ -292,11 +299,11 @@ pub unsafe extern "C" fn bvk_restart_begin(
         let Some(attempt) = attempt else { return Ok(BVK_NOTHING) };
         if restart.is_null() {
             // Found only now, so that the other ranks hear of it.
-            Running { id: 0, attempt, failed: None }.give_up(&locked.session);
+            Running::new(0, attempt).give_up(&locked.session);
             return Err(Failure::argument("restart is NULL"));
         }
         let id = insert_part(Part::Restart, &open);
-        locked.attempt = Some(Running { id, attempt, failed: None });
+        locked.attempt = Some(Running::new(id, attempt));
         // SAFETY: as the caller says.
         unsafe { put(restart, to_pointer(id)) };
         Ok(BVK_OK)
@@ -307,13 +314,31 @@ pub unsafe extern "C" fn bvk_restart_begin(
 pub(super) fn with(restart: *mut RestartHandle, work: impl FnOnce(&mut Open, &mut Running) -> Outcome) -> c_int {
     call(|| {
         let (id, open) = part(restart, Part::Restart)?;
-        let mut open = lock(&open)?;
-        let running = open.attempt.take_if(|running| running.id == id);
-        let mut running = running.ok_or_else(|| Failure::state("this restart has ended"))?;
-        let outcome = catch_unwind(AssertUnwindSafe(|| work(&mut open, &mut running)));
-        // Also after a panic: closing the session tells the other ranks.
-        open.attempt = Some(running);
-        outcome.unwrap_or_else(|panic| resume_unwind(panic))
+        on(&open, |running| running.id == id, work)
+    })
+}
+
+/// Works on the open attempt of a session, if it is the one that is meant.
+pub(super) fn on(
+    open: &Shared,
+    is_meant: impl Fn(&Running) -> bool,
+    work: impl FnOnce(&mut Open, &mut Running) -> Outcome,
+) -> Outcome {
+    let mut open = lock(open)?;
+    let running = open.attempt.take_if(|running| is_meant(running));
+    let mut running = running.ok_or_else(|| Failure::state("this restart has ended"))?;
+    let outcome = catch_unwind(AssertUnwindSafe(|| work(&mut open, &mut running)));
+    // Also after a panic: closing the session tells the other ranks.
+    open.attempt = Some(running);
+    outcome.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Ranks of those that took a checkpoint, by the first of them and their number.
+pub(super) fn old_ranks(saved_ranks: u32, first: c_int, count: c_int) -> Outcome<Range<u32>> {
+    let ranks = u32::try_from(first).ok().zip(u32::try_from(count).ok());
+    let ranks = ranks.and_then(|(first, count)| Some(first..first.checked_add(count)?));
+    ranks.filter(|ranks| ranks.end <= saved_ranks).ok_or_else(|| {
+        Failure::argument(format!("{count} ranks from rank {first} on: {saved_ranks} ranks took the checkpoint"))
     })
 }
 
@@ -355,9 +380,7 @@ pub unsafe extern "C" fn bvk_region_size(
         let region = match found {
             Ok(region) => region,
             Err(error) => {
-                // Should the application then ask for another version, this is why.
-                running.failed.get_or_insert_with(|| (error.to_string(), true));
-                return Err(Failure::from(Error::from(error)));
+                return Err(running.missing(error));
             }
         };
         if region.kind != RegionKind::Array {
@@ -482,6 +505,7 @@ pub unsafe extern "C" fn bvk_restart_end(
         let mut open = lock(&open)?;
         let running = open.attempt.take_if(|running| running.id == id);
         let mut running = running.ok_or_else(|| Failure::state("this restart has ended"))?;
+        running.forget();
         let refused = || ("the application could not use it".to_owned(), true);
         let mut failure = (ok <= 0).then(|| running.failed.unwrap_or_else(refused));
         if let Some((_, retry)) = failure.as_mut() {
@@ -495,7 +519,7 @@ pub unsafe extern "C" fn bvk_restart_end(
         let ranks = running.attempt.restorer().saved_ranks();
         match running.attempt.end(&open.session, failure) {
             Ok(AttemptEnd::Again(next)) => {
-                open.attempt = Some(Running { id, attempt: *next, failed: None });
+                open.attempt = Some(Running::new(id, *next));
                 Ok(BVK_AGAIN)
             }
             Ok(AttemptEnd::Counts(done)) => {

@@ -3,7 +3,7 @@
 use bivouac_core::OffloadError;
 use bivouac_core::base::text::message;
 use bivouac_core::session::Error;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -47,6 +47,31 @@ pub const BVK_ERR_INTERNAL: c_int = -15;
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
+    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread is in a function of the application that a call has called. The call has the lock of its session, for which others would wait.
+pub(super) struct Inside;
+
+impl Inside {
+    pub(super) fn enter() -> Inside {
+        IS_INSIDE.set(true);
+        Inside
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        IS_INSIDE.set(false);
+    }
+}
+
+/// Refuses a call out of a function of the application that a call has called.
+fn check_outside() -> Outcome<()> {
+    match IS_INSIDE.get() {
+        false => Ok(()),
+        true => Err(Failure::state("a function that says which ranks get rows has called Bivouac, which waits for it")),
+    }
 }
 
 /// Why a call failed.
@@ -117,6 +142,7 @@ impl From<OffloadError> for Failure {
 /// context that it had.
 pub(super) fn call(work: impl FnOnce() -> Outcome) -> c_int {
     let _context = super::gpu::keep_context();
+    let work = || check_outside().and_then(|()| work());
     let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         Err(Failure::new(

@@ -267,11 +267,7 @@ unsafe fn asked(
     count: c_int,
     (name, data, each, kind): (*const c_char, *mut c_void, u64, c_int),
 ) -> Outcome<(std::ops::Range<u32>, Vec<Region>)> {
-    let ranks = u32::try_from(first).ok().zip(u32::try_from(count).ok());
-    let ranks = ranks.and_then(|(first, count)| Some(first..first.checked_add(count)?));
-    let ranks = ranks.filter(|ranks| ranks.end <= saved_ranks).ok_or_else(|| {
-        Failure::argument(format!("{count} ranks from rank {first} on: {saved_ranks} ranks took the checkpoint"))
-    })?;
+    let ranks = restart::old_ranks(saved_ranks, first, count)?;
     let step = each.checked_mul(element(kind)?.bytes()).and_then(|bytes| usize::try_from(bytes).ok());
     let step = step.filter(|step| step.checked_mul(ranks.len()).is_some_and(|bytes| isize::try_from(bytes).is_ok()));
     let step =

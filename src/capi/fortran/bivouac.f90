@@ -13,6 +13,8 @@
 ! - bvk_boxes, and origins and extents that it takes, have Fortran's order of dimensions and count elements from 1. bvk_protect_on,
 !   bvk_save_on and bvk_load_on take an array for a rank with one box, or the addresses of the memory of any number of boxes.
 !   bvk_ids takes numbers that are counted from 1.
+! - Columns of rows have names and arrays of their own: bvk_add_column puts them together, and bvk_save_rows saves them. The last
+!   dimension of an array counts rows. Rows are counted from 1, ranks from 0 as in MPI.
 ! - bvk_before_write and bvk_before take the stream as an optional last argument (in C they are two functions each).
 ! - Versions are integer(int64). Names and texts may end with blanks, which do not count.
 ! - A communicator is type(MPI_Comm) of mpi_f08, or an integer of mpi and mpif.h.
@@ -45,6 +47,9 @@ module bivouac
   integer, parameter, public :: BVK_NO_GPU = -1
   ! What becomes of a value of one rank on another number of ranks.
   integer, parameter, public :: BVK_RESIZE_REFUSE = 0, BVK_RESIZE_DROP = 1, BVK_RESIZE_ASK = 2
+  ! Which rows a rank gets, and what parts are.
+  integer, parameter, public :: BVK_ROWS_OWN = 0, BVK_ROWS_EVEN = 1, BVK_PART_ROWS = 1, BVK_PART_BOXES = 2, &
+    BVK_PART_IDS = 3
   ! As a version: the newest that all ranks can restore. All bits are set, as in C.
   integer(int64), parameter, public :: BVK_NEWEST = -1_int64
 
@@ -71,6 +76,24 @@ module bivouac
     type(c_ptr) :: handle = c_null_ptr
     ! The extents of each box in memory, ghost cells among them: memory(:, box), slowest first.
     integer(c_int64_t), allocatable, private :: memory(:, :)
+  end type
+
+  type, public :: bvk_loaded_rows_t
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+  type, public :: bvk_parts_t
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+
+  type :: row_column
+    character(len=:), allocatable :: name
+    type(c_ptr) :: data = c_null_ptr
+    integer(c_int64_t) :: count = 0, width = 0
+    integer :: kind = 0
+  end type
+  ! This rank's rows of a set: the columns that bvk_add_column has added. `rows = bvk_rows()` has none again.
+  type, public :: bvk_rows
+    type(row_column), allocatable, private :: columns(:)
   end type
 
   ! Counters and times of this rank since its session was opened.
@@ -116,6 +139,28 @@ module bivouac
     character(len=:), allocatable :: name, reason
   end type
 
+  ! What one of the ranks that took a checkpoint had: kind is BVK_PART_ROWS, BVK_PART_BOXES or BVK_PART_IDS, and count says how
+  ! many. Of boxes shape has the extents of the array, fastest first, of numbers how many elements it has; of rows low and high have the least and the greatest coordinates, as bvk_save_rows was
+  ! told.
+  type, bind(c), public :: bvk_part
+    integer(c_size_t) :: size = 0
+    integer(c_int) :: kind = 0, dimensions = 0
+    integer(c_int64_t) :: count = 0, shape(8) = 0
+    real(c_double) :: low(8) = 0, high(8) = 0
+  end type
+
+  type, bind(c) :: c_column
+    type(c_ptr) :: name, data
+    integer(c_int) :: kind
+    integer(c_int32_t) :: width
+  end type
+  type, bind(c) :: c_rows
+    integer(c_size_t) :: size
+    integer(c_int64_t) :: count
+    type(c_ptr) :: columns
+    integer(c_size_t) :: column_count, dimensions
+    type(c_ptr) :: low, high
+  end type
   type, bind(c) :: c_options
     integer(c_size_t) :: size
     type(c_ptr) :: config_file, config_text, settings
@@ -141,6 +186,9 @@ module bivouac
   public :: bvk_boxes, bvk_ids, bvk_boxes_close, bvk_protect_on, bvk_save_on, bvk_load_on
   public :: bvk_protect_shared, bvk_save_shared, bvk_load_shared, bvk_protect_per_rank, bvk_save_per_rank, bvk_load_per_rank, &
     bvk_saved_ranks, bvk_of_ranks
+  public :: bvk_add_column, bvk_save_rows, bvk_load_rows, bvk_load_rows_range, bvk_load_rows_by, bvk_column_at, bvk_load_column, &
+    bvk_loaded_rows_close, bvk_owners
+  public :: bvk_parts, bvk_part_of, bvk_boxes_of, bvk_parts_close
   public :: bvk_set_live, bvk_offload, bvk_before_write, bvk_write_set, bvk_before, bvk_write_set_close, bvk_settle, bvk_allow_marks
 
   interface bvk_open
@@ -223,6 +271,27 @@ module bivouac
   interface bvk_load_per_rank
     module procedure load_per_rank_i32, load_per_rank_i64, load_per_rank_f32, &
       load_per_rank_f64, load_per_rank_address
+  end interface
+
+  interface bvk_add_column
+    module procedure add_column_i8, add_column_i16, add_column_i32, add_column_i64, add_column_f32, &
+      add_column_f64, add_column_c32, add_column_c64, add_column_address
+  end interface
+
+  interface bvk_load_column
+    module procedure load_column_i8, load_column_i16, load_column_i32, load_column_i64, load_column_f32, &
+      load_column_f64, load_column_c32, load_column_c64, load_column_address
+  end interface
+
+  ! Says which ranks get `count` rows: of each it gets as many values as the column has in a row, one row behind the other
+  ! (c_f_pointer makes an array of them). `user` is what bvk_load_rows_by was given.
+  abstract interface
+    subroutine bvk_owners(values, count, owners, user) bind(c)
+      import :: c_int, c_ptr, c_size_t
+      type(c_ptr), value :: values, user
+      integer(c_size_t), value :: count
+      integer(c_int), intent(inout) :: owners(count)
+    end subroutine
   end interface
 
   interface bvk_of_ranks
@@ -605,6 +674,95 @@ module bivouac
       character(kind=c_char), intent(in) :: name(*)
       integer(c_int64_t), value :: count
       integer(c_int), value :: kind
+      integer(c_int) :: status
+    end function
+    function c_save_rows(checkpoint, name, rows) result(status) bind(c, name='bvk_save_rows')
+      import :: c_int, c_ptr, c_char, c_rows
+      type(c_ptr), value :: checkpoint
+      character(kind=c_char), intent(in) :: name(*)
+      type(c_rows), intent(in) :: rows
+      integer(c_int) :: status
+    end function
+    function c_load_rows(restart, name, how, rows, count) result(status) bind(c, name='bvk_load_rows')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: restart
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: how
+      type(c_ptr), intent(inout) :: rows
+      integer(c_int64_t), intent(inout) :: count
+      integer(c_int) :: status
+    end function
+    function c_load_rows_range(restart, name, first, wanted, rows, count) result(status) bind(c, name='bvk_load_rows_range')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: restart
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: first, wanted
+      type(c_ptr), intent(inout) :: rows
+      integer(c_int64_t), intent(inout) :: count
+      integer(c_int) :: status
+    end function
+    function c_load_rows_by(restart, name, column, kind, width, owners, user, rows, count) result(status) &
+      bind(c, name='bvk_load_rows_by')
+      import :: c_int, c_ptr, c_funptr, c_char, c_int32_t, c_int64_t
+      type(c_ptr), value :: restart, user
+      character(kind=c_char), intent(in) :: name(*), column(*)
+      integer(c_int), value :: kind
+      integer(c_int32_t), value :: width
+      type(c_funptr), value :: owners
+      type(c_ptr), intent(inout) :: rows
+      integer(c_int64_t), intent(inout) :: count
+      integer(c_int) :: status
+    end function
+    function c_column_at(restart, name, at, column, kind, width) result(status) bind(c, name='bvk_column_at')
+      import :: c_int, c_ptr, c_char, c_size_t, c_int32_t
+      type(c_ptr), value :: restart
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_size_t), value :: at
+      type(c_ptr), intent(inout) :: column
+      integer(c_int), intent(inout) :: kind
+      integer(c_int32_t), intent(inout) :: width
+      integer(c_int) :: status
+    end function
+    function c_load_column(rows, column, data, elements, kind, width) result(status) bind(c, name='bvk_load_column')
+      import :: c_int, c_ptr, c_char, c_int32_t, c_int64_t
+      type(c_ptr), value :: rows, data
+      character(kind=c_char), intent(in) :: column(*)
+      integer(c_int64_t), value :: elements
+      integer(c_int), value :: kind
+      integer(c_int32_t), value :: width
+      integer(c_int) :: status
+    end function
+    function c_loaded_rows_close(rows) result(status) bind(c, name='bvk_loaded_rows_close')
+      import :: c_int, c_ptr
+      type(c_ptr), intent(inout) :: rows
+      integer(c_int) :: status
+    end function
+    function c_parts(restart, name, first, count, parts) result(status) bind(c, name='bvk_parts')
+      import :: c_int, c_ptr, c_char
+      type(c_ptr), value :: restart
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: first, count
+      type(c_ptr), intent(inout) :: parts
+      integer(c_int) :: status
+    end function
+    function c_part_of(parts, rank, found) result(status) bind(c, name='bvk_part_of')
+      import :: c_int, c_ptr, bvk_part
+      type(c_ptr), value :: parts
+      integer(c_int), value :: rank
+      type(bvk_part), intent(inout) :: found
+      integer(c_int) :: status
+    end function
+    function c_part_boxes(parts, rank, capacity, origins, extents) result(status) bind(c, name='bvk_boxes_of')
+      import :: c_int, c_ptr, c_size_t, c_int64_t
+      type(c_ptr), value :: parts
+      integer(c_int), value :: rank
+      integer(c_size_t), value :: capacity
+      integer(c_int64_t), intent(inout) :: origins(*), extents(*)
+      integer(c_int) :: status
+    end function
+    function c_parts_close(parts) result(status) bind(c, name='bvk_parts_close')
+      import :: c_int, c_ptr
+      type(c_ptr), intent(inout) :: parts
       integer(c_int) :: status
     end function
     function c_saved_ranks(restart, ranks) result(status) bind(c, name='bvk_saved_ranks')
@@ -2610,6 +2768,414 @@ contains
     real(real64), dimension(..), target, intent(inout) :: data
     integer :: status
     status = of_ranks_any(restart, name, first, count, data, BVK_F64)
+  end function
+
+  ! --------------------------------------------------------------------------- restarts on another number of ranks: rows
+
+  ! Adds a column to rows, from an array whose last dimension counts rows. It needs the TARGET attribute, and has to stay where it is until
+  ! bvk_capture has returned.
+  function add_column_any(rows, name, data, kind) result(status)
+    type(bvk_rows), intent(inout) :: rows
+    character(len=*), intent(in) :: name
+    type(*), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: kind
+    integer :: status
+    type(c_ptr) :: address
+    integer(c_int64_t), allocatable :: extents(:)
+    status = place(name, data, address, extents)
+    if (status /= BVK_OK) return
+    if (size(extents) == 0) then
+      status = refused('column "'//trim(name)//'" is not an array: its last dimension counts rows')
+      return
+    end if
+    status = add_column_at(rows, row_column(trim(name), address, extents(1), product(extents(2:)), kind))
+  end function
+
+  ! The same by its address: `count` rows with `width` elements each of the type `kind` (BVK_..., or minus the bytes of a record).
+  function add_column_address(rows, name, address, count, kind, width) result(status)
+    type(bvk_rows), intent(inout) :: rows
+    character(len=*), intent(in) :: name
+    type(c_ptr), intent(in) :: address
+    integer(int64), intent(in) :: count
+    integer, intent(in) :: kind, width
+    integer :: status
+    status = add_column_at(rows, row_column(trim(name), address, count, int(width, c_int64_t), kind))
+  end function
+
+  function add_column_at(rows, column) result(status)
+    type(bvk_rows), intent(inout) :: rows
+    type(row_column), intent(in) :: column
+    integer :: status
+    type(row_column), allocatable :: more(:)
+    integer :: count
+    status = BVK_OK
+    count = 0
+    if (allocated(rows%columns)) count = size(rows%columns)
+    allocate (more(count + 1))
+    if (count > 0) more(:count) = rows%columns
+    more(count + 1) = column
+    call move_alloc(more, rows%columns)
+  end function
+
+  ! Adds this rank's rows of a set to a checkpoint. `low` and `high`, the least and the greatest coordinates of each dimension, are
+  ! recorded and nothing else.
+  function bvk_save_rows(checkpoint, name, rows, low, high) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(bvk_rows), intent(in) :: rows
+    real(real64), intent(in), optional :: low(:), high(:)
+    integer :: status, at, count, length
+    character(kind=c_char), allocatable, target :: names(:, :)
+    type(c_column), allocatable, target :: columns(:)
+    real(c_double), allocatable, target :: corners(:, :)
+    type(c_rows) :: described
+
+    status = BVK_OK
+    count = 0
+    if (allocated(rows%columns)) count = size(rows%columns)
+    described = c_rows(0, 0, c_null_ptr, int(count, c_size_t), 0, c_null_ptr, c_null_ptr)
+    described%size = c_sizeof(described)
+    length = 1
+    do at = 1, count
+      length = max(length, len(rows%columns(at)%name) + 1)
+    end do
+    allocate (names(length, count), columns(count))
+    names = c_null_char
+    do at = 1, count
+      associate (column => rows%columns(at))
+        if (column%count /= rows%columns(1)%count) then
+          status = refused('rows "'//trim(name)//'": columns "'//rows%columns(1)%name//'" and "'//column%name// &
+            '" have different numbers of rows')
+          return
+        end if
+        if (column%width < 0 .or. column%width > huge(0_c_int32_t)) then
+          status = refused('rows "'//trim(name)//'": column "'//column%name//'" has too many elements in a row')
+          return
+        end if
+        names(:len(column%name), at) = transfer(column%name, names(:0, at))
+        columns(at) = c_column(c_loc(names(1, at)), column%data, int(column%kind, c_int), int(column%width, c_int32_t))
+      end associate
+    end do
+    if (count > 0) then
+      described%count = rows%columns(1)%count
+      described%columns = c_loc(columns)
+    end if
+    if (present(low) .or. present(high)) then
+      if (.not. (present(low) .and. present(high))) then
+        status = refused('rows "'//trim(name)//'": bounds are low and high')
+      else if (size(low) /= size(high)) then
+        status = refused('rows "'//trim(name)//'": low and high have different numbers of dimensions')
+      end if
+      if (status /= BVK_OK) return
+      allocate (corners(size(low), 2))
+      corners(:, 1) = low
+      corners(:, 2) = high
+      described%dimensions = size(low, kind=c_size_t)
+      if (size(low) > 0) then
+        described%low = c_loc(corners(1, 1))
+        described%high = c_loc(corners(1, 2))
+      end if
+    end if
+    status = told(c_save_rows(checkpoint%handle, ended(name), described))
+  end function
+
+  ! Finds out which rows of a set this rank gets (BVK_ROWS_OWN, BVK_ROWS_EVEN), and how many. bvk_load_column then loads their columns.
+  function bvk_load_rows(restart, name, how, rows, count) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer, intent(in) :: how
+    type(bvk_loaded_rows_t), intent(inout) :: rows
+    integer(int64), intent(out) :: count
+    integer :: status
+    count = 0
+    status = told(c_load_rows(restart%handle, ended(name), int(how, c_int), rows%handle, count))
+  end function
+
+  ! The same for `wanted` rows from number `first` on, counted from 1, in the order of the ranks that saved them.
+  function bvk_load_rows_range(restart, name, first, wanted, rows, count) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer(int64), intent(in) :: first, wanted
+    type(bvk_loaded_rows_t), intent(inout) :: rows
+    integer(int64), intent(out) :: count
+    integer :: status
+    count = 0
+    if (first < 1 .or. wanted < 0) then
+      status = refused('rows "'//trim(name)//'": rows are counted from 1, and their number is not negative')
+      return
+    end if
+    status = told(c_load_rows_range(restart%handle, ended(name), first - 1, wanted, rows%handle, count))
+  end function
+
+  ! The same with each row on the rank that `owners` says, by the values of a column, of the type `kind` and with `width` elements a
+  ! row. It calls neither Bivouac nor MPI.
+  function bvk_load_rows_by(restart, name, column, kind, width, owners, rows, count, user) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name, column
+    integer, intent(in) :: kind, width
+    procedure(bvk_owners) :: owners
+    type(bvk_loaded_rows_t), intent(inout) :: rows
+    integer(int64), intent(out) :: count
+    type(c_ptr), intent(in), optional :: user
+    integer :: status
+    type(c_ptr) :: given
+    count = 0
+    given = c_null_ptr
+    if (present(user)) given = user
+    status = told(c_load_rows_by(restart%handle, ended(name), ended(column), int(kind, c_int), int(width, c_int32_t), &
+      c_funloc(owners), given, rows%handle, count))
+  end function
+
+  ! Column number `at` of a set, counted from 1: its name, the type of its elements, and how many a row has. BVK_NOTHING behind the
+  ! last one.
+  function bvk_column_at(restart, name, at, column, kind, width) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer, intent(in) :: at
+    character(len=:), allocatable, intent(out) :: column
+    integer, intent(out) :: kind, width
+    integer :: status
+    type(c_ptr) :: text
+    integer(c_int) :: its_kind
+    integer(c_int32_t) :: its_width
+    kind = 0
+    width = 0
+    if (at < 1) then
+      status = refused('columns are counted from 1')
+      return
+    end if
+    text = c_null_ptr
+    its_kind = 0
+    its_width = 0
+    status = told(c_column_at(restart%handle, ended(name), int(at - 1, c_size_t), text, its_kind, its_width))
+    if (status /= BVK_OK) return
+    column = text_of(text)
+    kind = int(its_kind)
+    width = int(its_width)
+  end function
+
+  ! Loads a column of rows into an array whose last dimension counts them, of the type that was saved.
+  function load_column_any(rows, column, data, kind) result(status)
+    type(bvk_loaded_rows_t), intent(in) :: rows
+    character(len=*), intent(in) :: column
+    type(*), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: kind
+    integer :: status
+    type(c_ptr) :: address
+    integer(c_int64_t), allocatable :: extents(:)
+    integer(c_int64_t) :: width
+    status = place(column, data, address, extents)
+    if (status /= BVK_OK) return
+    width = 0
+    if (size(extents) > 0) width = product(extents(2:))
+    if (width < 1 .or. width > huge(0_c_int32_t)) then
+      status = refused('column "'//trim(column)//'": the last dimension of its array counts rows, and the others are not empty')
+      return
+    end if
+    status = told(c_load_column(rows%handle, ended(column), address, product(extents), int(kind, c_int), int(width, c_int32_t)))
+  end function
+
+  ! The same by its address: room for `count` rows with `width` elements each.
+  function load_column_address(rows, column, address, count, kind, width) result(status)
+    type(bvk_loaded_rows_t), intent(in) :: rows
+    character(len=*), intent(in) :: column
+    type(c_ptr), intent(in) :: address
+    integer(int64), intent(in) :: count
+    integer, intent(in) :: kind, width
+    integer :: status
+    status = told(c_load_column(rows%handle, ended(column), address, count*width, int(kind, c_int), int(width, c_int32_t)))
+  end function
+
+  ! Gives rows back that were dealt; bvk_restart_end closes what is left.
+  function bvk_loaded_rows_close(rows) result(status)
+    type(bvk_loaded_rows_t), intent(inout) :: rows
+    integer :: status
+    status = told(c_loaded_rows_close(rows%handle))
+  end function
+
+  ! Asks what `count` ranks from rank `first` on, of those that took the checkpoint, had of an array on boxes or of rows.
+  function bvk_parts(restart, name, first, count, parts) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer, intent(in) :: first, count
+    type(bvk_parts_t), intent(inout) :: parts
+    integer :: status
+    status = told(c_parts(restart%handle, ended(name), int(first, c_int), int(count, c_int), parts%handle))
+  end function
+
+  ! What one of these ranks had.
+  function bvk_part_of(parts, rank, part) result(status)
+    type(bvk_parts_t), intent(in) :: parts
+    integer, intent(in) :: rank
+    type(bvk_part), intent(inout) :: part
+    integer :: status, dims
+    part%size = c_sizeof(part)
+    status = told(c_part_of(parts%handle, int(rank, c_int), part))
+    if (status /= BVK_OK .or. part%kind /= BVK_PART_BOXES) return
+    dims = int(part%dimensions)
+    part%shape(:dims) = part%shape(dims:1:-1)
+  end function
+
+  ! Which boxes it had: a column for each, as bvk_boxes takes them. As many as fit.
+  function bvk_boxes_of(parts, rank, origins, extents) result(status)
+    type(bvk_parts_t), intent(in) :: parts
+    integer, intent(in) :: rank
+    integer(int64), intent(out) :: origins(:, :), extents(:, :)
+    integer :: status, dims, boxes
+    integer(c_int64_t), allocatable :: found(:, :, :)
+    type(bvk_part) :: part
+    origins = 0
+    extents = 0
+    status = bvk_part_of(parts, rank, part)
+    if (status /= BVK_OK) return
+    dims = int(part%dimensions)
+    boxes = min(size(origins, 2), size(extents, 2))
+    if (part%kind == BVK_PART_BOXES .and. (size(origins, 1) /= dims .or. size(extents, 1) /= dims)) then
+      status = refused('origins and extents have other numbers of dimensions than the array')
+      return
+    end if
+    allocate (found(dims, max(boxes, 1), 2))
+    found = 0
+    status = told(c_part_boxes(parts%handle, int(rank, c_int), int(boxes, c_size_t), found(:, :, 1), found(:, :, 2)))
+    if (status /= BVK_OK) return
+    boxes = int(min(int(boxes, c_int64_t), part%count))
+    origins(:, :boxes) = found(dims:1:-1, :boxes, 1) + 1
+    extents(:, :boxes) = found(dims:1:-1, :boxes, 2)
+  end function
+
+  ! Gives back what bvk_parts has found.
+  function bvk_parts_close(parts) result(status)
+    type(bvk_parts_t), intent(inout) :: parts
+    integer :: status
+    status = told(c_parts_close(parts%handle))
+  end function
+
+  function add_column_i8(rows, name, data) result(status)
+    type(bvk_rows), intent(inout) :: rows
+    character(len=*), intent(in) :: name
+    integer(int8), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = add_column_any(rows, name, data, BVK_I8)
+  end function
+
+  function add_column_i16(rows, name, data) result(status)
+    type(bvk_rows), intent(inout) :: rows
+    character(len=*), intent(in) :: name
+    integer(int16), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = add_column_any(rows, name, data, BVK_I16)
+  end function
+
+  function add_column_i32(rows, name, data) result(status)
+    type(bvk_rows), intent(inout) :: rows
+    character(len=*), intent(in) :: name
+    integer(int32), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = add_column_any(rows, name, data, BVK_I32)
+  end function
+
+  function add_column_i64(rows, name, data) result(status)
+    type(bvk_rows), intent(inout) :: rows
+    character(len=*), intent(in) :: name
+    integer(int64), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = add_column_any(rows, name, data, BVK_I64)
+  end function
+
+  function add_column_f32(rows, name, data) result(status)
+    type(bvk_rows), intent(inout) :: rows
+    character(len=*), intent(in) :: name
+    real(real32), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = add_column_any(rows, name, data, BVK_F32)
+  end function
+
+  function add_column_f64(rows, name, data) result(status)
+    type(bvk_rows), intent(inout) :: rows
+    character(len=*), intent(in) :: name
+    real(real64), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = add_column_any(rows, name, data, BVK_F64)
+  end function
+
+  function add_column_c32(rows, name, data) result(status)
+    type(bvk_rows), intent(inout) :: rows
+    character(len=*), intent(in) :: name
+    complex(real32), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = add_column_any(rows, name, data, BVK_RECORD_C32)
+  end function
+
+  function add_column_c64(rows, name, data) result(status)
+    type(bvk_rows), intent(inout) :: rows
+    character(len=*), intent(in) :: name
+    complex(real64), dimension(..), target, intent(in) :: data
+    integer :: status
+    status = add_column_any(rows, name, data, BVK_RECORD_C64)
+  end function
+
+  function load_column_i8(rows, column, data) result(status)
+    type(bvk_loaded_rows_t), intent(in) :: rows
+    character(len=*), intent(in) :: column
+    integer(int8), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_column_any(rows, column, data, BVK_I8)
+  end function
+
+  function load_column_i16(rows, column, data) result(status)
+    type(bvk_loaded_rows_t), intent(in) :: rows
+    character(len=*), intent(in) :: column
+    integer(int16), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_column_any(rows, column, data, BVK_I16)
+  end function
+
+  function load_column_i32(rows, column, data) result(status)
+    type(bvk_loaded_rows_t), intent(in) :: rows
+    character(len=*), intent(in) :: column
+    integer(int32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_column_any(rows, column, data, BVK_I32)
+  end function
+
+  function load_column_i64(rows, column, data) result(status)
+    type(bvk_loaded_rows_t), intent(in) :: rows
+    character(len=*), intent(in) :: column
+    integer(int64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_column_any(rows, column, data, BVK_I64)
+  end function
+
+  function load_column_f32(rows, column, data) result(status)
+    type(bvk_loaded_rows_t), intent(in) :: rows
+    character(len=*), intent(in) :: column
+    real(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_column_any(rows, column, data, BVK_F32)
+  end function
+
+  function load_column_f64(rows, column, data) result(status)
+    type(bvk_loaded_rows_t), intent(in) :: rows
+    character(len=*), intent(in) :: column
+    real(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_column_any(rows, column, data, BVK_F64)
+  end function
+
+  function load_column_c32(rows, column, data) result(status)
+    type(bvk_loaded_rows_t), intent(in) :: rows
+    character(len=*), intent(in) :: column
+    complex(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_column_any(rows, column, data, BVK_RECORD_C32)
+  end function
+
+  function load_column_c64(rows, column, data) result(status)
+    type(bvk_loaded_rows_t), intent(in) :: rows
+    character(len=*), intent(in) :: column
+    complex(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_column_any(rows, column, data, BVK_RECORD_C64)
   end function
 
   ! -------------------------------------------------------------------------------------------------- histories

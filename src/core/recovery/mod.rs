@@ -30,4 +30,4 @@ pub mod unpack;
 pub use access::{Attempted, Copies};
 pub use election::{Elected, Election, RestartError, Tried, Want};
 pub use load_error::LoadError;
-pub use restorer::{How, LoadedRows, RankPart, Restorer};
+pub use restorer::{DealtRows, How, LoadedRows, RankPart, Restorer};

@@ -6,7 +6,7 @@ mod rows;
 mod wanted;
 
 pub use parts::RankPart;
-pub use rows::{How, LoadedRows};
+pub use rows::{DealtRows, How, LoadedRows};
 
 use super::access::{Attempted, Copies, ShardAccess};
 use super::homes::homed;

@@ -48,8 +48,24 @@ impl<'a> Rows<'a> {
 
     /// The same with `width` elements in each row, one row behind the other.
     #[must_use]
-    pub fn columns<T: Element>(mut self, name: &str, width: u32, data: &'a [T]) -> Rows<'a> {
-        let (element, size, bytes) = (T::TYPE, size_of::<T>(), bytemuck::cast_slice(data));
+    pub fn columns<T: Element>(self, name: &str, width: u32, data: &'a [T]) -> Rows<'a> {
+        self.sized_columns(name, width, (T::TYPE, size_of::<T>()), bytemuck::cast_slice(data))
+    }
+
+    /// The same for elements of a type that is known at run time only, of which there is a whole number.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn typed_columns(self, name: &str, width: u32, element: ElementType, bytes: &'a [u8]) -> Rows<'a> {
+        self.sized_columns(name, width, (element, element.bytes() as usize), bytes)
+    }
+
+    fn sized_columns(
+        mut self,
+        name: &str,
+        width: u32,
+        (element, size): (ElementType, usize),
+        bytes: &'a [u8],
+    ) -> Rows<'a> {
         self.columns.push(Column { name: name.into(), width, element, size, bytes });
         self
     }
@@ -60,6 +76,16 @@ impl<'a> Rows<'a> {
     pub fn bounds(mut self, low: impl Into<Vec<f64>>, high: impl Into<Vec<f64>>) -> Rows<'a> {
         self.bounds = (low.into(), high.into());
         self
+    }
+
+    /// Can they be saved under that name?
+    ///
+    /// # Errors
+    /// As [`Checkpoint::save_rows`](crate::Checkpoint::save_rows), but for names that the checkpoint has already.
+    #[doc(hidden)]
+    pub fn check(&self, name: &str) -> Result<()> {
+        self.regions(name)?;
+        Ok(())
     }
 
     /// What is recorded of them, and their columns as regions with the elements of a row.

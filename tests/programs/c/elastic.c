@@ -274,6 +274,20 @@ static void load_mesh(bvk_session_t session, const struct rows *rows) {
     IS(bvk_restart_begin(session, "mesh", BVK_NEWEST, &restart), BVK_OK);
     IS(bvk_load_on(restart, "pressure", rows->boxes, rows->cells, rows->elements, BVK_F64), BVK_ERR_LOAD);
     CHECK(strstr(bvk_error(), "shape [501], and not of [23, 17]"));
+    bvk_parts_t parts;
+    IS(bvk_restart_end(&restart, -1, NULL), BVK_ERR_RESTART);
+    IS(bvk_restart_begin(session, "mesh", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_parts(restart, "pressure", 0, 4, &parts), BVK_OK);
+    uint64_t all = 0;
+    for (int old = 0; old < 4; old++) {
+        bvk_part part = BVK_PART_INIT;
+        IS(bvk_part_of(parts, old, &part), BVK_OK);
+        CHECK(part.kind == BVK_PART_IDS && part.dimensions == 1 && part.shape[0] == VERTICES);
+        all += part.count;
+    }
+    CHECK(all == VERTICES);
+    IS(bvk_boxes_of(parts, 0, 0, NULL, NULL), BVK_ERR_ARGUMENT);
+    CHECK(strstr(bvk_error(), "had no boxes"));
     IS(bvk_restart_end(&restart, -1, NULL), BVK_ERR_RESTART);
     free(mesh);
 }

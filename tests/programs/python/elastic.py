@@ -98,6 +98,8 @@ def load_mesh(session):
     vertices, pressure = session.ids(VERTICES, own=mine_of_mesh), numpy.zeros(len(mine_of_mesh))
 
     def attempt_of_mesh(attempt):
+        parts = attempt.parts("pressure")
+        assert all(part.total == VERTICES for part in parts) and sum(part.count for part in parts) == VERTICES
         attempt.load_on("pressure", vertices, pressure)
 
     session.restart("mesh").run(attempt_of_mesh)

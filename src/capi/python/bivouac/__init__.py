@@ -40,6 +40,7 @@ from ._library import (
     log,
     version,
 )
+from ._rows import BoxesPart, By, Deal, IdsPart, RowsPart
 from ._session import (
     Affinity,
     Attempt,
@@ -59,7 +60,7 @@ from ._session import (
 __version__ = version()
 
 __all__ = [
-    "Affinity", "Attempt", "Boxes", "CaptureError", "Checkpoint", "DeviceError", "Error", "History", "Keep", "Level", "LoadError",
-    "NotCommittedError", "OnResize", "OpenError", "Pending", "Pin", "RegionError", "Report", "Restart", "RestartError", "Restored", "Session",
+    "Affinity", "Attempt", "Boxes", "BoxesPart", "By", "CaptureError", "Checkpoint", "Deal", "DeviceError", "Error", "History", "IdsPart", "Keep", "Level", "LoadError",
+    "NotCommittedError", "OnResize", "OpenError", "Pending", "Pin", "RegionError", "Report", "Restart", "RestartError", "Restored", "RowsPart", "Session",
     "WriteSet", "log", "version",
 ]

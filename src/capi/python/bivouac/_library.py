@@ -3,7 +3,7 @@
 import ctypes
 import os
 import sys
-from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 # The interface that this package was written for; before 1.0 each minor version may change it.
 INTERFACE = "0.1"
@@ -52,6 +52,24 @@ class Report(Structure):
 class Restored(Structure):
     _fields_ = [("size", c_size_t), ("version", c_uint64), ("generation", c_uint64), ("bytes", c_uint64), ("seconds", c_double),
                 ("level", c_int64), ("ranks", c_uint64)]
+
+
+class Column(Structure):
+    _fields_ = [("name", c_char_p), ("data", c_void_p), ("kind", c_int), ("width", c_uint32)]
+
+
+class Rows(Structure):
+    _fields_ = [("size", c_size_t), ("count", c_uint64), ("columns", POINTER(Column)), ("column_count", c_size_t), ("dimensions", c_size_t),
+                ("low", POINTER(c_double)), ("high", POINTER(c_double))]
+
+
+class Part(Structure):
+    _fields_ = [("size", c_size_t), ("kind", c_int), ("dimensions", c_int), ("count", c_uint64), ("shape", c_uint64 * 8),
+                ("low", c_double * 8), ("high", c_double * 8)]
+
+
+# Which ranks get rows: values, how many rows, the places for their ranks, what the call was given.
+OWNERS = CFUNCTYPE(None, c_void_p, c_size_t, POINTER(c_int), c_void_p)
 
 
 def sized(structure):
@@ -178,6 +196,17 @@ PROTOTYPES = {
     "bvk_load_per_rank": [HANDLE, TEXT, c_void_p, c_uint64, c_int],
     "bvk_saved_ranks": [HANDLE, POINTER(c_int)],
     "bvk_of_ranks": [HANDLE, TEXT, c_int, c_int, c_void_p, c_uint64, c_int],
+    "bvk_save_rows": [HANDLE, TEXT, POINTER(Rows)],
+    "bvk_load_rows": [HANDLE, TEXT, c_int, POINTER(HANDLE), NUMBERS],
+    "bvk_load_rows_range": [HANDLE, TEXT, c_uint64, c_uint64, POINTER(HANDLE), NUMBERS],
+    "bvk_load_rows_by": [HANDLE, TEXT, TEXT, c_int, c_uint32, OWNERS, c_void_p, POINTER(HANDLE), NUMBERS],
+    "bvk_column_at": [HANDLE, TEXT, c_size_t, POINTER(c_char_p), POINTER(c_int), POINTER(c_uint32)],
+    "bvk_load_column": [HANDLE, TEXT, c_void_p, c_uint64, c_int, c_uint32],
+    "bvk_loaded_rows_close": [POINTER(HANDLE)],
+    "bvk_parts": [HANDLE, TEXT, c_int, c_int, POINTER(HANDLE)],
+    "bvk_part_of": [HANDLE, c_int, POINTER(Part)],
+    "bvk_boxes_of": [HANDLE, c_int, c_size_t, NUMBERS, NUMBERS],
+    "bvk_parts_close": [POINTER(HANDLE)],
     "bvk_history_open": [HANDLE, TEXT, c_int, c_int, POINTER(HANDLE)],
     "bvk_history_field": [HANDLE, TEXT, c_void_p, c_uint64, c_int],
     "bvk_history_clear_fields": [HANDLE],

@@ -13,6 +13,8 @@ from . import _library
 from ._boxes import Described, Listed, OnBoxes, OnResize, agreed, on_host
 from ._library import AGAIN, NEWEST, NO_GPU, NOTHING, LoadError, RestartError, call, sized
 from ._memory import covered, memory
+from ._rows import Described as DescribedRows
+from ._rows import loaded, parts
 
 
 class Level(enum.IntEnum):
@@ -511,6 +513,20 @@ class Checkpoint:
         found = on_host(f"value {name!r}", array, False, "values are")
         call("bvk_save_per_rank", self._handle, _text(name), found.address, found.count, found.kind, OnResize(on_resize))
 
+    def save_rows(self, name, columns, bounds=None):
+        """Adds this rank's rows of a set, particles for example: a dictionary with an array for each column, all with as many rows. The first dimension
+        counts rows, and a row may have several elements of a column; an array of a structured type is a column of records. How many rows there are is
+        each rank's own, and may be another number at each checkpoint; columns and their types are the same on all ranks, also where there
+        is no row::
+
+            checkpoint.save_rows("electrons", {"x": x, "v": v, "id": id})      # v.shape == (len(x), 3)
+
+        ``bounds``, a pair of least and greatest coordinates, is recorded and nothing else. Any number of ranks loads them (:meth:`Attempt.load_rows`).
+        They are read by the capture, not by :meth:`hold`. Only arrays in host memory. Local, never waits."""
+        found = DescribedRows(name, columns, bounds)
+        call("bvk_save_rows", self._handle, _text(name), byref(found.rows))
+        self._saved.append(found)
+
     def save_protected(self):
         """Adds all regions that are protected on the session at the capture. Local."""
         call("bvk_save_protected", self._handle)
@@ -718,6 +734,25 @@ class Attempt:
             raise ValueError(f"value {name!r}: the array has no dimension that counts ranks")
         each = math.prod(found.shape[1:])
         call("bvk_of_ranks", self._restart._handle, _text(name), first, found.shape[0], found.address, each, found.kind)
+
+    def load_rows(self, name, how, dtypes=None):
+        """Loads rows that :meth:`Checkpoint.save_rows` has saved, those that this rank is to have now: a dictionary of new NumPy arrays with the rows that this
+        rank gets. ``how`` is one of :class:`Deal`, a ``range`` of rows in the order of the ranks that saved them, or :class:`By`, which asks the
+        program::
+
+            electrons = attempt.load_rows("electrons", bivouac.By("x", lambda x: (x / length * ranks).astype(int)))
+
+        ``dtypes`` gives types to columns of records, which are bytes otherwise: ``{"particle": numpy.dtype([("x", "f8"), ("id", "u8")])}``.
+
+        Collective, except for :attr:`Deal.OWN`: all ranks load the same sets in the same order and say the same ``how``, but for the numbers of a range.
+        """
+        return loaded(self._restart._handle, name, how, dtypes)
+
+    def parts(self, name, first=0, count=None):
+        """What ranks of those that took the checkpoint, ``count`` from number ``first`` on, had of an array on boxes or of rows: a list of
+        :class:`BoxesPart`, :class:`IdsPart` or :class:`RowsPart`. Without ``count`` all from there on. Each rank asks for whichever it likes. Nothing is loaded.
+        Collective."""
+        return parts(self._restart._handle, name, first, self.saved_ranks - first if count is None else count)
 
     def load_protected(self):
         """Loads all protected regions. Local; blocks likewise."""

@@ -53,17 +53,46 @@ impl<'o> How<'o> {
             Ok(values) => owners(values, ranks),
             Err(_) => owners(&bytemuck::pod_collect_to_vec(bytes), ranks),
         };
-        How::By(ByOwner { column: column.into(), element: T::TYPE, width, owners: Box::new(owners) })
+        How::typed_by(column, T::TYPE, width, owners)
+    }
+
+    /// The same for a column of a type that is known at run time only. The function gets the bytes of its values, which may stand at any address.
+    #[doc(hidden)]
+    pub fn typed_by(
+        column: &str,
+        element: ElementType,
+        width: u32,
+        owners: impl FnMut(&[u8], &mut [u32]) + 'o,
+    ) -> How<'o> {
+        How::By(ByOwner { column: column.into(), element, width, owners: Box::new(owners) })
     }
 }
 
 /// Rows that are being loaded, column by column.
 pub struct LoadedRows<'r> {
     restorer: &'r mut Restorer,
+    rows: DealtRows,
+}
+
+/// Which rows of a set a rank gets, in the attempt that found it out.
+#[doc(hidden)]
+pub struct DealtRows {
     set: String,
     count: u64,
     /// Which they are; `None`: the rank's own.
     dealing: Option<Dealing>,
+}
+
+impl DealtRows {
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The name of their set.
+    pub fn set(&self) -> &str {
+        &self.set
+    }
 }
 
 impl Restorer {
@@ -94,6 +123,13 @@ impl Restorer {
     /// column that owners are found by is of another type. [`LoadError::Resized`]: with [`How::Own`], if another number of ranks took the checkpoint.
     /// [`LoadError::Others`], the same on all ranks: a range that is not among the rows, or a row that was given to a rank that there is not.
     pub fn load_rows(&mut self, name: &str, how: How<'_>) -> Result<LoadedRows<'_>, LoadError> {
+        let rows = self.deal_rows(name, how)?;
+        Ok(LoadedRows { restorer: self, rows })
+    }
+
+    /// The same for a caller that keeps them apart from the restorer.
+    #[doc(hidden)]
+    pub fn deal_rows(&mut self, name: &str, how: How<'_>) -> Result<DealtRows, LoadError> {
         let (column, row) = match &how {
             How::By(by) => {
                 let region = region_name(name, &by.column);
@@ -121,7 +157,23 @@ impl Restorer {
             Some(dealing) => dealing.count(),
             None => self.own_rows(&column)?,
         };
-        Ok(LoadedRows { restorer: self, set: name.into(), count, dealing })
+        Ok(DealtRows { set: name.into(), count, dealing })
+    }
+
+    /// The columns of a set, with the type of their elements and how many a row has. Local.
+    ///
+    /// # Errors
+    /// [`LoadError::Missing`]: there is no such set. [`LoadError::Decomposition`]: it was not saved with `save_rows`. [`LoadError::NoCopy`].
+    #[doc(hidden)]
+    pub fn columns_of(&mut self, set: &str) -> Result<Vec<(String, ElementType, u32)>, LoadError> {
+        self.first_column(set)?;
+        let mut columns = Vec::new();
+        for (region, element) in self.regions()? {
+            if let Some(column) = names_of(&region).filter(|(of, _)| *of == set).map(|(_, column)| column) {
+                columns.push((column.to_owned(), element, self.width(&region)?));
+            }
+        }
+        Ok(columns)
     }
 
     /// The region of the first column of a set.
@@ -175,7 +227,7 @@ impl Restorer {
 impl LoadedRows<'_> {
     /// How many rows this rank gets.
     pub fn count(&self) -> u64 {
-        self.count
+        self.rows.count
     }
 
     /// Loads a column with one element in each row.
@@ -204,14 +256,14 @@ impl LoadedRows<'_> {
     /// # Errors
     /// As [`LoadedRows::column`].
     pub fn columns<T: Element>(&mut self, name: &str, width: u32) -> Result<Vec<T>, LoadError> {
-        let elements = self.count.saturating_mul(u64::from(width));
-        let (rank, key, region) = (self.restorer.rank, self.restorer.key, region_name(&self.set, name));
+        let elements = self.rows.count.saturating_mul(u64::from(width));
+        let (rank, key, region) = (self.restorer.rank, self.restorer.key, region_name(&self.rows.set, name));
         let mut values = zeroed::<T>(elements);
         let memory = match &mut values {
             Ok(values) => Ok(bytemuck::cast_slice_mut(values)),
             Err(_) => Err(LoadError::Memory { rank, key, region, bytes: elements.saturating_mul(T::TYPE.bytes()) }),
         };
-        self.load(name, T::TYPE, width, memory)?;
+        self.restorer.load_column(&mut self.rows, name, (T::TYPE, width), memory)?;
         Ok(values.unwrap_or_default())
     }
 
@@ -226,31 +278,36 @@ impl LoadedRows<'_> {
     /// # Errors
     /// As [`LoadedRows::column`]; [`LoadError::Mismatch`] also where the memory has another length. Then the memory is left as it is.
     pub fn columns_into<T: Element>(&mut self, name: &str, width: u32, memory: &mut [T]) -> Result<(), LoadError> {
-        self.load(name, T::TYPE, width, Ok(bytemuck::cast_slice_mut(memory)))
+        let memory = Ok(bytemuck::cast_slice_mut(memory));
+        self.restorer.load_column(&mut self.rows, name, (T::TYPE, width), memory)
     }
+}
 
-    fn load(
+impl Restorer {
+    /// Loads a column of rows that this restorer has dealt, as [`LoadedRows::columns_into`]. Where there is no memory for it the others hear why.
+    #[doc(hidden)]
+    pub fn load_column(
         &mut self,
+        rows: &mut DealtRows,
         column: &str,
-        element: ElementType,
-        width: u32,
+        (element, width): (ElementType, u32),
         memory: Result<&mut [u8], LoadError>,
     ) -> Result<(), LoadError> {
-        let (rank, key, region) = (self.restorer.rank, self.restorer.key, region_name(&self.set, column));
-        let row = self.restorer.check_column(&region, element, width)?;
-        let memory = memory.and_then(|memory| match self.count.checked_mul(row) == Some(memory.len() as u64) {
+        let (rank, key, region) = (self.rank, self.key, region_name(&rows.set, column));
+        let row = self.check_column(&region, element, width)?;
+        let memory = memory.and_then(|memory| match rows.count.checked_mul(row) == Some(memory.len() as u64) {
             true => Ok(memory),
             false => {
                 let size = element.bytes().max(1);
-                let found = format!("{} rows of {width} x {element}", self.count);
+                let found = format!("{} rows of {width} x {element}", rows.count);
                 let expected = format!("{} x {element}", memory.len() as u64 / size);
                 Err(LoadError::Mismatch { rank, key, region: region.clone(), found, expected })
             }
         });
-        let Some(dealing) = &mut self.dealing else {
-            return self.restorer.load_bytes(&region, element, memory?);
+        let Some(dealing) = &mut rows.dealing else {
+            return self.load_bytes(&region, element, memory?);
         };
-        let Hands { opener, homes, readers, .. } = self.restorer.hands(&region)?;
+        let Hands { opener, homes, readers, .. } = self.hands(&region)?;
         let together = Together { engine: opener.engine(), key, region: &region };
         dealing.load((together, opener), (homes, readers), row, memory)
     }

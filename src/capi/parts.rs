@@ -1,0 +1,230 @@
+//! What old ranks had of arrays and rows, for programs that go by it when they cut or deal these anew.
+
+use super::arguments::{check_fillable, fill, put, text};
+use super::handles::{self, Part, part, to_pointer};
+use super::open::{Asked, Running, insert_part};
+use super::restart::{self, RestartHandle};
+use super::status::{BVK_OK, Failure, Outcome, call};
+use bivouac_core::recovery::RankPart;
+use std::ffi::{c_char, c_int};
+
+/// The part of a rank is rows of a set.
+pub const BVK_PART_ROWS: c_int = 1;
+/// The part of a rank is boxes of an array.
+pub const BVK_PART_BOXES: c_int = 2;
+/// The part of a rank is a list of numbers.
+pub const BVK_PART_IDS: c_int = 3;
+
+/// Dimensions of an array or of bounds, at most.
+const DIMENSIONS_MAX: usize = 8;
+
+/// What ranks that took a checkpoint had of an array or of rows. Opaque; NULL is none.
+pub struct PartsHandle {
+    _private: (),
+}
+
+/// What one rank had. Set `size` to `sizeof(bvk_part)` before the call (`BVK_PART_INIT`).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct CPart {
+    /// `sizeof(bvk_part)`.
+    pub size: usize,
+    /// One of `BVK_PART_...`.
+    pub kind: c_int,
+    /// Dimensions of the array, or of the bounds; 0 for rows that were saved without.
+    pub dimensions: c_int,
+    /// How many rows it had, how many boxes, or how many numbers.
+    pub count: u64,
+    /// Of boxes the extents of the array, slowest dimension first. Of numbers the elements of the array.
+    pub shape: [u64; 8],
+    /// Of rows the least coordinate in each dimension, as `bvk_rows` said.
+    pub low: [f64; 8],
+    /// The greatest.
+    pub high: [f64; 8],
+}
+
+impl From<&RankPart> for CPart {
+    fn from(part: &RankPart) -> CPart {
+        let mut found = CPart::default();
+        match part {
+            RankPart::Rows { count, bounds } => {
+                (found.kind, found.count, found.dimensions) = (BVK_PART_ROWS, *count, bounds.len() as c_int);
+                for (at, [low, high]) in bounds.iter().enumerate().take(DIMENSIONS_MAX) {
+                    (found.low[at], found.high[at]) = (*low, *high);
+                }
+            }
+            RankPart::Boxes { shape, boxes } => {
+                (found.kind, found.count) = (BVK_PART_BOXES, boxes.len() as u64);
+                found.dimensions = shape.len() as c_int;
+                found.shape.iter_mut().zip(shape).for_each(|(place, extent)| *place = *extent);
+            }
+            RankPart::Ids { total, count } => {
+                (found.kind, found.count, found.dimensions, found.shape[0]) = (BVK_PART_IDS, *count, 1, *total);
+            }
+        }
+        found
+    }
+}
+
+/// Asks what the ranks `first` to `first + count - 1` of those that took the checkpoint had of `name`: an array that was saved on boxes or by numbers, or a set of rows.
+/// `bvk_part_of` and `bvk_boxes_of` then say it. Each rank may ask for whichever it likes of the `bvk_saved_ranks` that there were, and with `count` 0 for
+/// none. Nothing is loaded.
+///
+/// Collective: all ranks. Blocks on the tiers that hold the shards, and until all have called.
+///
+/// Errors: `BVK_ERR_LOAD`: there is neither such an array nor such a set. `BVK_ERR_ARGUMENT` for ranks that there were not: this rank does not take
+/// part, and the others have an error when it calls `bvk_restart_end`.
+///
+/// # Safety
+/// `name` is NULL or ends with zero. `parts` is a place for a handle, which is yours until `bvk_parts_close`, or until `bvk_restart_end`, which closes it
+/// whatever it returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_parts(
+    restart: *mut RestartHandle,
+    name: *const c_char,
+    first: c_int,
+    count: c_int,
+    parts: *mut *mut PartsHandle,
+) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { put(parts, std::ptr::null_mut()) };
+    call(|| {
+        let (attempt, open) = part(restart, Part::Restart)?;
+        restart::on(
+            &open,
+            |running| running.id == attempt,
+            |_, running| {
+                let restorer = running.attempt.restorer();
+                // SAFETY: as the caller says.
+                let asked = unsafe { text(name, "the name of an array or of rows") }.and_then(|name| {
+                    if parts.is_null() {
+                        return Err(Failure::argument("parts is NULL"));
+                    }
+                    Ok((name, restart::old_ranks(restorer.saved_ranks(), first, count)?))
+                });
+                let (first, found) = match asked {
+                    Ok((name, ranks)) => (ranks.start, restorer.parts(name, ranks)),
+                    Err(mistake) => return running.note(Err(mistake)),
+                };
+                let found = match found {
+                    Ok(found) => found,
+                    Err(error) => return running.note(Ok(Err(error))),
+                };
+                let id = insert_part(Part::Parts, &open);
+                running.parts.push(Asked { id, first, parts: found });
+                // SAFETY: as the caller says.
+                unsafe { put(parts, to_pointer(id)) };
+                Ok(BVK_OK)
+            },
+        )
+    })
+}
+
+/// Works on parts of an open attempt.
+fn with(parts: *mut PartsHandle, work: impl FnOnce(&mut Running, usize) -> Outcome) -> c_int {
+    call(|| {
+        let (id, open) = part(parts, Part::Parts)?;
+        let place = |running: &Running| running.parts.iter().position(|asked| asked.id == id);
+        restart::on(
+            &open,
+            |running| place(running).is_some(),
+            |_, running| {
+                let at = place(running).expect("it was there when it was looked for");
+                work(running, at)
+            },
+        )
+    })
+}
+
+/// What a rank had.
+fn of(asked: &Asked, rank: c_int) -> Outcome<&RankPart> {
+    let at = u32::try_from(rank).ok().and_then(|rank| rank.checked_sub(asked.first));
+    at.and_then(|at| asked.parts.get(at as usize)).ok_or_else(|| {
+        let (count, first) = (asked.parts.len(), asked.first);
+        Failure::argument(format!("rank {rank} was not asked for: {count} ranks from rank {first} on were"))
+    })
+}
+
+/// What rank number `rank` of those that took the checkpoint had: fills `*found`.
+///
+/// Local, never waits.
+///
+/// Errors: `BVK_ERR_ARGUMENT` for a rank that `bvk_parts` was not asked for, or if `found->size` was not set.
+///
+/// # Safety
+/// `found` is NULL or begins with its size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_part_of(parts: *mut PartsHandle, rank: c_int, found: *mut CPart) -> c_int {
+    with(parts, |running, at| {
+        if found.is_null() {
+            return Err(Failure::argument("found is NULL"));
+        }
+        // SAFETY: as the caller says.
+        unsafe { check_fillable(found, "bvk_part") }?;
+        let part = CPart::from(of(&running.parts[at], rank)?);
+        // SAFETY: as the caller says; there is no padding.
+        unsafe { fill(found, part, "bvk_part") }?;
+        Ok(BVK_OK)
+    })
+}
+
+/// Which boxes that rank had: as many as fit into lists that have room for `capacity` boxes, in the order in which `bvk_boxes` was told of them.
+/// `origins` and `extents` get as many numbers for each as the array has dimensions, one box behind the other. How many there are says `bvk_part_of`.
+///
+/// Local, never waits.
+///
+/// Errors: `BVK_ERR_ARGUMENT`, also for a rank whose part is rows or numbers.
+///
+/// # Safety
+/// `origins` and `extents` have room for `capacity` times as many numbers as the array has dimensions, or are NULL and `capacity` is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_boxes_of(
+    parts: *mut PartsHandle,
+    rank: c_int,
+    capacity: usize,
+    origins: *mut u64,
+    extents: *mut u64,
+) -> c_int {
+    with(parts, |running, at| {
+        let RankPart::Boxes { shape, boxes } = of(&running.parts[at], rank)? else {
+            return Err(Failure::argument(format!("rank {rank} had no boxes")));
+        };
+        if (origins.is_null() || extents.is_null()) && capacity > 0 {
+            return Err(Failure::argument("origins or extents is NULL and capacity is not 0"));
+        }
+        let dims = shape.len();
+        for (number, (origin, extent)) in boxes.iter().take(capacity).enumerate() {
+            for (dim, (first, length)) in origin.iter().zip(extent).enumerate() {
+                // SAFETY: there is room for `capacity` times `dims` numbers, says the caller.
+                unsafe {
+                    put(origins.add(number * dims + dim), *first);
+                    put(extents.add(number * dims + dim), *length);
+                }
+            }
+        }
+        Ok(BVK_OK)
+    })
+}
+
+/// Gives back what `bvk_parts` has found. `*parts` becomes NULL; one that is NULL already is no error. `bvk_restart_end` closes what is left.
+///
+/// Local, never waits.
+///
+/// Errors: `BVK_ERR_HANDLE`, also after `bvk_restart_end`.
+///
+/// # Safety
+/// `parts` is NULL or points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_parts_close(parts: *mut *mut PartsHandle) -> c_int {
+    // SAFETY: as the caller says.
+    let Some(place) = (unsafe { parts.as_mut() }).filter(|place| !place.is_null()) else { return BVK_OK };
+    let closed = with(*place, |running, at| {
+        let asked = running.parts.remove(at);
+        handles::remove(asked.id);
+        Ok(BVK_OK)
+    });
+    if closed == BVK_OK {
+        *place = std::ptr::null_mut();
+    }
+    closed
+}

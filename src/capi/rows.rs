@@ -1,0 +1,343 @@
+//! Rows whose number changes freely, as particles have it: saved as columns, and dealt anew over any number of ranks.
+//!
+//! How many rows a rank gets is not known before they are dealt. So they come in two steps: a call deals them and says how many there are, and the
+//! application, which has made room by then, has each column loaded to where it wants it. Between the two stands a handle that lives as long as the
+//! attempt.
+
+use super::arguments::{element, number, put, text};
+use super::checkpoint::{self, CheckpointHandle};
+use super::columns::{CRows, SavedRows};
+use super::handles::{self, Part, part, to_pointer};
+use super::open::{Loaded, Running, insert_part};
+use super::regions::Region;
+use super::restart::{self, RestartHandle};
+use super::status::{BVK_NOTHING, BVK_OK, Failure, Inside, Outcome, call};
+use bivouac_core::decomposition::rows::region_name;
+use bivouac_core::recovery::How;
+use std::ffi::{CString, c_char, c_int, c_void};
+
+/// As `how`: each rank gets the rows that it has saved, if as many ranks took the checkpoint. Local.
+pub const BVK_ROWS_OWN: c_int = 0;
+/// As `how`: all rows in the order of the ranks that saved them, dealt evenly.
+pub const BVK_ROWS_EVEN: c_int = 1;
+
+/// No type of C needs more.
+const ALIGNMENT: usize = 16;
+
+/// Rows that this rank gets from a restart. Opaque; NULL is none.
+pub struct LoadedRowsHandle {
+    _private: (),
+}
+
+/// Says which ranks get some rows: for each of the `count` rows whose values of a column stand one behind the other from `values` on, as many elements a
+/// row as the column has, it puts the number of a rank of this run into `owners`. `user` is what the call was given.
+pub type OwnersFunction =
+    Option<unsafe extern "C" fn(values: *const c_void, count: usize, owners: *mut c_int, user: *mut c_void)>;
+
+/// Adds this rank's rows of the set `name` to a checkpoint: any number of them, and another number at each checkpoint if need be. Each column is a region
+/// `name/column`. They can be restored on any number of ranks (`bvk_load_rows`). What `rows` points to is not kept; the memory of the columns is read by
+/// `bvk_capture`, not by `bvk_hold`.
+///
+/// Local, never waits. All ranks add the set, those without rows too, with the same columns.
+///
+/// Errors: `BVK_ERR_ARGUMENT`; `BVK_ERR_REGION` for a name that cannot be used or was added before, and for a set without columns; the checkpoint stays as
+/// it was.
+///
+/// # Safety
+/// The memory of the columns is readable until `bvk_capture` has returned. `name` and the names of the columns are NULL or end with zero; `rows` is NULL or
+/// begins with its size, and has as many columns and coordinates as it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_save_rows(
+    checkpoint: *mut CheckpointHandle,
+    name: *const c_char,
+    rows: *const CRows,
+) -> c_int {
+    checkpoint::with(checkpoint, |open, at| {
+        // SAFETY: as the caller says.
+        let saved = unsafe { SavedRows::described(name, rows) }?;
+        // SAFETY: as the caller says; nothing is read from the memory of the columns.
+        unsafe { saved.rows() }.check(&saved.name)?;
+        open.begun[at].1.add_rows(saved)
+    })
+}
+
+/// Deals rows, and hands them out.
+///
+/// # Safety
+/// `name` is NULL or ends with zero; `rows` is a place for a handle, `count` one for a number or NULL.
+unsafe fn deal(
+    restart: *mut RestartHandle,
+    name: *const c_char,
+    how: impl FnOnce() -> Outcome<How<'static>>,
+    (rows, count): (*mut *mut LoadedRowsHandle, *mut u64),
+) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { put(rows, std::ptr::null_mut()) };
+    call(|| {
+        let (attempt, open) = part(restart, Part::Restart)?;
+        restart::on(
+            &open,
+            |running| running.id == attempt,
+            |_, running| {
+                let asked = || {
+                    if rows.is_null() {
+                        return Err(Failure::argument("rows is NULL"));
+                    }
+                    // SAFETY: as the caller says.
+                    Ok((unsafe { text(name, "the name of a set of rows") }?, how()?))
+                };
+                let (name, how) = match asked() {
+                    Ok(asked) => asked,
+                    Err(mistake) => return running.note(Err(mistake)),
+                };
+                let restorer = running.attempt.restorer();
+                let dealt = match restorer.deal_rows(name, how) {
+                    Ok(dealt) => dealt,
+                    Err(error) => return running.note(Ok(Err(error))),
+                };
+                let id = insert_part(Part::Rows, &open);
+                let loaded = Loaded { id, rows: dealt };
+                // SAFETY: as the caller says.
+                unsafe {
+                    put(count, loaded.rows.count());
+                    put(rows, to_pointer(id));
+                }
+                running.rows.push(loaded);
+                Ok(BVK_OK)
+            },
+        )
+    })
+}
+
+/// Which columns the set `name` has: of column number `at`, counted from 0, in the order in which they were saved, its name, the type of its elements, and how
+/// many a row has. `BVK_NOTHING` behind the last one. `column`, `kind` and `width` may be NULL; a name lives until `bvk_restart_end`.
+///
+/// Local; the same on all ranks. Blocks on the tier that holds the copy.
+///
+/// Errors: `BVK_ERR_LOAD` if there is no such set, or no copy that can be read. That there is none is not held against the attempt. `BVK_ERR_ARGUMENT`.
+///
+/// # Safety
+/// `name` is NULL or ends with zero; `column`, `kind` and `width` are NULL or places for what they are called.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_column_at(
+    restart: *mut RestartHandle,
+    name: *const c_char,
+    at: usize,
+    column: *mut *const c_char,
+    kind: *mut c_int,
+    width: *mut u32,
+) -> c_int {
+    restart::with(restart, |_, running| {
+        // SAFETY: as the caller says.
+        let name = unsafe { text(name, "the name of a set of rows") }?;
+        if !running.columns.contains_key(name) {
+            let columns = match running.attempt.restorer().columns_of(name) {
+                Ok(columns) => columns,
+                Err(error) => return Err(running.missing(error)),
+            };
+            let columns = columns.into_iter().map(|(name, element, width)| {
+                // A name with a zero in it was made by no call of this interface, and cannot be asked for by one.
+                (CString::new(name.replace('\0', "\u{fffd}")).unwrap_or_default(), element, width)
+            });
+            running.columns.insert(name.to_owned(), columns.collect());
+        }
+        let Some((found, element, elements)) = running.columns.get(name).and_then(|columns| columns.get(at)) else {
+            return Ok(BVK_NOTHING);
+        };
+        // SAFETY: as the caller says.
+        unsafe {
+            put(column, found.as_ptr());
+            put(kind, number(*element));
+            put(width, *elements);
+        }
+        Ok(BVK_OK)
+    })
+}
+
+/// Finds out which rows of the set `name` this rank gets (`how` is one of `BVK_ROWS_...`), as many as `*count` says then (NULL: not asked). Their columns are
+/// then loaded one by one, into memory of the application that has room for them (`bvk_load_column`). A program that wants certain rows on certain ranks
+/// uses `bvk_load_rows_by`.
+///
+/// Collective: all ranks, with the same `how`, except that `BVK_ROWS_OWN` is local. Blocks on the tiers that hold the shards, and until all have called.
+///
+/// Errors: `BVK_ERR_LOAD`: there is no such set, it was not saved with `bvk_save_rows`, or `how` is `BVK_ROWS_OWN` and another number of ranks took the
+/// checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls `bvk_restart_end`.
+///
+/// # Safety
+/// `name` is NULL or ends with zero. `rows` is a place for a handle, which is yours until `bvk_loaded_rows_close`, or until `bvk_restart_end`, which closes
+/// it whatever it returns. `count` is NULL or a place for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_load_rows(
+    restart: *mut RestartHandle,
+    name: *const c_char,
+    how: c_int,
+    rows: *mut *mut LoadedRowsHandle,
+    count: *mut u64,
+) -> c_int {
+    let how = || match how {
+        BVK_ROWS_OWN => Ok(How::Own),
+        BVK_ROWS_EVEN => Ok(How::Even),
+        _ => Err(Failure::argument(format!("how is {how}; see BVK_ROWS_..."))),
+    };
+    // SAFETY: as the caller says.
+    unsafe { deal(restart, name, how, (rows, count)) }
+}
+
+/// The same for the rows from number `first` on, `wanted` of them, in the order of the ranks that saved them. Ranks say what they like: what they want may
+/// overlap, and leave rows out. How many there are in all says `bvk_parts`.
+///
+/// Collective and blocking as `bvk_load_rows`.
+///
+/// Errors: as `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if one asks for rows that there are not.
+///
+/// # Safety
+/// As [`bvk_load_rows`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_load_rows_range(
+    restart: *mut RestartHandle,
+    name: *const c_char,
+    first: u64,
+    wanted: u64,
+    rows: *mut *mut LoadedRowsHandle,
+    count: *mut u64,
+) -> c_int {
+    let how = || {
+        let behind = first.checked_add(wanted);
+        let behind =
+            behind.ok_or_else(|| Failure::argument(format!("{wanted} rows from row {first} on are too many")))?;
+        Ok(How::Range(first..behind))
+    };
+    // SAFETY: as the caller says.
+    unsafe { deal(restart, name, how, (rows, count)) }
+}
+
+/// The same with each row on the rank that a function of the application says, by the values of a column: of the type `kind`, with `width` elements a row.
+/// Rows come in the order of the ranks that saved them, and as they stood there.
+///
+/// `owners` is called on this thread before this returns, where rows are read: on some ranks for many rows and on others for none, once for each row, in
+/// batches of up to 1 MiB of values. It goes by the values alone, and not by what its rank has. It calls neither Bivouac (`BVK_ERR_STATE`) nor
+/// MPI, and it returns: no exception and no `longjmp` leaves it. A number that it puts no rank's number into is -1.
+///
+/// Collective and blocking as `bvk_load_rows`; the same column on all ranks. Whoever reads rows keeps 4 bytes for each until the handle is closed.
+///
+/// Errors: as `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if a row is given to a rank that there is not, with its number.
+///
+/// # Safety
+/// As [`bvk_load_rows`]. `column` is NULL or ends with zero; `owners` writes `count` numbers and no more, and may be called with `user`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_load_rows_by(
+    restart: *mut RestartHandle,
+    name: *const c_char,
+    column: *const c_char,
+    kind: c_int,
+    width: u32,
+    owners: OwnersFunction,
+    user: *mut c_void,
+    rows: *mut *mut LoadedRowsHandle,
+    count: *mut u64,
+) -> c_int {
+    let how = || {
+        // SAFETY: as the caller says.
+        let column = unsafe { text(column, "the name of a column") }?;
+        let owners = owners.ok_or_else(|| Failure::argument("owners is NULL"))?;
+        let row = u64::from(width).saturating_mul(element(kind)?.bytes());
+        let mut aligned: Vec<u128> = Vec::new();
+        let by = move |bytes: &[u8], named: &mut [u32]| {
+            debug_assert_eq!(bytes.len() as u64, row * named.len() as u64);
+            let mut values = bytes.as_ptr();
+            if !values.addr().is_multiple_of(ALIGNMENT) {
+                aligned.resize(bytes.len().div_ceil(size_of::<u128>()), 0);
+                let place = aligned.as_mut_ptr().cast::<u8>();
+                // SAFETY: there is room for as many bytes in `aligned`, which is none of `bytes`.
+                unsafe { std::ptr::copy_nonoverlapping(values, place, bytes.len()) };
+                values = place;
+            }
+            let _here = Inside::enter();
+            // SAFETY: `values` has the values of `named.len()` rows, and `named` as many numbers: a C int has the size of a u32. The caller says of the
+            // function that it writes no others.
+            unsafe { owners(values.cast(), named.len(), named.as_mut_ptr().cast(), user) };
+            // A negative number is no rank's. The session knows one of them.
+            named.iter_mut().filter(|rank| rank.cast_signed() < 0).for_each(|rank| *rank = u32::MAX);
+        };
+        Ok(How::typed_by(column, element(kind)?, width, by))
+    };
+    // SAFETY: as the caller says.
+    unsafe { deal(restart, name, how, (rows, count)) }
+}
+
+/// Works on rows of an open attempt.
+fn with(rows: *mut LoadedRowsHandle, work: impl FnOnce(&mut Running, usize) -> Outcome) -> c_int {
+    call(|| {
+        let (id, open) = part(rows, Part::Rows)?;
+        let place = |running: &Running| running.rows.iter().position(|loaded| loaded.id == id);
+        restart::on(
+            &open,
+            |running| place(running).is_some(),
+            |_, running| {
+                let at = place(running).expect("it was there when it was looked for");
+                work(running, at)
+            },
+        )
+    })
+}
+
+/// Loads a column of rows into `elements` elements at `data`: `width` for each row that this rank gets, one row behind the other, of the type that was saved.
+///
+/// Collective as the call that dealt the rows: all ranks load the same columns in the same order, those without rows too. Blocks on the tiers that hold
+/// the shards, and until all have called.
+///
+/// Errors: `BVK_ERR_LOAD`: there is no such column, it has another type or width, or `elements` is not `width` times the number of rows; where loading is
+/// collective, all ranks have an error in the last case. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls
+/// `bvk_restart_end`. `data` then holds nothing of use.
+///
+/// # Safety
+/// The memory is writable, and nobody else uses it before this returns. `column` is NULL or ends with zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_load_column(
+    rows: *mut LoadedRowsHandle,
+    column: *const c_char,
+    data: *mut c_void,
+    elements: u64,
+    kind: c_int,
+    width: u32,
+) -> c_int {
+    with(rows, |running, at| {
+        let Running { attempt, rows, .. } = running;
+        let rows = &mut rows[at].rows;
+        // SAFETY: as the caller says.
+        let described = unsafe { text(column, "the name of a column") }.and_then(|column| {
+            let region = Region::new(&region_name(rows.set(), column), data, kind, &[elements])?;
+            region.check_host("rows are")?;
+            Ok((column, region))
+        });
+        let loaded = described.map(|(column, region)| {
+            // SAFETY: as the caller says.
+            let memory = unsafe { region.host_mut() };
+            attempt.restorer().load_column(rows, column, (region.element(), width), Ok(memory))
+        });
+        running.note(loaded)
+    })
+}
+
+/// Gives rows back that were dealt, with what they take. `*rows` becomes NULL; one that is NULL already is no error. `bvk_restart_end` closes what is left.
+///
+/// Local, never waits.
+///
+/// Errors: `BVK_ERR_HANDLE`, also after `bvk_restart_end`.
+///
+/// # Safety
+/// `rows` is NULL or points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_loaded_rows_close(rows: *mut *mut LoadedRowsHandle) -> c_int {
+    // SAFETY: as the caller says.
+    let Some(place) = (unsafe { rows.as_mut() }).filter(|place| !place.is_null()) else { return BVK_OK };
+    let closed = with(*place, |running, at| {
+        let loaded = running.rows.remove(at);
+        handles::remove(loaded.id);
+        Ok(BVK_OK)
+    });
+    if closed == BVK_OK {
+        *place = std::ptr::null_mut();
+    }
+    closed
+}
