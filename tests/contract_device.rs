@@ -59,7 +59,10 @@ contract!(
     a_transfer_goes_through_whatever_is_pinned,
     what_is_sent_arrives_with_its_digests,
     what_cannot_be_sent_is_refused,
-    a_stream_waits_for_a_moment_of_another;
+    a_stream_waits_for_a_moment_of_another,
+    rows_are_packed,
+    rows_are_scattered_and_gathered_and_what_is_between_them_stays,
+    rows_that_are_wrong_are_refused;
     chunks:
     tables_find_what_the_processor_finds,
     tables_need_only_what_has_changed,

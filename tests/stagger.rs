@@ -15,7 +15,7 @@ use bivouac_core::device::chunks::{ChunkTable, TableSize};
 use bivouac_core::device::host::{HostDevice, HostModel};
 use bivouac_core::device::{
     Carrier, Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Moment, Pinned, Priority,
-    Reservation, Run, Sending, Stream, upload_and_digest,
+    Reservation, RowCopy, Run, Sending, Staging, Stream, upload_and_digest,
 };
 use bivouac_core::segment::{Order, Segment, SegmentSpec, Token};
 use bivouac_core::transfer::history::{CacheConfig, Caches, Field, History};
@@ -108,6 +108,14 @@ impl Stream for WatchedStream {
 
     fn copy(&self, from: &DeviceSpan, to: &DeviceSpan) -> Result<(), DeviceError> {
         self.inner.copy(from, to)
+    }
+
+    fn pack(&self, copies: &[RowCopy], to: &DeviceSpan) -> Result<(), DeviceError> {
+        self.inner.pack(copies, to)
+    }
+
+    fn staging(&self, bytes: u64) -> Result<Box<dyn Staging + '_>, DeviceError> {
+        self.inner.staging(bytes)
     }
 
     /// A flush is under way from its first piece on; without a gate from the call on.

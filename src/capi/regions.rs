@@ -319,7 +319,7 @@ impl Region {
     /// As [`Region::host`]; and for one that is live the promise of [`super::live::bvk_set_live`].
     pub(super) unsafe fn saved<'a>(&self, span: Option<&'a DeviceSpan>) -> Outcome<SavedRegion<'a>> {
         let data = match span {
-            Some(span) => RegionData::Device(span),
+            Some(span) => RegionData::Device(Cow::Borrowed(span)),
             None if self.is_live => {
                 let data = std::ptr::with_exposed_provenance_mut::<u8>(self.address);
                 // SAFETY: as the caller says.

@@ -3,7 +3,8 @@
 use bivouac_core::base::Digest;
 use bivouac_core::base::digest::digest_bytes;
 use bivouac_core::device::{
-    Carrier, Device, DeviceError, DeviceSpan, HostRange, Pinned, Priority, Run, Sending, SentPart, Stream, Target,
+    Carrier, Device, DeviceError, DeviceSpan, HostRange, Pinned, Priority, RowCopy, Rows, Run, Sending, SentPart,
+    Staging, Stream, Target,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -541,4 +542,142 @@ pub fn a_stream_waits_for_a_moment_of_another(device: &dyn Device) {
     let other = bivouac_core::device::host::HostDevice::new(Default::default());
     let stranger = stream(&other).moment().expect("a moment");
     assert!(matches!(one.wait_for(&*stranger), Err(DeviceError::Foreign { .. })));
+}
+
+/// Rows of all widths, at addresses and distances of all alignments, in up to three dimensions; from the middle of one row to that of another.
+fn some_rows(device: &dyn Device, stream: &dyn Stream) -> Vec<(Rows, Vec<u8>)> {
+    let mut all = Vec::new();
+    let shapes: [(u64, u64, &[(u64, u64)]); 11] = [
+        (0, 512, &[(100, 544)]),
+        (16, 4096, &[(9, 4112), (7, 64 * KIB)]),
+        (8, 24, &[(50, 40), (13, 2008), (3, 32 * KIB)]),
+        (4, 20, &[(11, 24), (40, 300)]),
+        (2, 6, &[(77, 10)]),
+        (3, 1, &[(1000, 7)]),
+        (1, 33, &[(20, 35), (30, 1000)]),
+        (5, 300 * KIB + 7, &[(3, 400 * KIB)]),
+        (64, 512 * KIB, &[(3, 513 * KIB)]),
+        (32, 100_000, &[]),
+        (0, 128, &[(4, 0x1_0000), (1, 1), (2, 4096), (1, 0), (3, 1024), (2, 512), (2, 256)]),
+    ];
+    for (seed, (first, row, again)) in (0..).zip(shapes) {
+        // Slowest first.
+        let mut again = again.to_vec();
+        again.sort_by_key(|(_, distance)| std::cmp::Reverse(*distance));
+        let end = first + row + again.iter().map(|(count, distance)| (count - 1) * distance).sum::<u64>();
+        let memory = device.allocate(end + 100).expect("room");
+        put(stream, &memory, &bytes(end + 100, 70 + seed));
+        let whole = get(stream, &memory);
+        let rows = Rows::new(memory, first, row, again.clone()).expect("inside");
+        let mut packed = Vec::new();
+        for mut index in 0..again.iter().map(|(count, _)| count).product() {
+            let mut place = first;
+            for (count, distance) in again.iter().rev() {
+                place += index % count * distance;
+                index /= count;
+            }
+            packed.extend_from_slice(&whole[place as usize..(place + row) as usize]);
+        }
+        assert_eq!(rows.bytes(), packed.len() as u64);
+        all.push((rows, packed));
+    }
+    all
+}
+
+pub fn rows_are_packed(device: &dyn Device) {
+    let stream = stream(device);
+    let all = some_rows(device, &*stream);
+    let whole =
+        |(rows, _): &(Rows, Vec<u8>), packed: u64| RowCopy { rows: rows.clone(), at: 0, bytes: rows.bytes(), packed };
+    // One by one, and parts of them to places of other alignments.
+    for case @ (rows, expected) in &all {
+        let to = device.allocate(rows.bytes() + 16).expect("room");
+        for (at, bytes, packed) in
+            [(0, rows.bytes(), 0), (1, rows.bytes() - 2, 3), (rows.row() / 2, rows.bytes() / 2, 8), (16, 0, 0)]
+        {
+            put(&*stream, &to, &vec![0x5a; to.bytes() as usize]);
+            stream.pack(&[RowCopy { at, bytes, packed, ..whole(case, 0) }], &to).expect("enqueued");
+            let found = get(&*stream, &to);
+            let (begin, end) = (packed as usize, (packed + bytes) as usize);
+            assert!(found[begin..end] == expected[at as usize..(at + bytes) as usize], "{rows:?} from {at}");
+            assert!(found[..begin].iter().chain(&found[end..]).all(|byte| *byte == 0x5a), "{rows:?} from {at}");
+        }
+    }
+    // Many together: more than travel as arguments.
+    let (mut copies, mut expected) = (Vec::new(), Vec::new());
+    for case in all.iter().cycle().take(200) {
+        copies.push(whole(case, expected.len() as u64));
+        expected.extend_from_slice(&case.1);
+    }
+    let to = device.allocate(expected.len() as u64).expect("room");
+    stream.pack(&copies, &to).expect("enqueued");
+    drop(copies);
+    assert!(get(&*stream, &to) == expected);
+    stream.pack(&[], &to).expect("nothing to do");
+}
+
+pub fn rows_are_scattered_and_gathered_and_what_is_between_them_stays(device: &dyn Device) {
+    let stream = stream(device);
+    let all = some_rows(device, &*stream);
+    let longest = all.iter().map(|(rows, _)| rows.bytes()).max().expect("some");
+    let (mut one, mut two) = (stream.staging(longest).expect("room"), stream.staging(longest).expect("room"));
+    for round in 0..3u64 {
+        for (rows, _) in &all {
+            let before = get(&*stream, rows.span());
+            let data = bytes(rows.bytes(), 200 + round);
+            one.memory().expect("empty")[..data.len()].copy_from_slice(&data);
+            // In two parts, the second one first.
+            let half = rows.bytes() / 2 + 1;
+            let part = |at, bytes| RowCopy { rows: rows.clone(), at, bytes, packed: at };
+            one.scatter(&[part(half, rows.bytes() - half), part(0, half)]).expect("enqueued");
+            two.gather(&[part(0, rows.bytes())]).expect("enqueued");
+            assert!(two.memory().expect("there")[..data.len()] == data, "{rows:?}");
+            let mut expected = before;
+            let mut done = 0;
+            rows.each(0, rows.bytes(), |place, count| {
+                expected[place as usize..][..count as usize].copy_from_slice(&data[done..done + count as usize]);
+                done += count as usize;
+                Ok(())
+            })
+            .expect("inside");
+            assert!(get(&*stream, rows.span()) == expected, "{rows:?}");
+        }
+    }
+    // Many together, from several threads.
+    let (first, _) = &all[0];
+    let count = first.bytes() / 64;
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (stream, data) = (&stream, bytes(first.bytes(), 300));
+            scope.spawn(move || {
+                let mut staging: Box<dyn Staging + '_> = stream.staging(first.bytes()).expect("room");
+                staging.memory().expect("empty").copy_from_slice(&data);
+                let pieces = (0..count).filter(|piece| piece % 4 == thread);
+                let copies =
+                    pieces.map(|piece| RowCopy { rows: first.clone(), at: piece * 64, bytes: 64, packed: piece * 64 });
+                staging.scatter(&copies.collect::<Vec<_>>()).expect("enqueued");
+            });
+        }
+    });
+    let to = device.allocate(first.bytes()).expect("room");
+    stream.pack(&[RowCopy { rows: first.clone(), at: 0, bytes: first.bytes(), packed: 0 }], &to).expect("enqueued");
+    assert!(get(&*stream, &to)[..(count * 64) as usize] == bytes(first.bytes(), 300)[..(count * 64) as usize]);
+}
+
+pub fn rows_that_are_wrong_are_refused(device: &dyn Device) {
+    let stream = stream(device);
+    let (memory, to) = (device.allocate(1000).expect("room"), device.allocate(100).expect("room"));
+    let rows = |first, row, again: &[(u64, u64)]| Rows::new(memory.clone(), first, row, again.to_vec());
+    assert!(matches!(rows(0, 10, &[(11, 100)]), Err(DeviceError::Range { .. })));
+    assert!(matches!(rows(0, 10, &[(1, 1); 8]), Err(DeviceError::Range { .. })));
+    assert!(matches!(rows(u64::MAX, 1, &[]), Err(DeviceError::Range { .. })));
+    let good = rows(0, 10, &[(10, 100)]).expect("inside");
+    let copy = |at, bytes, packed| [RowCopy { rows: good.clone(), at, bytes, packed }];
+    let mut staging = stream.staging(100).expect("room");
+    for wrong in [copy(0, 101, 0), copy(1, 100, 0), copy(0, 100, 1), copy(u64::MAX, 2, 0), copy(0, 2, u64::MAX)] {
+        assert!(matches!(stream.pack(&wrong, &to), Err(DeviceError::Range { .. })));
+        assert!(matches!(staging.scatter(&wrong), Err(DeviceError::Range { .. })));
+        assert!(matches!(staging.gather(&wrong), Err(DeviceError::Range { .. })));
+    }
+    assert!(stream.pack(&copy(0, 100, 0), &to).is_ok() && rows(5, 10, &[(0, 7)]).expect("none").bytes() == 0);
 }

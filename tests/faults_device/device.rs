@@ -9,7 +9,7 @@ use bivouac_core::device::chunks::{ChunkTable, Place as ChunkPlace, TableSize};
 use bivouac_core::device::host::HostDevice;
 use bivouac_core::device::{
     Carrier, Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Moment, Pinned, Priority,
-    Reservation, Run, Sending, Stream, upload_and_digest,
+    Reservation, RowCopy, Run, Sending, Staging, Stream, upload_and_digest,
 };
 use bivouac_core::reduction::{Found, Question};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -315,6 +315,14 @@ impl Stream for FaultyStream {
 
     fn copy(&self, from: &DeviceSpan, to: &DeviceSpan) -> Result<()> {
         self.inner.copy(from, to)
+    }
+
+    fn pack(&self, copies: &[RowCopy], to: &DeviceSpan) -> Result<()> {
+        self.inner.pack(copies, to)
+    }
+
+    fn staging(&self, bytes: u64) -> Result<Box<dyn Staging + '_>> {
+        self.inner.staging(bytes)
     }
 
     fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], gate: Option<Gate<'_>>) -> Result<()> {

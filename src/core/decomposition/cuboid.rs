@@ -10,7 +10,7 @@ use std::fmt::{self, Display};
 pub const DIMS: usize = 8;
 
 /// A box of elements: of each dimension those from `from` up to `to`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Cuboid {
     /// The first element of each dimension.
     pub from: [u64; DIMS],

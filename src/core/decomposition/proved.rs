@@ -1,6 +1,6 @@
 //! What the ranks have agreed on: an array, dealt over them.
 
-use super::cells::Cells;
+use super::cells::{Cells, Sums};
 use super::ids::List;
 use super::{Boxes, Identity, Ids, Own};
 use crate::base::Rank;
@@ -13,6 +13,70 @@ pub enum Part {
     Boxes(Boxes),
     /// Numbers.
     Ids(Ids),
+}
+
+impl Part {
+    /// Looks at what this rank alone can know.
+    ///
+    /// # Errors
+    /// Why it cannot be a part of an array.
+    pub(crate) fn check(self) -> Result<Checked, String> {
+        match self {
+            Part::Boxes(boxes) => Ok(Checked::Boxes(boxes.check().map_err(|mistake| mistake.to_string())?.into())),
+            Part::Ids(ids) => Ok(Checked::List(ids.check().map_err(|mistake| mistake.to_string())?)),
+        }
+    }
+}
+
+/// A rank's part, looked at.
+pub(crate) enum Checked {
+    Boxes(Box<Own>),
+    List(List),
+}
+
+impl Checked {
+    /// What all ranks have to say alike.
+    pub fn array(&self) -> String {
+        let an = |is_sparse| if is_sparse { "a sparse" } else { "an" };
+        match self {
+            Checked::Boxes(own) => format!("{} array of shape {:?}", an(own.parts().is_sparse()), own.parts().shape()),
+            Checked::List(list) => {
+                format!("{} array of {} numbered elements", an(list.head().is_sparse), list.head().total)
+            }
+        }
+    }
+
+    /// What this rank adds to the sums of all, by a key each.
+    pub fn sums(&self, rank: Rank, ranks: u32) -> Vec<(u64, u64)> {
+        match self {
+            Checked::Boxes(own) => Sums::of_rank(own.parts(), rank, ranks).numbers(),
+            Checked::List(list) => {
+                let limbs = list.identity(rank, ranks).limbs();
+                (0..).zip([list.head().count].into_iter().chain(limbs)).collect()
+            }
+        }
+    }
+
+    /// It with what the sums have come to, although nobody has proved that each element has one owner.
+    pub fn unproved(self, sums: &[(u64, u64)], (rank, ranks): (Rank, u32)) -> Decomposition {
+        match self {
+            Checked::Boxes(own) => {
+                let sums = Sums::of_numbers(sums);
+                let cells = Cells::new(own.parts().whole(), &sums, ranks);
+                Decomposition::of_boxes(*own, sums.identity, cells, (rank, ranks))
+            }
+            Checked::List(list) => {
+                let (_, identity) = list_sums(sums);
+                Decomposition::of_list(list, identity, (rank, ranks))
+            }
+        }
+    }
+}
+
+/// Numbers in all lists, and what tells these from any others.
+pub(crate) fn list_sums(sums: &[(u64, u64)]) -> (u64, Identity) {
+    let sum = |of: u64| sums.iter().find(|(key, _)| *key == of).map_or(0, |(_, sum)| *sum);
+    (sum(0), Identity::from_limbs(std::array::from_fn(|limb| sum(1 + limb as u64))))
 }
 
 impl From<Boxes> for Part {

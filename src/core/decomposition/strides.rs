@@ -56,6 +56,11 @@ impl Strides {
         self.row
     }
 
+    /// Where the first row begins, and how often rows come again at which distances, slowest first, in bytes.
+    pub fn shape(&self) -> (usize, &[(usize, usize)]) {
+        (self.first, &self.again)
+    }
+
     /// Where byte `at` of those of the box lies, of which there are more than that.
     pub fn place_of(&self, at: usize) -> usize {
         self.first + self.place(at / self.row.max(1)) + at % self.row.max(1)

@@ -12,6 +12,9 @@
 //! - [`Stream::copy`]: a bare copy inside the device, for benchmarks.
 //! - [`Stream::send`]: from the device to host memory that is lent out ([`Target`]), *enqueued*, with digests.
 //!
+//! Bytes that do not lie in one piece ([`Rows`]) are first packed inside the device ([`Stream::pack`]), or go to and come from pinned memory of ours
+//! ([`Stream::staging`]).
+//!
 //! A [`Moment`] is a point in the work of a stream, for which others can wait without a thread that does.
 //!
 //! Beside them a [`chunks::ChunkTable`] says which chunks of regions are stored already.
@@ -32,9 +35,12 @@ pub mod chunks;
 pub mod cuda;
 mod error;
 pub mod host;
+mod rows;
 mod target;
 
 pub use error::DeviceError;
+use rows::check_copies;
+pub use rows::{LEVELS, RowCopy, Rows, Staging};
 pub use target::{Target, TargetPart};
 
 use crate::base::Digest;
@@ -403,6 +409,18 @@ pub trait Stream: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`DeviceError::Range`] if the lengths differ; what the device says.
     fn copy(&self, from: &DeviceSpan, to: &DeviceSpan) -> Result<()>;
+
+    /// Enqueues copies inside the device from rows to one piece of memory, `to`. No two of them write the same bytes.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`] for copies that reach over an end; what the device says.
+    fn pack(&self, copies: &[RowCopy], to: &DeviceSpan) -> Result<()>;
+
+    /// Host memory of `bytes` bytes between rows on the device and host memory, for copies that are enqueued on this stream. It holds what was there before.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn staging(&self, bytes: u64) -> Result<Box<dyn Staging + '_>>;
 
     /// Copies to host memory.
     ///

@@ -5,6 +5,7 @@ use super::remote::Peers;
 use crate::base::log;
 use crate::base::{CheckpointKey, Clock, Rank};
 use crate::decomposition::Record;
+use crate::device::DeviceError;
 use crate::format::{Manifest, Region};
 use crate::tier::names::Series;
 use crate::tier::source::{Source, UploadError};
@@ -250,6 +251,17 @@ impl ShardAccess {
     /// It has no such value.
     pub fn missing(&self, region: &str) -> LoadError {
         LoadError::Missing { rank: self.rank, key: self.key, region: region.into(), present: Vec::new() }
+    }
+
+    /// It lies otherwise here than elsewhere, though it is said to lie alike.
+    pub fn lies_otherwise(&self, region: &str) -> LoadError {
+        let found = format!("lies otherwise in the shard of rank {} than in others", self.shard);
+        LoadError::Decomposition { rank: self.rank, key: self.key, region: region.into(), found }
+    }
+
+    /// A device did not take what it holds.
+    pub fn failed_device(&self, region: &str, source: DeviceError) -> LoadError {
+        LoadError::Device { rank: self.rank, key: self.key, what: format!("region {region:?}"), source }
     }
 
     /// There is no memory for what it holds.

@@ -13,6 +13,7 @@
 
 mod carrier;
 mod direct;
+mod landing;
 mod listed;
 mod packet;
 mod packing;
@@ -34,7 +35,7 @@ use crate::coordination::{Ballot, Outcome, Payload};
 use crate::decomposition::cells::Cells;
 use crate::decomposition::matching::{self, Piece, Unmatched};
 use crate::decomposition::shelf::{Shelf, Side, all_of, posts};
-use crate::decomposition::{Identity, Own};
+use crate::decomposition::{Cuboid, Decomposition, Identity, Own};
 use crate::tier::TierId;
 use crate::tier::source::Source;
 use crate::transfer::posting::{Handled, all_at_once};
@@ -42,7 +43,6 @@ use carrier::Carrier;
 use direct::{Direct, gap_of, moves_of, touched};
 pub(super) use listed::Numbered;
 use listed::Routes;
-use packing::Sink;
 pub use readers::Readers;
 use reading::Boxed;
 pub(super) use rows::{Dealing, Finding, Owners, Wanted};
@@ -287,9 +287,7 @@ impl Remaking<'_> {
             let carrier = Carrier { together: &self.together, senders: &plan.senders, receivers: plan.receivers() };
             carrier.send(readers.read_here(homes), &boxed, target.as_mut(), failure.take())?;
         }
-        // Nothing is under way any more: what has not come never will.
-        let wanted = self.own.parts().elements() * self.size;
-        self.together.close(wanted, target.map_or(0, |target| target.delivered()), failure.as_ref())
+        self.together.close(self.own.parts().elements() * self.size, target, failure)
     }
 
     fn unmatched(&self, what: String, is_damage: bool) -> LoadError {
@@ -298,23 +296,42 @@ impl Remaking<'_> {
 
     /// What a shard has of the array, and whether all ranks can read it.
     fn offered(&self, access: &mut ShardAccess) -> Result<(Dealt, Side), LoadError> {
-        let of = access.shard();
         let (dealt, side) = offered(access, self.together.region)?;
         if dealt.parts().0 == self.from.identity {
             return Ok((dealt, side));
         }
-        Err(otherwise(&self.together, of))
+        Err(access.lies_otherwise(self.together.region))
     }
 }
 
-/// A shard's region lies otherwise than all heard that it does.
-fn otherwise(together: &Together<'_>, of: Rank) -> LoadError {
-    LoadError::Decomposition {
-        rank: together.rank(),
-        key: together.key,
-        region: together.region.into(),
-        found: format!("lies otherwise in the shard of rank {of} than in others"),
+/// Loads what a rank saved on the decomposition that it loads it on from its own shard, by itself.
+///
+/// # Errors
+/// [`LoadError`].
+///
+/// # Blocking
+/// On the tiers that hold the shard, and for the device whose memory the target may be.
+pub(super) fn load_own(
+    access: &mut ShardAccess,
+    region: &str,
+    on: &Decomposition,
+    target: &mut Target<'_>,
+) -> Result<(), LoadError> {
+    let (shard, own) = (access.shard(), on.own().parts());
+    if access.dealt(region)?.parts().1.own() != own.own() {
+        return Err(access.lies_otherwise(region));
     }
+    let piece = |(number, cuboid): (u32, &Cuboid)| Piece {
+        reader: shard,
+        is_shared: false,
+        shard,
+        part: number,
+        to: shard,
+        number,
+        cuboid: *cuboid,
+    };
+    let pieces = Pieces::from([(shard, (0..).zip(own.own()).map(piece).collect())]);
+    Direct { region, pieces: &pieces }.load(vec![access], target)
 }
 
 /// A region of a shard, and whether all ranks can read it.

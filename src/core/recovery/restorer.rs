@@ -3,6 +3,7 @@
 mod dealt;
 mod parts;
 mod rows;
+mod wanted;
 
 pub use parts::RankPart;
 pub use rows::{DealtRows, How, LoadedRows};

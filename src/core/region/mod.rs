@@ -5,10 +5,12 @@
 //! ([`bytemuck::Pod`]), so that loading bytes whose digest is right can never make an invalid value.
 #![forbid(unsafe_code)]
 
+mod device;
 mod elements;
 mod packed;
 mod unpacked;
 
+pub use device::{DeviceRows, rows_in};
 pub use elements::Elements;
 pub use packed::{Packed, check_memory};
 pub use unpacked::Unpacked;
@@ -16,7 +18,7 @@ pub use unpacked::Unpacked;
 use crate::base::text::short;
 use crate::base::{Digest, Rank};
 use crate::decomposition::Decomposition;
-use crate::device::DeviceSpan;
+use crate::device::{DeviceError, DeviceSpan};
 use crate::format::{ElementType, FormatError, Region, RegionKind, codec};
 use crate::live::LiveMemory;
 use serde::{Serialize, de::DeserializeOwned};
@@ -96,7 +98,9 @@ pub enum RegionData<'a> {
     /// In host memory, borrowed from the application or made by us.
     Host(Cow<'a, [u8]>),
     /// In device memory.
-    Device(&'a DeviceSpan),
+    Device(Cow<'a, DeviceSpan>),
+    /// In device memory, and not in one piece.
+    DeviceRows(Arc<DeviceRows>),
     /// In host memory that the program may write to before it is copied.
     Live(LiveMemory),
     /// Somewhere else: they are read when the region is captured.
@@ -133,11 +137,17 @@ pub trait ReadBlocks: fmt::Debug + Send + Sync {
 }
 
 impl RegionData<'_> {
+    /// Is it in device memory?
+    pub fn is_on_device(&self) -> bool {
+        matches!(self, RegionData::Device(_) | RegionData::DeviceRows(_))
+    }
+
     /// Length in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
             RegionData::Host(bytes) => bytes.len() as u64,
             RegionData::Device(span) => span.bytes(),
+            RegionData::DeviceRows(rows) => rows.bytes(),
             RegionData::Live(memory) => memory.bytes(),
             RegionData::Kept(kept) => kept.bytes(),
             RegionData::Held { bytes, .. } => *bytes,
@@ -263,6 +273,14 @@ pub enum RegionError {
         /// What is wrong with it.
         what: String,
     },
+    /// The rows of a box do not lie in the device memory that was given for it.
+    #[error("region {name:?}: {source}")]
+    Device {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        source: DeviceError,
+    },
     /// A small array that was loaded has another type than the application asks for.
     #[error(
         "value {name:?} has {bytes} bytes of elements of type {found}, and those of type {expected} were asked for"
@@ -315,7 +333,7 @@ pub fn device_array<'a, T: Element>(
     span: &'a DeviceSpan,
     shape: Option<&[u64]>,
 ) -> Result<SavedRegion<'a>, RegionError> {
-    elements_in::<T>(name, span.bytes(), shape, RegionData::Device(span))
+    elements_in::<T>(name, span.bytes(), shape, RegionData::Device(Cow::Borrowed(span)))
 }
 
 /// Describes memory of so many bytes that holds elements of type `T`.
@@ -435,15 +453,70 @@ pub fn typed_decomposed<'a>(
     check_memory(name, on, memory.iter().map(|memory| memory.len() / size.max(1) as usize))?;
     let boxes = (0..).zip(memory).map(|(number, memory)| (*memory, on.own().strides(number, size)));
     let packed = Packed::new(boxes.collect());
-    let shape: Vec<u64> = match on.own().parts().own() {
-        [own] => (0..on.shape().len()).map(|dim| own.extent(dim)).collect(),
-        _ => vec![on.elements()],
-    };
     let data = match packed.in_one_piece() {
         Some(bytes) => RegionData::Host(Cow::Borrowed(bytes)),
         None => RegionData::Kept(Arc::new(packed)),
     };
-    typed(name, element, &shape, data)
+    typed(name, element, &shape_on(on), data)
+}
+
+/// The same for boxes in device memory.
+///
+/// # Errors
+/// As [`typed_decomposed`], and if the memory of a box ends inside an element.
+pub fn device_decomposed<'a>(
+    name: &str,
+    on: &Decomposition,
+    element: ElementType,
+    memory: &[&'a DeviceSpan],
+    place: (Rank, u32),
+) -> Result<SavedRegion<'a>, RegionError> {
+    let size = element.bytes();
+    check_place(name, on, place)?;
+    check_device_memory(name, on, element, memory)?;
+    let boxes = || (0..).zip(memory).map(|(number, memory)| (*memory, on.own().strides(number, size)));
+    let unusable = |source| RegionError::Device { name: name.into(), source };
+    let data = match &boxes().collect::<Vec<_>>()[..] {
+        [(memory, strides)] if strides.one_piece() == Some(0..memory.bytes() as usize) => {
+            RegionData::Device(Cow::Borrowed(*memory))
+        }
+        [(memory, strides)] if strides.one_piece().is_some() => {
+            let (first, _) = strides.shape();
+            let part = memory.part(first as u64, strides.bytes() as u64);
+            RegionData::Device(Cow::Owned(part.map_err(unusable)?))
+        }
+        all => {
+            let rows = all.iter().map(|(memory, strides)| rows_in(memory, strides));
+            let rows = rows.collect::<Result<Vec<_>, DeviceError>>().map_err(unusable)?;
+            RegionData::DeviceRows(Arc::new(DeviceRows::new(rows)))
+        }
+    };
+    typed(name, element, &shape_on(on), data)
+}
+
+/// The shape that a rank's part is recorded with.
+fn shape_on(on: &Decomposition) -> Vec<u64> {
+    match on.own().parts().own() {
+        [own] => (0..on.shape().len()).map(|dim| own.extent(dim)).collect(),
+        _ => vec![on.elements()],
+    }
+}
+
+/// Device memory for the boxes of a decomposition: is it as long as they need it?
+///
+/// # Errors
+/// As [`check_memory`], and [`RegionError::Partial`] if the memory of a box ends inside an element.
+pub fn check_device_memory(
+    name: &str,
+    on: &Decomposition,
+    element: ElementType,
+    memory: &[&DeviceSpan],
+) -> Result<(), RegionError> {
+    let size = element.bytes().max(1);
+    if let Some(odd) = memory.iter().find(|memory| !memory.bytes().is_multiple_of(size)) {
+        return Err(RegionError::Partial { name: name.into(), bytes: odd.bytes(), element });
+    }
+    check_memory(name, on, memory.iter().map(|memory| (memory.bytes() / size) as usize))
 }
 
 /// Was the decomposition made by this rank of a group of this size?
@@ -470,7 +543,11 @@ fn check_array<T: Element>(name: &str, elements: u64, shape: &[u64]) -> Result<(
     check_element::<T>(name)
 }
 
-fn check_element<T: Element>(name: &str) -> Result<(), RegionError> {
+/// Has the element type the size of the application's type?
+///
+/// # Errors
+/// [`RegionError::ElementSize`].
+pub fn check_element<T: Element>(name: &str) -> Result<(), RegionError> {
     if T::TYPE.bytes() != size_of::<T>() as u64 || size_of::<T>() == 0 {
         return Err(RegionError::ElementSize { name: name.into(), element: T::TYPE, bytes: size_of::<T>() as u64 });
     }

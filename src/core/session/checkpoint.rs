@@ -182,6 +182,62 @@ impl<'a> Checkpoint<'a> {
         self.add_on(saved, on)
     }
 
+    /// The same for a box in device memory, with elements of type `T`. Such a checkpoint is captured with [`Checkpoint::capture_on`]; one that is marked
+    /// ([`Checkpoint::mark_on`]) and has a margin around a box, or several boxes, is copied instead. The region is recorded like a slice: it can be loaded into
+    /// host memory and into device memory.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, grid: &bivouac::Decomposition, caches: &bivouac::Caches,
+    /// #     stream: &dyn bivouac::device::Stream, t: &bivouac::device::DeviceSpan, step: u64) -> bivouac::Result<()> {
+    /// let mut ckpt = session.checkpoint("heat", step)?;
+    /// ckpt.save_device_on::<f64>("temperature", grid, t)?;
+    /// ckpt.shared("step", &step)?;
+    /// ckpt.capture_on(caches, stream)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local. All ranks save the region, on the same decomposition; some may give a slice, and others device memory.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::save_on`], and [`Error::Region`] if the memory ends inside an element.
+    pub fn save_device_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &'a DeviceSpan) -> Result<()> {
+        match on.boxes() {
+            0 if memory.bytes() == 0 => self.save_device_boxes_on::<T>(name, on, &[]),
+            _ => self.save_device_boxes_on::<T>(name, on, &[memory]),
+        }
+    }
+
+    /// The same for a rank that owns any number of boxes: the device memory of each, in the order in which they were described.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::save_device_on`].
+    pub fn save_device_boxes_on<T: Element>(
+        &mut self,
+        name: &str,
+        on: &Decomposition,
+        memory: &[&'a DeviceSpan],
+    ) -> Result<()> {
+        region::check_element::<T>(name)?;
+        self.save_spans_on(name, on, T::TYPE, memory)
+    }
+
+    /// The same for elements of a type that is known at run time only.
+    #[doc(hidden)]
+    pub fn save_spans_on(
+        &mut self,
+        name: &str,
+        on: &Decomposition,
+        element: ElementType,
+        memory: &[&'a DeviceSpan],
+    ) -> Result<()> {
+        let saved = region::device_decomposed(name, on, element, memory, self.place())?;
+        self.add_on(saved, on)
+    }
+
     fn place(&self) -> (Rank, u32) {
         let identity = self.engine.identity();
         (identity.rank, identity.size)
@@ -488,7 +544,7 @@ impl<'a> Checkpoint<'a> {
                         Whereabouts::Host(*address, *bytes as usize)
                     }
                     RegionData::Live(memory) => Whereabouts::Host(memory.range().start, memory.bytes() as usize),
-                    RegionData::Device(_) => Whereabouts::Device(&address),
+                    RegionData::Device(_) | RegionData::DeviceRows(_) => Whereabouts::Device(&address),
                     RegionData::Kept(kept) => {
                         let memory = kept.memory()?;
                         Whereabouts::Host(memory.as_ptr().addr(), memory.len())

@@ -12,34 +12,10 @@ use crate::decomposition::ids::counter::{self, Counter, Said, Wrong};
 use crate::decomposition::ids::windows::{Told, Windows};
 use crate::decomposition::proof::{Finding, Owner};
 use crate::decomposition::shelf::{Side, all_of, posts};
-use crate::decomposition::{Decomposition, Identity, Own, Part};
+use crate::decomposition::{Checked, Decomposition, Identity, Own, Part, list_sums};
 use crate::transfer::posting::{Exchange, Handled, all_at_once};
 
 const CALL: &str = "decompose";
-
-/// What a rank has said, looked at.
-enum Checked {
-    Boxes(Box<Own>),
-    List(List),
-}
-
-/// Looks at what this rank has said. With it comes what all ranks have to have said alike.
-fn checked(part: Part) -> std::result::Result<(Checked, String), String> {
-    let an = |is_sparse| if is_sparse { "a sparse" } else { "an" };
-    match part {
-        Part::Boxes(boxes) => {
-            let own = boxes.check().map_err(|mistake| mistake.to_string())?;
-            let call = format!("decompose {} array of shape {:?}", an(boxes.is_sparse()), boxes.shape());
-            Ok((Checked::Boxes(own.into()), call))
-        }
-        Part::Ids(ids) => {
-            let list = ids.check().map_err(|mistake| mistake.to_string())?;
-            let call =
-                format!("decompose {} array of {} numbered elements", an(list.head().is_sparse), list.head().total);
-            Ok((Checked::List(list), call))
-        }
-    }
-}
 
 impl Session {
     /// Says which elements of a global array this rank owns, and proves together with the other ranks that each element has one owner.
@@ -94,32 +70,23 @@ impl Session {
     pub fn decompose_described(&self, described: std::result::Result<Part, String>) -> Result<Decomposition> {
         let engine = &self.engine;
         engine.reporter().beat();
-        let described = described.and_then(checked);
+        let checked = described.and_then(Part::check);
         let (rank, ranks) = self.place();
-        let ballot = match &described {
-            Ok((checked, call)) => {
-                let sums = match checked {
-                    Checked::Boxes(own) => Sums::of_rank(own.parts(), rank, ranks).numbers(),
-                    Checked::List(list) => {
-                        let limbs = list.identity(rank, ranks).limbs();
-                        (0..).zip([list.head().count].into_iter().chain(limbs)).collect()
-                    }
-                };
-                engine.ballot(call, Payload::None).with_sums(sums)
+        let ballot = match &checked {
+            Ok(part) => {
+                let call = format!("decompose {}", part.array());
+                engine.ballot(&call, Payload::None).with_sums(part.sums(rank, ranks))
             }
             Err(mistake) => engine.refusal(mistake),
         };
         let verdict = ask(engine, CALL, ballot, |ballot| Outcome::agreed("sums", &ballot.sums))?;
         // A rank with a mistake has heard with the others that there is one.
-        let (checked, call) = described.map_err(|reason| Error::Failed { reason })?;
+        let checked = checked.map_err(|reason| Error::Failed { reason })?;
+        let call = format!("decompose {}", checked.array());
         let sums: Vec<(u64, u64)> = decoded(&verdict)?;
         match checked {
             Checked::Boxes(own) => self.prove_boxes(&call, *own, &Sums::of_numbers(&sums)),
-            Checked::List(list) => {
-                let sum = |of: u64| sums.iter().find(|(key, _)| *key == of).map_or(0, |(_, sum)| *sum);
-                let identity = Identity::from_limbs(std::array::from_fn(|limb| sum(1 + limb as u64)));
-                self.prove_list(&call, list, sum(0), identity)
-            }
+            Checked::List(list) => self.prove_list(&call, list, list_sums(&sums)),
         }
     }
 
@@ -150,7 +117,7 @@ impl Session {
     }
 
     /// Is each number in one list? All lists together have `count` numbers.
-    fn prove_list(&self, call: &str, list: List, count: u64, identity: Identity) -> Result<Decomposition> {
+    fn prove_list(&self, call: &str, list: List, (count, identity): (u64, Identity)) -> Result<Decomposition> {
         let (engine, (rank, ranks)) = (&self.engine, self.place());
         let head = list.head();
         let windows = Windows::new(count, ranks);

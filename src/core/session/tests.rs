@@ -34,6 +34,7 @@ mod reduction;
 mod resized;
 mod rows;
 mod tuning;
+mod wanted;
 
 /// One disk with `/local` and `/global`, a folder for segments, and a clock.
 struct Bed {

@@ -10,19 +10,47 @@ use super::remains::within;
 use crate::base::digest::{copy_digest, copy_digest_before, digest_bytes, store_fence, zero_streaming};
 use crate::base::units::page_ceil;
 use crate::base::{Digest, Rank};
-use crate::device::{Copied, DeviceError, DeviceSpan, Run, Stream};
+use crate::device::{Copied, DeviceError, DeviceSpan, Run, Staging, Stream};
 use crate::format::shard::{Head, Layout, encode_head};
 use crate::format::{ContainerEntry, Region, ShardHeader, container};
-use crate::region::{RegionData, SavedRegion};
+use crate::region::{DeviceRows, RegionData, SavedRegion};
 use crate::tier::TierError;
 use crate::tier::Upload;
 use crate::tier::posix::PageBuffer;
 use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes in device memory.
+#[derive(Clone)]
+pub enum DeviceBytes {
+    /// In one piece.
+    Span(DeviceSpan),
+    /// In rows.
+    Rows(Arc<DeviceRows>),
+}
+
+impl DeviceBytes {
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            DeviceBytes::Span(span) => span.bytes(),
+            DeviceBytes::Rows(rows) => rows.bytes(),
+        }
+    }
+
+    /// The memory, if it is one piece.
+    pub fn span(&self) -> Option<&DeviceSpan> {
+        match self {
+            DeviceBytes::Span(span) => Some(span),
+            DeviceBytes::Rows(_) => None,
+        }
+    }
+}
 
 /// A region in device memory, or some blocks of one, and where it belongs in its shard.
 pub struct DevicePart {
     /// The memory.
-    pub span: DeviceSpan,
+    pub memory: DeviceBytes,
     /// Where its bytes go, from the start of the shard.
     pub at: u64,
     /// Its blocks among those of the shard.
@@ -33,15 +61,22 @@ pub struct DevicePart {
 
 /// The device regions of a shard, in order.
 pub fn device_parts(layout: &Layout, regions: &[SavedRegion<'_>]) -> Vec<DevicePart> {
-    let part = |(region, (placed, saved)): (usize, (&Region, &SavedRegion<'_>))| match saved.data {
-        RegionData::Host(_) | RegionData::Live(_) | RegionData::Kept(_) | RegionData::Held { .. } => None,
-        RegionData::Device(span) => {
-            let first = placed.first_block as usize;
-            let blocks = first..first + placed.blocks(layout.block_size) as usize;
-            Some(DevicePart { span: span.clone(), at: layout.body_offset + placed.offset, blocks, region })
-        }
+    let part = |(region, (placed, saved)): (usize, (&Region, &SavedRegion<'_>))| {
+        let memory = match &saved.data {
+            RegionData::Host(_) | RegionData::Live(_) | RegionData::Kept(_) | RegionData::Held { .. } => return None,
+            RegionData::Device(span) => DeviceBytes::Span(DeviceSpan::clone(span)),
+            RegionData::DeviceRows(rows) => DeviceBytes::Rows(rows.clone()),
+        };
+        let first = placed.first_block as usize;
+        let blocks = first..first + placed.blocks(layout.block_size) as usize;
+        Some(DevicePart { memory, at: layout.body_offset + placed.offset, blocks, region })
     };
     layout.meta.regions.iter().zip(regions).enumerate().filter_map(part).collect()
+}
+
+/// Are some of them not in one piece?
+pub fn has_rows(parts: &[DevicePart]) -> bool {
+    parts.iter().any(|part| part.memory.span().is_none())
 }
 
 /// Puts the digests of device regions, one region behind the other, in their places among those of the shard.
@@ -54,7 +89,7 @@ pub fn place_digests(parts: &[DevicePart], found: &[Digest], digests: &mut [Dige
     }
 }
 
-/// Some blocks of device regions, which are given by their places among those of the shard, in ascending ranges.
+/// Some blocks of device regions in one piece, which are given by their places among those of the shard, in ascending ranges.
 ///
 /// # Errors
 /// [`DeviceError::Range`] for parts that are not whole regions.
@@ -64,18 +99,23 @@ pub fn some_blocks(
     blocks: &[Range<usize>],
 ) -> Result<Vec<DevicePart>, DeviceError> {
     let mut some: Vec<DevicePart> = Vec::new();
-    for part in parts {
+    for (part, span) in in_one_piece(parts) {
         for blocks in within(blocks, &part.blocks) {
             let start = (blocks.start - part.blocks.start) as u64 * block_bytes;
-            let end = part.span.bytes().min((blocks.end - part.blocks.start) as u64 * block_bytes);
-            let span = part.span.part(start, end - start)?;
-            some.push(DevicePart { span, at: part.at + start, blocks, region: part.region });
+            let end = span.bytes().min((blocks.end - part.blocks.start) as u64 * block_bytes);
+            let memory = DeviceBytes::Span(span.part(start, end - start)?);
+            some.push(DevicePart { memory, at: part.at + start, blocks, region: part.region });
         }
     }
     Ok(some)
 }
 
-/// Digests of device regions where they are, one region behind the other.
+/// The parts in one piece.
+fn in_one_piece(parts: &[DevicePart]) -> impl Iterator<Item = (&DevicePart, &DeviceSpan)> {
+    parts.iter().filter_map(|part| Some((part, part.memory.span()?)))
+}
+
+/// Makes the digests of device regions in one piece where they are, and puts them in their places among those of the shard.
 ///
 /// # Errors
 /// What the device says.
@@ -86,11 +126,20 @@ pub fn digest_on_device(
     parts: &[DevicePart],
     block_bytes: u64,
     stream: &dyn Stream,
-) -> Result<Vec<Digest>, DeviceError> {
-    begin_digests(parts, block_bytes, stream)?.map_or_else(|| Ok(Vec::new()), |copied| copied.digests())
+    digests: &mut [Digest],
+) -> Result<(), DeviceError> {
+    let found = begin_digests(parts, block_bytes, stream)?;
+    let found = found.map_or_else(|| Ok(Vec::new()), |copied| copied.digests())?;
+    let mut rest = &found[..];
+    for (part, _) in in_one_piece(parts) {
+        let (own, others) = rest.split_at(part.blocks.len());
+        digests[part.blocks.clone()].copy_from_slice(own);
+        rest = others;
+    }
+    Ok(())
 }
 
-/// Enqueues that; `None` if there is not a byte.
+/// Enqueues digests of device regions in one piece, one region behind the other; `None` if there is not a byte.
 ///
 /// # Errors
 /// What the device says.
@@ -101,8 +150,8 @@ pub fn begin_digests(
 ) -> Result<Option<Box<dyn Copied>>, DeviceError> {
     let mut runs = Vec::with_capacity(parts.len());
     let mut next = 0;
-    for part in parts.iter().filter(|part| !part.blocks.is_empty()) {
-        runs.push(Run::whole(part.span.clone(), None, next));
+    for (part, span) in in_one_piece(parts).filter(|(part, _)| !part.blocks.is_empty()) {
+        runs.push(Run::whole(span.clone(), None, next));
         next += part.blocks.len() as u32;
     }
     if runs.is_empty() { Ok(None) } else { stream.copy_blocks(runs, block_bytes).map(Some) }
@@ -191,16 +240,65 @@ pub fn read_kept(
     Ok(())
 }
 
-/// Copies device regions into `target`, a whole shard.
+/// Copies device regions into `target`, a whole shard. Those in rows come with digests, which are made of what arrives.
 ///
 /// # Errors
 /// What the device says; `target` then holds nothing of use.
 ///
 /// # Blocking
 /// For the work that is enqueued on the stream, and for the transfer.
-pub fn download(parts: &[DevicePart], target: &mut [u8], stream: &dyn Stream) -> Result<(), DeviceError> {
-    let copies = parts.iter().map(|part| (part.span.clone(), part.at));
-    stream.download(&mut targets(copies, target), None)
+pub fn download(
+    parts: &[DevicePart],
+    block_bytes: u64,
+    target: &mut [u8],
+    stream: &dyn Stream,
+    digests: &mut [Digest],
+) -> Result<(), DeviceError> {
+    let copies = in_one_piece(parts).map(|(part, span)| (span.clone(), part.at));
+    stream.download(&mut targets(copies, target), None)?;
+    for part in parts {
+        if let DeviceBytes::Rows(rows) = &part.memory {
+            let target = &mut target[part.at as usize..][..rows.bytes() as usize];
+            download_rows(rows, 0, block_bytes, target, stream, &mut digests[part.blocks.clone()])?;
+        }
+    }
+    store_fence();
+    Ok(())
+}
+
+/// Bytes of the pinned memory that rows pass through, at least a block. There are two such memories: the device fills one while the other is emptied.
+const STAGED_ROWS: u64 = 4 << 20;
+
+/// Copies the bytes of rows from `at` on, where a block begins, into `target`, and makes the digests of the blocks on the way.
+fn download_rows(
+    rows: &DeviceRows,
+    at: u64,
+    block_bytes: u64,
+    target: &mut [u8],
+    stream: &dyn Stream,
+    digests: &mut [Digest],
+) -> Result<(), DeviceError> {
+    let size = STAGED_ROWS.max(block_bytes).min((target.len() as u64).next_multiple_of(block_bytes));
+    if size == 0 {
+        return Ok(());
+    }
+    let mut pieces = target.chunks_mut(size as usize).zip(digests.chunks_mut((size / block_bytes) as usize));
+    let mut begin = at;
+    let mut enqueue = |staging: &mut Box<dyn Staging + '_>| -> Result<_, DeviceError> {
+        let Some((to, digests)) = pieces.next() else { return Ok(None) };
+        staging.gather(&rows.copies(begin, to.len() as u64))?;
+        begin += to.len() as u64;
+        Ok(Some((to, digests)))
+    };
+    let (mut filled, mut spare) = (stream.staging(size)?, stream.staging(size)?);
+    let mut next = enqueue(&mut filled)?;
+    while let Some((to, digests)) = next {
+        next = enqueue(&mut spare)?;
+        let from = &filled.memory()?[..to.len()];
+        copy_blocks(from, to, block_bytes as usize, digests);
+        std::mem::swap(&mut filled, &mut spare);
+    }
+    Ok(())
 }
 
 /// Pairs each span with the bytes of `target` from its offset on. Offsets ascend, and spans do not overlap in `target`.
@@ -259,8 +357,7 @@ pub fn into_file(
     let tail = container::encode_tail(std::slice::from_ref(&entry)).unwrap_or_default();
     upload.reserve(layout.total_len + tail.len() as u64)?;
     if let Some(stream) = stream {
-        let parts = device_parts(layout, regions);
-        place_digests(&parts, &digest_on_device(&parts, layout.block_size, stream)?, &mut digests);
+        digest_on_device(&device_parts(layout, regions), layout.block_size, stream, &mut digests)?;
     }
     bodies_into_file(layout, header.rank, regions, stream, upload, write_bytes, &mut digests)?;
     let mut head = PageBuffer::new(layout.body_offset as usize);
@@ -271,7 +368,7 @@ pub fn into_file(
     Ok((entry, Head::written(layout, written, digests)))
 }
 
-/// Writes the bodies of a shard that are not there yet, and their digests into `digests`; for those of device regions, which
+/// Writes the bodies of a shard that are not there yet, and their digests into `digests`; for those of device regions in one piece, which
 /// have digests already, compares them.
 ///
 /// # Errors
@@ -315,9 +412,12 @@ pub fn bodies_into_file(
                     let read = kept.read(at as u64, layout.block_size, &mut staged[..bytes], blocks);
                     read.map_err(|reason| Unreadable { region: placed.name.clone(), reason })?;
                 }
-                (RegionData::Device(span), None) => {
+                (RegionData::DeviceRows(rows), Some(stream)) => {
+                    download_rows(rows, at as u64, layout.block_size, &mut staged[..bytes], stream, blocks)?;
+                }
+                (RegionData::Device(_) | RegionData::DeviceRows(_), None) => {
                     let reason = "device memory cannot be read without a stream";
-                    return Err(DeviceError::Range { offset: 0, bytes: span.bytes(), reason }.into());
+                    return Err(DeviceError::Range { offset: 0, bytes: placed.bytes, reason }.into());
                 }
                 (RegionData::Held { .. }, _) => {}
             }

@@ -316,7 +316,7 @@ impl Engine {
         let rank = identity.rank;
         let held = spec.held.take();
         let version = spec.version;
-        if spec.device.is_none() && spec.regions.iter().any(|saved| matches!(saved.data, RegionData::Device(_))) {
+        if spec.device.is_none() && spec.regions.iter().any(|saved| saved.data.is_on_device()) {
             return Err(CaptureError::NoCaches { rank, name: spec.name.clone(), version });
         }
         if held.is_none() && spec.regions.iter().any(|saved| matches!(saved.data, RegionData::Held { .. })) {
@@ -394,9 +394,11 @@ impl Engine {
     ) -> Result<Taken, FillError> {
         let device = spec.device.filter(|_| !parts.is_empty());
         let block = layout.block_size;
+        // Rows have no blocks before they are packed.
+        let may_know = !capture::has_rows(&parts);
         let known = self
             .known(spec, layout, &slot)
-            .filter(|known| known.is_as_long(layout, parts.iter().map(|part| part.region)));
+            .filter(|known| may_know && known.is_as_long(layout, parts.iter().map(|part| part.region)));
         // Of what is known the digests are enough at first.
         let digesting = match device.filter(|_| known.is_some()) {
             Some(OnDevice { stream, .. }) => capture::begin_digests(&parts, block, stream)?,
@@ -443,10 +445,10 @@ impl Engine {
                 self.reducer.found_no_room(&spec.name);
             }
             if changed.is_none() {
-                capture::place_digests(&wanted, &capture::digest_on_device(&wanted, block, stream)?, &mut digests);
+                capture::digest_on_device(&wanted, block, stream, &mut digests)?;
             }
-            capture::download(&wanted, slot.as_mut_slice(), stream)?;
-            caches.pin_soon(&slot, wanted.iter().map(|part| part.span.bytes()).sum());
+            capture::download(&wanted, block, slot.as_mut_slice(), stream, &mut digests)?;
+            caches.pin_soon(&slot, wanted.iter().map(|part| part.memory.bytes()).sum());
         }
         if let Some(Err(flipped)) = fill.map(|fill| fill.copy_to(slot.as_mut_slice())) {
             self.remains.lock().forget();

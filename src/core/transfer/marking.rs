@@ -46,7 +46,14 @@ impl Engine {
         // Without threads nobody would send them.
         let device = spec.device.filter(|_| !parts.is_empty() && !self.setup.is_inline);
         let Some(OnDevice { offload: Some(offload), .. }) = device else { return false };
-        if !offload.wants(parts.iter().map(|part| part.span.bytes()).sum()) {
+        if !offload.wants(parts.iter().map(|part| part.memory.bytes()).sum()) {
+            return false;
+        }
+        if capture::has_rows(parts) {
+            self.desk.note_once("rows-not-marked", || {
+                "event=not-marked: a region in device memory has a margin around its boxes, or has several boxes, so the checkpoint is copied; said once"
+                    .into()
+            });
             return false;
         }
         let is_ready = offload.is_ready(slot);
@@ -110,9 +117,10 @@ impl Engine {
         let (version, block_bytes) = (unsealed.header.key.version, unsealed.layout.block_size);
         let field = |part: &DevicePart| {
             let name = unsealed.layout.meta.regions[part.region].name.clone();
-            Field { name, span: part.span.clone(), at: part.at }
+            // Those in rows are not marked.
+            Some(Field { name, span: part.memory.span()?.clone(), at: part.at })
         };
-        let fields: Vec<Field> = parts.iter().map(field).collect();
+        let fields: Vec<Field> = parts.iter().filter_map(field).collect();
         let marks = device.and_then(|on| on.offload.map(|offload| (offload, on.stream))).filter(|_| !fields.is_empty());
         let sources = usize::from(marks.is_some()) + usize::from(live.is_some());
         if let Some(later) = self.setup.later.as_ref().filter(|_| sources == 0) {

@@ -16,6 +16,7 @@ pub(super) struct Shared {
     pub(super) context: Arc<CudaContext>,
     pub(super) copy_blocks: CudaFunction,
     pub(super) send_blocks: CudaFunction,
+    pub(super) copy_rows: CudaFunction,
     pub(super) pinned: PinnedPool,
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 /// The sources; see the files for what they do.
 const BLOCKS: &str = concat!(include_str!("../kernels/digest.cuh"), include_str!("../kernels/blocks.cu"));
 const CHUNKS: &str = concat!(include_str!("../kernels/digest.cuh"), include_str!("../kernels/chunks.cu"));
+const ROWS: &str = include_str!("../kernels/rows.cu");
 
 /// The functions of `chunks.cu`.
 pub(super) struct Functions {
@@ -23,6 +24,11 @@ pub(super) struct Functions {
 pub(super) fn load_blocks(context: &Arc<CudaContext>) -> Result<[CudaFunction; 2]> {
     let module = load(context, BLOCKS)?;
     Ok([function(&module, context, "bvk_copy_blocks")?, function(&module, context, "bvk_send_blocks")?])
+}
+
+/// The kernel that copies rows.
+pub(super) fn load_rows(context: &Arc<CudaContext>) -> Result<CudaFunction> {
+    function(&load(context, ROWS)?, context, "bvk_copy_rows")
 }
 
 /// The kernels that look for chunks.
@@ -79,7 +85,7 @@ mod tests {
     /// Needs the NVRTC library but no GPU: CI installs it.
     #[test]
     fn the_kernels_compile() {
-        for (text, entries) in [(BLOCKS, 2), (CHUNKS, 6)] {
+        for (text, entries) in [(BLOCKS, 2), (CHUNKS, 6), (ROWS, 1)] {
             let Some(compiled) = compile(text) else {
                 eprintln!("SKIPPED: no NVRTC library on this machine; ci/setup.sh --with-tests installs it");
                 return;

@@ -6,7 +6,8 @@
 //! happens.
 //!
 //! `memory.rs` has address space, mapping and allocations; `pinned.rs` host memory that the GPU reaches by itself, `detour.rs` the way
-//! around for other memory; `stream.rs` the copies, `batch.rs` those that are enqueued together, `scatter.rs` those of many small pieces; `event.rs` points in them; `kernels.rs`
+//! around for other memory; `stream.rs` the copies, `batch.rs` those that are enqueued together, `scatter.rs` those of many small pieces, `rows.rs` those of rows at
+//! regular distances; `event.rs` points in them; `kernels.rs`
 //! how the kernels get to the GPU; `chunks.rs` the tables of chunks.
 
 mod batch;
@@ -17,6 +18,7 @@ mod event;
 mod kernels;
 mod memory;
 mod pinned;
+mod rows;
 mod scatter;
 mod stream;
 
@@ -27,7 +29,7 @@ use chunks::CudaChunks;
 pub use context::KeptContext;
 use context::{Shared, bind, bus_id, check_driver, failed, is_driver_loaded};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, result, sys};
-use kernels::{Functions, load_blocks, load_chunks};
+use kernels::{Functions, load_blocks, load_chunks, load_rows};
 use memory::{Allocation, VirtualRange};
 use pinned::{PinnedPool, PinnedRange};
 use std::fmt;
@@ -86,11 +88,12 @@ impl CudaDevice {
             memory_bytes: context.total_mem().map_err(|error| failed(ordinal, "cuDeviceTotalMem", error))? as u64,
         };
         let [copy_blocks, send_blocks] = load_blocks(context)?;
+        let copy_rows = load_rows(context)?;
         let pinned = PinnedPool::new(context)?;
         let chunks = Lock::default();
         Ok(CudaDevice {
             chunks,
-            shared: Arc::new(Shared { info, context: context.clone(), copy_blocks, send_blocks, pinned }),
+            shared: Arc::new(Shared { info, context: context.clone(), copy_blocks, send_blocks, copy_rows, pinned }),
         })
     }
 

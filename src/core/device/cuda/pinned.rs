@@ -294,6 +294,15 @@ impl PinnedLoan {
         self.buffer().address
     }
 
+    /// The first bytes of the buffer, which the device neither reads nor writes now.
+    pub(super) fn bytes_mut(&mut self, bytes: usize) -> &mut [u8] {
+        let buffer = self.buffer();
+        assert!(bytes <= buffer.bytes, "the loan is large enough");
+        // SAFETY: the buffer is host memory of ours of that length (asserted), which the driver has zeroed or others have written; the loan is
+        // exclusive, and the caller has waited for the device.
+        unsafe { std::slice::from_raw_parts_mut(buffer.address as *mut u8, bytes) }
+    }
+
     /// Writes bytes for the device to read, through the processor's caches: while they are there, the device reads them from there, and host memory
     /// is spared two of three passes.
     pub(super) fn write(&mut self, offset: usize, bytes: &[u8]) {

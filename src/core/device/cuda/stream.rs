@@ -1,8 +1,8 @@
 //! Copies on a GPU's stream.
 
 use super::super::{
-    Carrier, Copied, DeviceError, DeviceSpan, Gate, Moment, Priority, Result, Run, Sending, Stream, check_runs,
-    check_sendings,
+    Carrier, Copied, DeviceError, DeviceSpan, Gate, Moment, Priority, Result, RowCopy, Run, Sending, Staging, Stream,
+    check_runs, check_sendings,
 };
 use super::batch;
 use super::context::Shared;
@@ -12,7 +12,7 @@ use super::memory::Allocation;
 use super::pinned::{self, PinnedLoan, Registration, Way};
 use crate::base::Digest;
 use crate::base::log;
-use crate::base::sync::Lock;
+use crate::base::sync::{Lock, Order};
 use cudarc::driver::{CudaStream, result, sys};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -189,11 +189,14 @@ pub(super) struct GpuStream {
     scratch: Lock<Scratch>,
     /// Pairs of timing events to use again.
     events: Arc<Lock<Vec<[Event; 2]>>>,
-    /// What plain copies on their way still use, oldest first.
-    copying: Lock<VecDeque<(Event, [DeviceSpan; 2])>>,
+    /// What plain copies, and those of rows, on their way still use, oldest first.
+    copying: Lock<VecDeque<(Event, Used)>>,
     /// Destroys the stream after everything else here; `None` for the application's.
     _owned: Option<Owned>,
 }
+
+/// What a copy uses: memory of the device, and maybe a table.
+pub(super) type Used = (Vec<DeviceSpan>, Option<PinnedLoan>);
 
 /// Device memory that the calls on a stream use one after the other.
 #[derive(Default)]
@@ -239,7 +242,7 @@ impl Owned {
             stream,
             scratch: Lock::default(),
             events: Arc::default(),
-            copying: Lock::default(),
+            copying: Lock::at(Order::Outer, VecDeque::new()),
             _owned: Some(self),
         }
     }
@@ -260,7 +263,8 @@ impl Drop for Owned {
 
 impl GpuStream {
     pub(super) fn new(shared: Arc<Shared>, stream: Arc<CudaStream>) -> GpuStream {
-        let (scratch, events, copying) = (Lock::default(), Arc::default(), Lock::default());
+        let (scratch, events) = (Lock::default(), Arc::default());
+        let copying = Lock::at(Order::Outer, VecDeque::new());
         GpuStream { shared, stream, scratch, events, copying, _owned: None }
     }
 
@@ -362,8 +366,23 @@ impl GpuStream {
         launched.map_err(|error| shared.failed("cuLaunchKernel", error))
     }
 
-    fn check_spans<'a>(&self, mut spans: impl Iterator<Item = &'a DeviceSpan>) -> Result<()> {
+    pub(super) fn check_spans<'a>(&self, mut spans: impl Iterator<Item = &'a DeviceSpan>) -> Result<()> {
         spans.try_for_each(|span| span.check_home(self.shared.home(), self.shared.info.ordinal))
+    }
+
+    /// Keeps what a copy uses that `enqueue` enqueues, until it has ended. The context is bound.
+    pub(super) fn keeping(&self, enqueue: impl FnOnce() -> Result<Used>) -> Result<()> {
+        let mut copying = self.copying.lock();
+        while copying.front().is_some_and(|(event, _)| event.is_done().unwrap_or(false)) {
+            copying.pop_front();
+        }
+        let used = enqueue()?;
+        match self.event() {
+            Ok(event) => copying.push_back((event, used)),
+            // Nothing would tell when the copy has ended.
+            Err(error) => return self.drain().and(Err(error)),
+        }
+        Ok(())
     }
 
     /// Waits until nothing enqueued runs any more, whatever cudarc or the driver think of earlier errors: memory that was lent
@@ -494,21 +513,22 @@ impl Stream for GpuStream {
         }
         self.check_spans([from, to].into_iter())?;
         let _bound = self.shared.bind()?;
-        let spans = [from.clone(), to.clone()];
+        let spans = vec![from.clone(), to.clone()];
         let (from, to, bytes) = (from.address(), to.address(), from.bytes() as usize);
-        let mut copying = self.copying.lock();
-        while copying.front().is_some_and(|(event, _)| event.is_done().unwrap_or(false)) {
-            copying.pop_front();
-        }
-        // SAFETY: both spans are device memory of that length, which `copying` keeps until the copy has ended.
-        let copied = unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream.cu_stream()) };
-        copied.map_err(|error| self.shared.failed("cuMemcpyDtoDAsync", error))?;
-        match self.event() {
-            Ok(event) => copying.push_back((event, spans)),
-            // Nothing would tell when the copy has ended.
-            Err(error) => return self.drain().and(Err(error)),
-        }
-        Ok(())
+        self.keeping(|| {
+            // SAFETY: both spans are device memory of that length, which `copying` keeps until the copy has ended.
+            let copied = unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream.cu_stream()) };
+            copied.map_err(|error| self.shared.failed("cuMemcpyDtoDAsync", error))?;
+            Ok((spans, None))
+        })
+    }
+
+    fn pack(&self, copies: &[RowCopy], to: &DeviceSpan) -> Result<()> {
+        self.pack_rows(copies, to)
+    }
+
+    fn staging(&self, bytes: u64) -> Result<Box<dyn Staging + '_>> {
+        Ok(Box::new(self.pinned_staging(bytes)?))
     }
 
     fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], gate: Option<Gate<'_>>) -> Result<()> {

@@ -2,15 +2,15 @@
 #![forbid(unsafe_code)]
 
 use super::super::{
-    Carrier, Copied, DeviceError, DeviceSpan, Gate, Moment, Result, Run, Sending, Stream, TargetPart, check_runs,
-    check_sendings, upload_and_digest,
+    Carrier, Copied, DeviceError, DeviceSpan, Gate, Moment, Result, RowCopy, Run, Sending, Staging, Stream, TargetPart,
+    check_copies, check_runs, check_sendings, upload_and_digest,
 };
 use super::{Shared, lock};
 use crate::base::Digest;
 use crate::base::digest::digest_bytes;
 use crate::base::log;
 use crate::base::rng::Rng;
-use crate::base::sync::{Condition, Lock};
+use crate::base::sync::{Condition, Lock, Order};
 use crate::base::threads::spawn;
 use crate::base::units::MIB;
 use std::any::Any;
@@ -387,6 +387,27 @@ impl Stream for HostStream {
         self.enqueue(part).map(|_| ())
     }
 
+    fn pack(&self, copies: &[RowCopy], to: &DeviceSpan) -> Result<()> {
+        check_copies(copies, to.bytes())?;
+        self.shared.check_spans(copies.iter().map(|copy| copy.rows.span()).chain([to]))?;
+        let (copies, to, mut next) = (copies.to_vec(), to.clone(), 0);
+        let part = move |shared: &Shared| {
+            let Some(copy) = copies.get(next) else { return Ok(Some(Vec::new())) };
+            next += 1;
+            let mut packed = vec![0; copy.bytes as usize];
+            gather(shared, copy, &mut packed)?;
+            shared.write(&to.part(copy.packed, copy.bytes)?, &packed)?;
+            Ok(None)
+        };
+        self.enqueue(part).map(|_| ())
+    }
+
+    fn staging(&self, bytes: u64) -> Result<Box<dyn Staging + '_>> {
+        self.shared.check()?;
+        let memory = Arc::new(Lock::at(Order::Outer, vec![0; bytes as usize]));
+        Ok(Box::new(HostStaging { stream: self, memory, lent: vec![0; bytes as usize], under_way: None }))
+    }
+
     fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], mut gate: Option<Gate<'_>>) -> Result<()> {
         copies.iter().try_for_each(|(device, host)| check_lengths(device, host.len()))?;
         self.shared.check_spans(copies.iter().map(|(device, _)| device))?;
@@ -465,6 +486,90 @@ impl Stream for HostStream {
 impl fmt::Debug for HostStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HostStream({})", self.number)
+    }
+}
+
+/// Reads some bytes of rows.
+fn gather(shared: &Shared, copy: &RowCopy, packed: &mut [u8]) -> Result<()> {
+    let mut done = 0;
+    copy.rows.each(copy.at, copy.bytes, |place, count| {
+        let part = &mut packed[done..done + count as usize];
+        done += count as usize;
+        shared.read(&copy.rows.span().part(place, count)?, part)
+    })
+}
+
+/// What the twin has for pinned memory. The device has its own image of it: who looks at it too early sees what was there before.
+struct HostStaging<'s> {
+    stream: &'s HostStream,
+    /// As the device sees it.
+    memory: Arc<Lock<Vec<u8>>>,
+    lent: Vec<u8>,
+    /// The last of what was enqueued, and whether it brings bytes here.
+    under_way: Option<(Arc<End>, bool)>,
+}
+
+impl HostStaging<'_> {
+    fn enqueue(&mut self, copies: &[RowCopy], is_down: bool) -> Result<()> {
+        check_copies(copies, self.lent.len() as u64)?;
+        let shared = &self.stream.shared;
+        shared.check_spans(copies.iter().map(|copy| copy.rows.span()))?;
+        if !is_down {
+            lock(&self.memory).copy_from_slice(&self.lent);
+        }
+        let (copies, memory, mut next) = (copies.to_vec(), self.memory.clone(), 0);
+        let end = self.stream.enqueue(move |shared| {
+            let Some(copy) = copies.get(next) else { return Ok(Some(Vec::new())) };
+            next += 1;
+            shared.wait_for_link();
+            let mut memory = lock(&memory);
+            let packed = &mut memory[copy.packed as usize..][..copy.bytes as usize];
+            if is_down {
+                gather(shared, copy, packed)?;
+            } else {
+                let mut done = 0;
+                copy.rows.each(copy.at, copy.bytes, |place, count| {
+                    let part = &packed[done..done + count as usize];
+                    done += count as usize;
+                    shared.write(&copy.rows.span().part(place, count)?, part)
+                })?;
+            }
+            drop(memory);
+            shared.spend_on_link(usize::from(!is_down), copy.bytes);
+            Ok(None)
+        })?;
+        let brings = is_down || self.under_way.as_ref().is_some_and(|(_, brings)| *brings);
+        self.under_way = Some((end, brings));
+        Ok(())
+    }
+}
+
+impl Staging for HostStaging<'_> {
+    fn memory(&mut self) -> Result<&mut [u8]> {
+        if let Some((end, brings)) = self.under_way.take() {
+            end.with(|outcome, _| outcome.clone())?;
+            self.stream.shared.check()?;
+            if brings {
+                self.lent.copy_from_slice(&lock(&self.memory));
+            }
+        }
+        Ok(&mut self.lent)
+    }
+
+    fn scatter(&mut self, copies: &[RowCopy]) -> Result<()> {
+        self.enqueue(copies, false)
+    }
+
+    fn gather(&mut self, copies: &[RowCopy]) -> Result<()> {
+        self.enqueue(copies, true)
+    }
+}
+
+impl Drop for HostStaging<'_> {
+    fn drop(&mut self) {
+        if let Some((end, _)) = self.under_way.take() {
+            end.with(|_, _| ());
+        }
     }
 }
 

@@ -4,7 +4,8 @@
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
 use super::super::outline::Dealt;
-use super::target::{Mapper, Slot, Target};
+use super::landing::{FILLERS, Landing, Lane, STAGED};
+use super::target::{Mapper, Share, Slot, Target};
 use crate::base::Rank;
 use crate::base::digest::store_fence;
 use crate::base::log;
@@ -13,6 +14,7 @@ use crate::base::threads;
 use crate::decomposition::matching::Piece;
 use crate::decomposition::strides::{Both, Strides};
 use crate::decomposition::{DIMS, Parts};
+use crate::device;
 use crate::format::Region;
 use crate::tier::source::{Again, FILE_READERS, MEMORY_READERS, Pass, Source};
 use crate::tier::{TierError, TierId};
@@ -36,8 +38,9 @@ pub(super) struct Move {
     base: usize,
     /// Where they go in the memory of their box.
     to: Strides,
-    /// Which slot of the task has that.
+    /// Which slot of the task has that, and how far behind its begin.
     slot: usize,
+    behind: usize,
 }
 
 impl Move {
@@ -120,7 +123,7 @@ impl<'m> Walk<'m> {
             let (of, way) = (&self.moves[index], &mut self.ways[index]);
             let (_, to, count) = way.next();
             let count = count.min(end - place);
-            pass.copy(slots[of.slot].place(to, count));
+            pass.copy(slots[of.slot].place(of.behind + to, count));
             way.skip(count);
             let (from, _, left) = way.next();
             match left {
@@ -153,7 +156,7 @@ pub(super) fn moves_of(pieces: &[Piece], parts: &Parts, mapper: &Mapper<'_>) -> 
 fn move_of(piece: &Piece, (parts, starts): (&Parts, &[usize]), mapper: &Mapper<'_>, slot: usize) -> Option<Move> {
     let from = inside(piece, parts, mapper.size())?;
     let to = mapper.strides(piece.number, &piece.cuboid)?;
-    Some(Move { from, base: starts[piece.part as usize], to, slot })
+    Some(Move { from, base: starts[piece.part as usize], to, slot, behind: 0 })
 }
 
 /// Where a piece lies in its part of a shard.
@@ -184,16 +187,21 @@ impl Direct<'_> {
     /// Loads all of it from `shards`; where a copy is damaged, from the next one.
     ///
     /// # Errors
-    /// [`LoadError::NoCopy`].
+    /// [`LoadError::NoCopy`]; [`LoadError::Device`].
     ///
     /// # Blocking
-    /// On the tiers that hold the shards.
+    /// On the tiers that hold the shards, and for the device.
     pub fn load(&self, mut shards: Vec<&mut ShardAccess>, target: &mut Target<'_>) -> Result<(), LoadError> {
         while !shards.is_empty() {
             let size = target.mapper().size();
             let opened = shards.iter_mut().map(|access| self.open(access, size));
             let opened: Vec<(Rank, Opened)> = opened.collect::<Result<_, LoadError>>()?;
             self.load_from(&opened, target);
+            if let Some(source) = target.landing().and_then(Landing::failure)
+                && let Some(access) = shards.first()
+            {
+                return Err(access.failed_device(self.region, source));
+            }
             let mut again = Vec::new();
             for (access, (shard, opened)) in shards.into_iter().zip(opened) {
                 let tier = opened.source.tier();
@@ -233,10 +241,11 @@ impl Direct<'_> {
         let is_near = shards.iter().all(|(_, opened)| opened.source.tier() != TierId::PEERS);
         let in_files = shards.iter().any(|(_, opened)| matches!(opened.source, Source::File(_)));
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let readers = if target.landing().is_some() { FILLERS } else { MEMORY_READERS };
         let count = match (is_near && bytes >= THREADS_MIN, in_files) {
             (false, _) => 1,
             (true, true) => FILE_READERS,
-            (true, false) => MEMORY_READERS.min(processors),
+            (true, false) => readers.min(processors),
         };
         let task = match count {
             1 => u64::MAX,
@@ -248,6 +257,12 @@ impl Direct<'_> {
             let pieces = self.pieces.get(shard).into_iter().flatten();
             pieces.for_each(|piece| by_box.entry(piece.number).or_default().push((at, piece)));
         }
+        if let Some(landing) = target.landing() {
+            let tasks = Lock::new(target.shares(task.min(STAGED)).into_iter());
+            let next = || tasks.lock().next();
+            let land = || Ashore { shards, by_box: &by_box, mapper: &mapper, landing }.all(next);
+            return threads::in_threads(count, "bvk-read", || land().unwrap_or_else(|error| landing.fail(error)));
+        }
         let tasks = Lock::new(target.tasks(task).into_iter());
         let next = || tasks.lock().next();
         threads::in_threads(count, "bvk-read", || {
@@ -255,6 +270,64 @@ impl Direct<'_> {
                 work(shards, &by_box, &mapper, slots);
             }
         });
+    }
+}
+
+/// What one thread brings into device memory.
+struct Ashore<'d, 'p> {
+    shards: &'d [(Rank, Opened)],
+    /// By box: the shards that have something of it.
+    by_box: &'d BTreeMap<u32, Vec<(usize, &'p Piece)>>,
+    mapper: &'d Mapper<'d>,
+    landing: &'d Landing<'d>,
+}
+
+impl Ashore<'_, '_> {
+    /// Does one task after the other, until there is none or the device has failed somebody.
+    fn all(&self, next: impl Fn() -> Option<Vec<Share>>) -> device::Result<()> {
+        let mut lane: Option<Lane<'_>> = None;
+        while let Some(task) = next().filter(|_| !self.landing.failed()) {
+            let bytes = |share: &Share| share.within.volume() * self.mapper.size();
+            let room = task.iter().map(bytes).sum::<u64>();
+            match &mut lane {
+                Some(lane) if room <= STAGED => self.one(&task, lane)?,
+                _ => {
+                    // Of an element that is longer a memory of its own is made.
+                    let mut made = self.landing.lane(room.max(STAGED))?;
+                    self.one(&task, &mut made)?;
+                    if let Some(before) = lane.replace(made) {
+                        before.finish()?;
+                    }
+                }
+            }
+        }
+        lane.map_or(Ok(()), Lane::finish)
+    }
+
+    /// Reads what is wanted of some parts of boxes, one piece behind the other, and has the device bring them to their places.
+    fn one(&self, task: &[Share], lane: &mut Lane<'_>) -> device::Result<()> {
+        let mut moves: BTreeMap<usize, Vec<Move>> = BTreeMap::new();
+        let (mut copies, mut behind) = (Vec::new(), 0);
+        for share in task {
+            for (at, piece) in self.by_box.get(&share.number).into_iter().flatten() {
+                let Some(cuboid) = piece.cuboid.common(&share.within) else { continue };
+                let opened = &self.shards[*at].1;
+                let place = (opened.dealt.parts().1, &opened.starts[..]);
+                let Some(whole) = move_of(&Piece { cuboid, ..**piece }, place, self.mapper, 0) else { continue };
+                let none = [0; DIMS];
+                let packed = Strides::of(&cuboid, &none, &none, self.mapper.size());
+                let bytes = packed.bytes();
+                copies.push((*at, self.landing.copy(share.number, &whole.to, 0..bytes, behind)?));
+                moves.entry(*at).or_default().push(Move { to: packed, behind, ..whole });
+                behind += bytes;
+            }
+        }
+        let memory = lane.memory()?;
+        read_moves(self.shards, moves, &mut [Slot::apart(memory)]);
+        // Of a copy that is damaged nothing counts: it comes again.
+        let is_right = |at: usize| self.shards[at].1.failed.lock().is_none();
+        let copies = copies.into_iter().filter(|(at, _)| is_right(*at)).map(|(_, copy)| copy);
+        lane.send(&copies.collect::<Vec<_>>())
     }
 }
 
@@ -274,6 +347,11 @@ fn work(
             moves.entry(*at).or_default().extend(move_of(&Piece { cuboid, ..**piece }, place, mapper, slot));
         }
     }
+    read_moves(shards, moves, &mut slots);
+}
+
+/// Reads what the moves of some shards are about, into slots.
+fn read_moves(shards: &[(Rank, Opened)], moves: BTreeMap<usize, Vec<Move>>, slots: &mut [Slot<'_>]) {
     for (at, mut moves) in moves {
         let Opened { source, region, read, failed, .. } = &shards[at].1;
         if failed.lock().is_some() {
@@ -284,7 +362,7 @@ fn work(
         let mut walk = Walk::new(&moves);
         for range in touched(&moves, block, region.bytes as usize, gap_of(source)) {
             read.fetch_add(range.len() as u64, Ordering::Relaxed);
-            if let Err(error) = source.read_through(region, range, |at, pass| walk.take(at, pass, &mut slots)) {
+            if let Err(error) = source.read_through(region, range, |at, pass| walk.take(at, pass, slots)) {
                 failed.lock().get_or_insert(error);
                 break;
             }
@@ -385,6 +463,7 @@ mod tests {
                 places.for_each(|place| is_needed[place / block] = true);
             }
             prop_assert_eq!(read, is_needed);
+            drop(target);
             for ((number, own), memory) in (0..).zip(on.own().parts().own()).zip(&memory) {
                 let strides = on.own().strides(number, size);
                 let mut expected = vec![0xee; memory.len()];

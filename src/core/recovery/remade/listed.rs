@@ -17,11 +17,11 @@ use super::super::load_error::LoadError;
 use super::super::opener::Opener;
 use super::super::outline::OutlinedDecomposition;
 use super::carrier::Carrier;
-use super::packing::Sink;
+use super::offered;
 use super::readers::Readers;
-use super::runs::{Run, RunTarget, Runs};
+use super::runs::{Run, Runs};
+use super::target::Target;
 use super::together::{Together, plainly};
-use super::{offered, otherwise};
 use crate::base::Rank;
 use crate::coordination::{Ballot, Outcome, Payload};
 use crate::decomposition::ids::counter::{self, Counter, Joined, Said, Wrong};
@@ -71,7 +71,7 @@ pub struct Numbered<'r> {
 }
 
 impl Numbered<'_> {
-    /// Loads it into memory for this rank's list; an error of `memory` is what keeps this rank from that.
+    /// Loads it into the memory of this rank's list; an error of `target` is what keeps this rank from that.
     ///
     /// # Collective
     /// All ranks.
@@ -82,10 +82,10 @@ impl Numbered<'_> {
         &self,
         (homes, readers): (&mut [ShardAccess], &mut Readers),
         routes: &mut Routes,
-        memory: Result<&mut [u8], LoadError>,
+        target: Result<Target<'_>, LoadError>,
     ) -> Result<(), LoadError> {
-        let (mut target, failure) = match memory {
-            Ok(memory) => (Some(RunTarget::new(memory)), None),
+        let (mut target, failure) = match target {
+            Ok(target) => (Some(target), None),
             Err(error) => (None, Some(error)),
         };
         let key = (self.from.identity, self.on);
@@ -102,8 +102,7 @@ impl Numbered<'_> {
                 self.carry((homes, readers), &route, target.as_mut(), None)?;
             }
         }
-        let wanted = self.list.head().count * self.size;
-        self.together.close(wanted, target.map_or(0, |target| target.delivered()), None)
+        self.together.close(self.list.head().count * self.size, target, None)
     }
 
     /// How many windows it takes.
@@ -210,7 +209,7 @@ impl Numbered<'_> {
         &self,
         (homes, readers): (&mut [ShardAccess], &mut Readers),
         route: &Route,
-        target: Option<&mut RunTarget<'_>>,
+        target: Option<&mut Target<'_>>,
         failure: Option<LoadError>,
     ) -> Result<(), LoadError> {
         if !route.is_sent {
@@ -242,7 +241,7 @@ impl Numbered<'_> {
         let list = dealt
             .list()
             .filter(|(list, _)| dealt.parts().0 == self.from.identity && [list.total] == self.from.shape[..]);
-        list.ok_or_else(|| otherwise(&self.together, access.shard()))
+        list.ok_or_else(|| access.lies_otherwise(self.together.region))
     }
 
     fn unmatched(&self, what: String, is_damage: bool) -> LoadError {

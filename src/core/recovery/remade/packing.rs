@@ -37,9 +37,6 @@ pub(super) trait Sink<W> {
 
     /// Takes bytes that are for this rank itself, from this number on; false if they do not belong here.
     fn put(&mut self, way: &W, from: usize, bytes: &[u8]) -> bool;
-
-    /// How many bytes have come.
-    fn delivered(&self) -> u64;
 }
 
 /// A piece of a box on its way.

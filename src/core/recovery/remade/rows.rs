@@ -16,9 +16,7 @@ use super::super::load_error::LoadError;
 use super::super::opener::Opener;
 use super::super::outline::OutlinedDecomposition;
 use super::carrier::Carrier;
-use super::packing::Sink;
 use super::readers::Readers;
-use super::runs::RunTarget;
 use super::scattering::{self, Column, Scattered};
 use super::target::{Mapper, Target};
 use super::together::{Together, plainly};
@@ -430,15 +428,16 @@ impl Dealing {
                 remaking.carry((homes, readers), plan, target)
             }
             Way::Scattered(scattered) => {
+                let line = Own::line(self.count);
                 let (mut target, failure) = match memory {
-                    Ok(memory) => (Some(RunTarget::new(memory)), None),
+                    Ok(memory) => (Some(Target::new(&line, vec![memory], row)), None),
                     Err(error) => (None, Some(error)),
                 };
                 let column = Column { of: scattered, row };
                 let (senders, receivers) = (scattered.senders(), scattered.receivers());
                 let carrier = Carrier { together: &together, senders, receivers };
                 carrier.send(readers.read_here(homes), &column, target.as_mut(), failure)?;
-                together.close(self.count * row, target.map_or(0, |target| target.delivered()), None)
+                together.close(self.count * row, target, None)
             }
         }
     }

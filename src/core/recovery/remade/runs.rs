@@ -2,9 +2,9 @@
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
-use super::packet::{self, Packet};
+use super::packet::Packet;
+use super::packing::Way;
 pub(super) use super::packing::Ways;
-use super::packing::{Sink, Way};
 use super::reading::{Parcels, Through};
 use super::together::Together;
 use crate::base::Rank;
@@ -67,7 +67,7 @@ impl RunWay {
     }
 
     /// Where the byte with this number comes to lie in the memory of its rank.
-    fn target(&self, at: usize) -> usize {
+    pub fn target(&self, at: usize) -> usize {
         self.run.target as usize * self.size + at
     }
 }
@@ -100,46 +100,13 @@ impl Way for RunWay {
     }
 }
 
-/// Memory of elements that come in runs.
-pub(super) struct RunTarget<'t> {
-    memory: &'t mut [u8],
-    delivered: u64,
-}
-
-impl<'t> RunTarget<'t> {
-    /// This memory.
-    pub fn new(memory: &'t mut [u8]) -> RunTarget<'t> {
-        RunTarget { memory, delivered: 0 }
-    }
-
-    /// Puts bytes where they belong; false if that is not inside the memory.
-    fn put_at(&mut self, place: usize, bytes: &[u8]) -> bool {
-        let memory = self.memory.get_mut(place..).and_then(|memory| memory.get_mut(..bytes.len()));
-        let Some(memory) = memory else { return false };
-        memory.copy_from_slice(bytes);
-        self.delivered += bytes.len() as u64;
-        true
-    }
-}
-
-impl Sink<RunWay> for RunTarget<'_> {
-    fn take(&mut self, portions: &[u8]) -> Result<(), String> {
-        packet::unpack_runs(portions, |place, bytes| self.put_at(place, bytes))
-    }
-
-    fn put(&mut self, way: &RunWay, from: usize, bytes: &[u8]) -> bool {
-        self.put_at(way.target(from), bytes)
-    }
-
-    fn delivered(&self) -> u64 {
-        self.delivered
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::packing::Packing;
+    use super::super::packet;
+    use super::super::packing::{Packing, Sink};
+    use super::super::target::Target;
     use super::*;
+    use crate::decomposition::Own;
     use proptest::prelude::*;
 
     const HERE: Rank = Rank(1);
@@ -154,7 +121,9 @@ mod tests {
     ) -> u64 {
         let by_shard = BTreeMap::from([(Rank(7), runs.to_vec())]);
         let parcels = Runs { by_shard: &by_shard, size };
-        let mut targets: Vec<RunTarget<'_>> = memories.iter_mut().map(|memory| RunTarget::new(memory)).collect();
+        let lines: Vec<Own> = memories.iter().map(|memory| Own::line(memory.len() as u64)).collect();
+        let targets = lines.iter().zip(memories).map(|(line, memory)| Target::new(line, vec![memory], 1));
+        let mut targets: Vec<Target<'_>> = targets.collect();
         let mut packing = Packing::new(HERE);
         let through = ways(&parcels.by_shard[&Rank(7)], parcels.size, region.len() as u64);
         packing.begin(through.expect("inside"));
@@ -162,15 +131,17 @@ mod tests {
             let start = first - first % block;
             let bytes = &region[start..(start + block).min(region.len())];
             let here = &mut targets[HERE.0 as usize];
-            assert!(packing.pack((start, bytes), &|_| limit, &mut |way, from, bytes| here.put(way, from, bytes)));
+            assert!(
+                packing.pack((start, bytes), &|_| limit, &mut |way, from, bytes| Sink::put(here, way, from, bytes))
+            );
         }
         packing.finish();
         while let Some((to, packet)) = packing.next() {
             assert_ne!(to, HERE, "what is for this rank goes into no packet");
             let portions = packet::checked(&packet[1..]).expect("whole");
-            targets[to.0 as usize].take(portions).expect("inside");
+            Sink::<RunWay>::take(&mut targets[to.0 as usize], portions).expect("inside");
         }
-        targets.iter().map(Sink::delivered).sum()
+        targets.into_iter().map(|target| target.finish().expect("the host has no failures")).sum()
     }
 
     proptest! {
@@ -214,9 +185,14 @@ mod tests {
         }
         assert!(ways(&[run(2, 1, 0), run(1, 1, 0)], 8, 80).is_none(), "the order of the region");
         let mut memory = [0; 16];
-        let mut target = RunTarget::new(&mut memory);
-        assert!(target.put_at(8, &[1; 8]) && !target.put_at(9, &[1; 8]) && !target.put_at(usize::MAX, &[1]));
-        assert_eq!(target.delivered(), 8);
+        let line = Own::line(16);
+        let mut target = Target::new(&line, vec![&mut memory], 1);
+        let mut put = |place: u64, count| {
+            let way = RunWay::new(Run { at: 0, count, to: HERE, target: place }, 1);
+            Sink::put(&mut target, &way, 0, &vec![1; count as usize])
+        };
+        assert!(put(8, 8) && !put(9, 8) && !put(u64::MAX, 1));
+        assert_eq!(target.finish().expect("the host has no failures"), 8);
     }
 
     #[test]

@@ -1,17 +1,25 @@
 //! Memory that elements are loaded into, whoever they come from.
 
+use super::landing::Landing;
 use super::packet;
 use super::packing::{BoxWay, Sink};
+use super::runs::RunWay;
 use crate::decomposition::strides::Strides;
 use crate::decomposition::{Cuboid, DIMS, Own};
+use crate::device::{self, DeviceSpan, Stream};
 
 /// The memory of a rank's boxes.
 pub struct Target<'t> {
     own: &'t Own,
-    memory: Vec<&'t mut [u8]>,
+    memory: Memory<'t>,
     /// Bytes of an element.
     size: u64,
     delivered: u64,
+}
+
+enum Memory<'t> {
+    Host(Vec<&'t mut [u8]>),
+    Device(Landing<'t>),
 }
 
 /// Says where pieces of boxes lie in the memory of those.
@@ -40,6 +48,14 @@ impl<'t> Mapper<'t> {
     }
 }
 
+/// A part of a box.
+pub struct Share {
+    /// The box.
+    pub number: u32,
+    /// The part.
+    pub within: Cuboid,
+}
+
 /// A part of a box, and its memory.
 pub struct Slot<'t> {
     /// The box.
@@ -51,7 +67,12 @@ pub struct Slot<'t> {
     from: usize,
 }
 
-impl Slot<'_> {
+impl<'t> Slot<'t> {
+    /// Memory that is not that of a box, but has its bytes in an order of its own.
+    pub fn apart(memory: &'t mut [u8]) -> Slot<'t> {
+        Slot { number: 0, within: Cuboid::default(), memory, from: 0 }
+    }
+
     /// So many bytes at a place of the memory of the box.
     pub fn place(&mut self, place: usize, count: usize) -> &mut [u8] {
         &mut self.memory[place - self.from..][..count]
@@ -61,7 +82,20 @@ impl Slot<'_> {
 impl<'t> Target<'t> {
     /// The memory of each box, as long as that needs it.
     pub fn new(own: &'t Own, memory: Vec<&'t mut [u8]>, size: u64) -> Target<'t> {
-        Target { own, memory, size, delivered: 0 }
+        Target { own, memory: Memory::Host(memory), size, delivered: 0 }
+    }
+
+    /// The same in device memory, which is written by work on a stream.
+    pub fn on_device(own: &'t Own, boxes: Vec<DeviceSpan>, stream: &'t dyn Stream, size: u64) -> Target<'t> {
+        Target { own, memory: Memory::Device(Landing::new(boxes, stream)), size, delivered: 0 }
+    }
+
+    /// The device memory, if it is such.
+    pub(super) fn landing(&self) -> Option<&Landing<'t>> {
+        match &self.memory {
+            Memory::Host(_) => None,
+            Memory::Device(landing) => Some(landing),
+        }
     }
 
     /// Where pieces lie in it.
@@ -72,15 +106,22 @@ impl<'t> Target<'t> {
     /// Puts some bytes of a piece of a box, those from `from` on, where they belong; false if they do not.
     pub fn put(&mut self, number: u32, piece: &Cuboid, from: usize, bytes: &[u8]) -> bool {
         let Some(strides) = self.mapper().strides(number, piece) else { return false };
-        let (Some(end), Some(memory)) = (from.checked_add(bytes.len()), self.memory.get_mut(number as usize)) else {
-            return false;
-        };
-        if end > strides.bytes() {
-            return false;
+        let Some(end) = from.checked_add(bytes.len()).filter(|end| *end <= strides.bytes()) else { return false };
+        match &mut self.memory {
+            Memory::Host(memory) => match memory.get_mut(number as usize) {
+                Some(memory) => strides.scatter(bytes, from, memory),
+                None => return false,
+            },
+            Memory::Device(landing) => landing.put(number, &strides, from..end, bytes),
         }
-        strides.scatter(bytes, from, memory);
         self.delivered += bytes.len() as u64;
         true
+    }
+
+    /// Puts some bytes at a place of the memory of the only box, which has no margin; false if they do not belong there.
+    fn put_at(&mut self, place: usize, bytes: &[u8]) -> bool {
+        let [line] = self.own.parts().own() else { return false };
+        self.put(0, line, place, bytes)
     }
 
     /// So many bytes were put into slots.
@@ -88,12 +129,27 @@ impl<'t> Target<'t> {
         self.delivered += bytes;
     }
 
-    /// The boxes in tasks of about so many bytes, for several threads. A box is cut in its slowest dimension, whose parts lie one behind the other.
+    /// How many bytes have come. They are there when this returns.
+    ///
+    /// # Errors
+    /// What the device says whose memory it is.
+    ///
+    /// # Blocking
+    /// For the device.
+    pub fn finish(self) -> device::Result<u64> {
+        if let Memory::Device(landing) = self.memory {
+            landing.finish()?;
+        }
+        Ok(self.delivered)
+    }
+
+    /// The boxes of the host in tasks of about so many bytes, for several threads. A box is cut in its slowest dimension, whose parts lie one behind the other.
     pub fn tasks(&mut self, most: u64) -> Vec<Vec<Slot<'_>>> {
         let own = self.own;
         let (before, after) = own.margins();
         let (mut tasks, mut open, mut bytes) = (Vec::new(), Vec::new(), 0);
-        for ((number, of), memory) in (0..).zip(own.parts().own()).zip(&mut self.memory) {
+        let Memory::Host(memory) = &mut self.memory else { return tasks };
+        for ((number, of), memory) in (0..).zip(own.parts().own()).zip(memory) {
             let all = of.volume() * self.size;
             let slowest = (0..DIMS).find(|dim| of.extent(*dim) > 1).unwrap_or(0);
             let rows = of.extent(slowest).max(1);
@@ -123,6 +179,39 @@ impl<'t> Target<'t> {
         tasks.extend((!open.is_empty()).then_some(open));
         tasks
     }
+
+    /// The boxes in tasks of at most so many bytes, or of one element. A box is cut in its slowest dimensions.
+    pub fn shares(&self, most: u64) -> Vec<Vec<Share>> {
+        let (mut tasks, mut open, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for (number, of) in (0..).zip(self.own.parts().own()) {
+            let mut waiting = vec![*of];
+            while let Some(within) = waiting.pop() {
+                let all = within.volume() * self.size;
+                let slowest = (0..DIMS).find(|dim| within.extent(*dim) > 1);
+                if let Some(dim) = slowest.filter(|_| all > most) {
+                    // Into as few as can be, or else one by one; the first of them is taken next.
+                    let extent = within.extent(dim);
+                    let count = all.div_ceil(most.max(1)).min(extent);
+                    for part in (0..count).rev() {
+                        let mut some = within;
+                        some.from[dim] = within.from[dim] + part * extent / count;
+                        some.to[dim] = within.from[dim] + (part + 1) * extent / count;
+                        waiting.push(some);
+                    }
+                    continue;
+                }
+                if !open.is_empty() && bytes + all > most {
+                    (_, bytes) = (tasks.push(std::mem::take(&mut open)), 0);
+                }
+                bytes += all;
+                if all > 0 {
+                    open.push(Share { number, within });
+                }
+            }
+        }
+        tasks.extend((!open.is_empty()).then_some(open));
+        tasks
+    }
 }
 
 impl Sink<BoxWay> for Target<'_> {
@@ -134,8 +223,15 @@ impl Sink<BoxWay> for Target<'_> {
     fn put(&mut self, way: &BoxWay, from: usize, bytes: &[u8]) -> bool {
         Target::put(self, way.number, &way.cuboid, from, bytes)
     }
+}
 
-    fn delivered(&self) -> u64 {
-        self.delivered
+/// Of one box without a margin, whose elements lie one behind the other.
+impl Sink<RunWay> for Target<'_> {
+    fn take(&mut self, portions: &[u8]) -> Result<(), String> {
+        packet::unpack_runs(portions, |place, bytes| self.put_at(place, bytes))
+    }
+
+    fn put(&mut self, way: &RunWay, from: usize, bytes: &[u8]) -> bool {
+        self.put_at(way.target(from), bytes)
     }
 }

@@ -5,14 +5,15 @@ use super::super::homes::home;
 use super::super::load_error::LoadError;
 use super::super::opener::Opener;
 use super::super::outline::OutlinedDecomposition;
-use super::super::remade::{Numbered, Plans, Readers, Remaking, Target, Together};
+use super::super::remade::{Numbered, Plans, Readers, Remaking, Target, Together, load_own};
 use super::Restorer;
 use super::Shards;
 use crate::base::{CheckpointKey, Rank};
 use crate::coordination::{Ballot, Culprit, Outcome, Payload};
 use crate::decomposition::{Decomposition, Layout, OnResize, Record, Rule};
-use crate::format::ElementType;
-use crate::region::{self, Element, Unpacked};
+use crate::device::{DeviceSpan, Stream};
+use crate::format::{ElementType, Region};
+use crate::region::{self, Element, RegionError, Unpacked};
 use crate::transfer::Engine;
 use crate::transfer::posting::{Handled, all_at_once};
 use serde::de::DeserializeOwned;
@@ -72,21 +73,129 @@ impl Restorer {
         self.load_typed_on(name, on, T::TYPE, bytes)
     }
 
+    /// The same for a box in device memory, with elements of type `T`, whether they were saved from host or device memory.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, grid: &bivouac::Decomposition, t: &bivouac::device::DeviceSpan,
+    /// #     stream: &dyn bivouac::device::Stream) -> bivouac::Result<()> {
+    /// session.restart("heat", |r| Ok(r.load_device_on::<f64>("temperature", grid, t, stream)?))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// As [`Restorer::load_on`]; some ranks may load into host memory, and others into device memory.
+    ///
+    /// # Blocking
+    /// As [`Restorer::load_on`], and for the work that is enqueued on the stream, and for the transfer. When it returns the elements are there for work on
+    /// any stream. They pass through at most 72 MiB of pinned memory.
+    ///
+    /// # Errors
+    /// As [`Restorer::load_on`]; [`LoadError::Region`] too if the memory ends inside an element. [`LoadError::Device`] if the device fails: another copy or an
+    /// older checkpoint would not help. Where all ranks load together all hear of it ([`LoadError::Others`]).
+    pub fn load_device_on<T: Element>(
+        &mut self,
+        name: &str,
+        on: &Decomposition,
+        memory: &DeviceSpan,
+        stream: &dyn Stream,
+    ) -> Result<(), LoadError> {
+        match on.boxes() {
+            0 if memory.bytes() == 0 => self.load_device_boxes_on::<T>(name, on, &[], stream),
+            _ => self.load_device_boxes_on::<T>(name, on, std::slice::from_ref(memory), stream),
+        }
+    }
+
+    /// The same for a rank that owns any number of boxes: the device memory of each, in the order in which they were described.
+    ///
+    /// # Collective
+    /// As [`Restorer::load_device_on`].
+    ///
+    /// # Blocking
+    /// As [`Restorer::load_device_on`].
+    ///
+    /// # Errors
+    /// As [`Restorer::load_device_on`].
+    pub fn load_device_boxes_on<T: Element>(
+        &mut self,
+        name: &str,
+        on: &Decomposition,
+        memory: &[DeviceSpan],
+        stream: &dyn Stream,
+    ) -> Result<(), LoadError> {
+        self.load_spans_on(name, on, T::TYPE, memory.to_vec(), stream)
+    }
+
     /// The same for a type that is known at run time only.
+    #[doc(hidden)]
+    pub fn load_spans_on(
+        &mut self,
+        name: &str,
+        on: &Decomposition,
+        element: ElementType,
+        memory: Vec<DeviceSpan>,
+        stream: &dyn Stream,
+    ) -> Result<(), LoadError> {
+        let lent: Vec<&DeviceSpan> = memory.iter().collect();
+        let fits = region::check_device_memory(name, on, element, &lent);
+        let (own, size) = (on.own(), element.bytes());
+        let target = |memory| Target::on_device(own, memory, stream, size);
+        let Some(memory) = self.load_elsewhere(name, on, element, (fits, memory), target)? else { return Ok(()) };
+        self.check_whole(name, on, element)?;
+        if let [memory] = &memory[..]
+            && let Some(piece) = own.strides(0, size).one_piece()
+        {
+            let unfit = |source| LoadError::Region {
+                rank: self.rank,
+                source: RegionError::Device { name: name.into(), source },
+            };
+            let span = memory.part(piece.start as u64, piece.len() as u64).map_err(unfit)?;
+            return self.load_span(name, element, &span, stream);
+        }
+        let mut target = target(memory);
+        load_own(self.own()?, name, on, &mut target)?;
+        let (rank, key) = (self.rank, self.key);
+        let what = || format!("region {name:?}");
+        target.finish().map(|_| ()).map_err(|source| LoadError::Device { rank, key, what: what(), source })
+    }
+
+    /// The same for slices of a type that is known at run time only.
     #[doc(hidden)]
     pub fn load_typed_on(
         &mut self,
         name: &str,
         on: &Decomposition,
         element: ElementType,
-        mut memory: Vec<&mut [u8]>,
+        memory: Vec<&mut [u8]>,
     ) -> Result<(), LoadError> {
-        let (rank, size) = (self.rank, element.bytes());
-        let unfit = |source| LoadError::Region { rank, source };
+        let size = element.bytes();
         let elements = memory.iter().map(|memory| memory.len() / size.max(1) as usize);
-        let fits = region::check_place(name, on, (rank, self.ranks))
-            .and_then(|()| region::check_memory(name, on, elements))
-            .map_err(unfit);
+        let fits = region::check_memory(name, on, elements);
+        let target = |memory| Target::new(on.own(), memory, size);
+        let Some(mut memory) = self.load_elsewhere(name, on, element, (fits, memory), target)? else { return Ok(()) };
+        let region = self.check_whole(name, on, element)?;
+        if let ([memory], Some(placement)) = (&mut memory[..], &self.placement) {
+            placement.before_load(name, memory);
+        }
+        self.load_with(&region, |source, region| {
+            let boxes = memory.iter_mut().enumerate();
+            let boxes = boxes.map(|(number, memory)| (&mut **memory, on.own().strides(number, size)));
+            Ok(source.read_scattered(region, Unpacked::new(boxes))?)
+        })
+    }
+
+    /// Loads a region that lies on another decomposition into the target that `target` makes of the memory, together with all ranks; hands the memory
+    /// back where it lies on this one.
+    fn load_elsewhere<'t, M>(
+        &mut self,
+        name: &str,
+        on: &Decomposition,
+        element: ElementType,
+        (fits, memory): (Result<(), RegionError>, M),
+        target: impl Fn(M) -> Target<'t>,
+    ) -> Result<Option<M>, LoadError> {
+        let (rank, size) = (self.rank, element.bytes());
+        let fits = region::check_place(name, on, (rank, self.ranks)).and(fits);
+        let fits = fits.map_err(|source| LoadError::Region { rank, source });
         let lies = self.lies_on(name, element)?;
         if lies.identity != on.identity() {
             if lies.shape != on.shape() {
@@ -101,19 +210,17 @@ impl Restorer {
                 };
                 return Err(LoadError::Decomposition { rank, key: self.key, region: name.into(), found: found.into() });
             }
-            return self.remake(name, on, size, &lies, fits.map(|()| memory));
+            return self.remake(name, on, size, &lies, fits.map(|()| target(memory))).map(|()| None);
         }
         fits?;
+        Ok(Some(memory))
+    }
+
+    /// The region of this rank's own shard, which has as many elements as the rank owns.
+    fn check_whole(&mut self, name: &str, on: &Decomposition, element: ElementType) -> Result<Region, LoadError> {
         let region = self.find(name)?;
-        self.check_array(&region, element, on.elements() * size)?;
-        if let ([memory], Some(placement)) = (&mut memory[..], &self.placement) {
-            placement.before_load(name, memory);
-        }
-        self.load_with(&region, |source, region| {
-            let boxes = memory.iter_mut().enumerate();
-            let boxes = boxes.map(|(number, memory)| (&mut **memory, on.own().strides(number, size)));
-            Ok(source.read_scattered(region, Unpacked::new(boxes))?)
-        })
+        self.check_array(&region, element, on.elements() * element.bytes())?;
+        Ok(region)
     }
 
     /// Loads a region that lies on another decomposition, together with all ranks.
@@ -123,21 +230,19 @@ impl Restorer {
         on: &Decomposition,
         size: u64,
         from: &OutlinedDecomposition,
-        memory: Result<Vec<&mut [u8]>, LoadError>,
+        target: Result<Target<'_>, LoadError>,
     ) -> Result<(), LoadError> {
         let key = self.key;
         let Hands { opener, homes, readers, plans } = self.hands(name)?;
         let together = Together { engine: opener.engine(), key, region: name };
         match on.layout() {
             Layout::Boxes { cells, .. } => {
-                let target = memory.map(|memory| Target::new(on.own(), memory, size));
                 let remaking = Remaking { together, opener, size, from, own: on.own() };
                 remaking.load((on.identity(), cells), (homes, readers), plans, target)
             }
             Layout::Listed(list) => {
-                let memory = memory.map(|memory| memory.into_iter().next().unwrap_or_default());
                 let numbered = Numbered { together, opener, size, from, list, on: on.identity() };
-                numbered.load((homes, readers), &mut plans.lists, memory)
+                numbered.load((homes, readers), &mut plans.lists, target)
             }
         }
     }

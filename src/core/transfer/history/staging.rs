@@ -17,7 +17,7 @@ use crate::base::units::PAGE;
 use crate::cache::{Admission, Link, Piece, Reason};
 use crate::device::{DeviceError, Stream};
 use crate::segment::SlotMut;
-use crate::transfer::capture::{DevicePart, targets};
+use crate::transfer::capture::{DeviceBytes, DevicePart, targets};
 use crate::transfer::remains::Fill;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -58,7 +58,7 @@ impl CacheHandle {
         block_bytes: u64,
         stream: &dyn Stream,
     ) -> Result<Option<Staged>, DeviceError> {
-        let layout = Layout::of_parts(parts.iter().map(|part| (part.at, part.span.bytes())), block_bytes);
+        let layout = Layout::of_parts(parts.iter().map(|part| (part.at, part.memory.bytes())), block_bytes);
         let Some((shard, pieces)) = self.0.find_staging_room(layout.bytes) else { return Ok(None) };
         let shared = self.0.clone();
         let (lines, gaps) = (Vec::new(), Vec::new());
@@ -68,7 +68,14 @@ impl CacheHandle {
             let (part, place) = (&parts[cut.field], self.0.range.span(cut.place, cut.bytes)?);
             let line = Line { place: cut.place, bytes: cut.bytes, at: part.at + cut.start };
             append(&mut staged.lines, &mut staged.gaps, line);
-            runs.push(layout.run(&cut, part.span.part(cut.start, cut.bytes)?, Some(place)));
+            runs.push(match &part.memory {
+                DeviceBytes::Span(span) => layout.run(&cut, span.part(cut.start, cut.bytes)?, Some(place)),
+                // Digested where it lies in one piece.
+                DeviceBytes::Rows(rows) => {
+                    stream.pack(&rows.copies(cut.start, cut.bytes), &place)?;
+                    layout.run(&cut, place, None)
+                }
+            });
         }
         if !runs.is_empty() {
             staged.copied = match stream.copy_blocks(runs, block_bytes) {
@@ -286,7 +293,7 @@ mod tests {
         let stream = device.stream(Priority::High).expect("a stream");
         let source = device.allocate(BYTES).expect("room");
         let stage = || {
-            let parts = [DevicePart { span: source.clone(), at: 0, blocks: 0..512, region: 0 }];
+            let parts = [DevicePart { memory: DeviceBytes::Span(source.clone()), at: 0, blocks: 0..512, region: 0 }];
             caches.handle().stage(&parts, 4096, &*stream).expect("the device works")
         };
         let mut first = std::iter::repeat_with(stage).flatten().next().expect("mapped in the end");

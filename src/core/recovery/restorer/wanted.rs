@@ -1,0 +1,72 @@
+//! Loading any elements of an array, whoever else loads them too.
+
+use super::super::load_error::LoadError;
+use super::super::remade::Together;
+use super::Restorer;
+use super::dealt::Hands;
+use crate::coordination::{Outcome, Payload};
+use crate::decomposition::{Checked, Decomposition, Part};
+use crate::region::Element;
+
+impl Restorer {
+    /// Loads elements of an array that was saved on a decomposition: any that this rank wants, ghost cells and what other ranks want among them, or none.
+    /// Nothing is proved of them but that they were saved.
+    ///
+    /// `wanted` says which: boxes, each with a memory of its own, or numbers, with one memory in the order of the list. As many elements stand in memory
+    /// around a box as its margin says, and are left alone; ghost cells that are wanted belong to the box.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, y0: u64, rows: u64) -> bivouac::Result<()> {
+    /// use bivouac::Boxes;
+    ///
+    /// // This rank's rows of an array of 1000 rows and 800 columns, and one more above and below, where there is one.
+    /// let (first, end) = (y0.saturating_sub(1), (y0 + rows + 1).min(1000));
+    /// let mut t = vec![0.0f64; ((end - first) * 800) as usize];
+    /// session.restart("heat", |r| {
+    ///     let wanted = Boxes::of([1000, 800]).own([first, 0], [end - first, 800]);
+    ///     Ok(r.load_wanted("temperature", wanted, &mut [&mut t])?)
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks, also on those that took the checkpoint; one that wants nothing gives no box, or no number.
+    ///
+    /// # Blocking
+    /// On the tiers that hold the shards, and until all ranks have called.
+    ///
+    /// # Errors
+    /// As [`Restorer::load_on`]; [`LoadError::Decomposition`] also for a part that cannot be, of which the other ranks hear; [`LoadError::Unmatched`],
+    /// the same on all ranks: elements that are wanted were saved by no rank.
+    pub fn load_wanted<T: Element>(
+        &mut self,
+        name: &str,
+        wanted: impl Into<Part>,
+        memory: &mut [&mut [T]],
+    ) -> Result<(), LoadError> {
+        let on = self.wanted(name, wanted.into())?;
+        match on.boxes() {
+            // One list without numbers is a box without elements.
+            1 if memory.is_empty() && on.elements() == 0 => self.load_boxes_on::<T>(name, &on, &mut [&mut []]),
+            _ => self.load_boxes_on(name, &on, memory),
+        }
+    }
+
+    /// What all ranks want together, unproved.
+    fn wanted(&mut self, name: &str, part: Part) -> Result<Decomposition, LoadError> {
+        let (rank, ranks, key) = (self.rank, self.ranks, self.key);
+        let checked = part.check();
+        let Hands { opener, .. } = self.hands(name)?;
+        let together = Together { engine: opener.engine(), key, region: name };
+        let array = checked.as_ref().map_or_else(|_| "what cannot be".to_owned(), Checked::array);
+        let ballot = together.ballot(&format!("parts of {array}"), Payload::None);
+        let ballot = match &checked {
+            Ok(part) => ballot.with_sums(part.sums(rank, ranks)),
+            Err(mistake) => ballot.failed(rank, mistake.clone(), false),
+        };
+        let verdict = together.vote(ballot, |ballot| Outcome::agreed("sums", &ballot.sums))?;
+        // A rank with a mistake has heard with the others that there is one.
+        let checked = checked.map_err(|mistake| together.of_this_rank(mistake))?;
+        Ok(checked.unproved(&together.decode::<Vec<(u64, u64)>>(&verdict)?, (rank, ranks)))
+    }
+}
