@@ -11,7 +11,9 @@ use bivouac_core::cache::Keep;
 use bivouac_core::device::Priority;
 use bivouac_core::device::host::HostModel;
 use bivouac_core::transfer::history::Return;
-use bivouac_core::{Caches, Error, Field, FieldMut, History, Level, LoadError, Pending, Session};
+use bivouac_core::{
+    Boxes, Caches, Decomposition, Error, Field, FieldMut, History, Ids, Level, LoadError, Pending, Session,
+};
 use machine::{MIB, Machine, Rank, VICTIM, content, damage};
 use std::time::Duration;
 
@@ -373,4 +375,86 @@ fn a_history_without_its_caches_is_not_sealed_as_empty() {
         let error = checkpoint.save_history(&history).expect_err("its versions are gone").to_string();
         assert!(error.contains("closed"), "{error}");
     });
+}
+
+/// An array of 40 rows and 6 columns, in slabs.
+fn slab(rank: u32, ranks: u32) -> (u64, u64) {
+    let first = |rank: u32| u64::from(rank) * 40 / u64::from(ranks);
+    (first(rank), first(rank + 1) - first(rank))
+}
+
+fn cells(version: u64, rank: u32, ranks: u32) -> Vec<f64> {
+    let (first, rows) = slab(rank, ranks);
+    (first * 6..(first + rows) * 6).map(|place| (version * 1000 + place) as f64).collect()
+}
+
+fn numbers(rank: u32, ranks: u32) -> Vec<u64> {
+    (0..500).rev().filter(|number| number * 7 % 11 % u64::from(ranks) == u64::from(rank)).collect()
+}
+
+fn of_numbers(version: u64, numbers: &[u64]) -> Vec<u32> {
+    numbers.iter().map(|number| (version * 1000 + number) as u32).collect()
+}
+
+/// What fields of versions lie on.
+fn grid_and_mesh(session: &Session, rank: u32, ranks: u32) -> (Decomposition, Decomposition, Vec<u64>) {
+    let ((first, rows), own) = (slab(rank, ranks), numbers(rank, ranks));
+    // A margin is no part of a field of a history.
+    let grid = session.decompose(Boxes::of([40, 6]).own([first, 0], [rows, 6]).halo([1, 0])).expect("it tiles");
+    let mesh = session.decompose(Ids::of(500).own(own.iter().copied())).expect("each has one");
+    (grid, mesh, own)
+}
+
+#[test]
+fn a_history_on_decompositions_comes_back_version_by_version_on_any_number_of_ranks() {
+    let machine = node();
+    run(&machine, 3, |rank, session, caches| {
+        let (grid, mesh, own) = grid_and_mesh(session, rank.rank, 3);
+        let history = caches.history(WAVE, Keep::Persist);
+        for version in 3..8 {
+            let (u, p) = (cells(version, rank.rank, 3), of_numbers(version, &own));
+            let bytes: Vec<u8> = u.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let span = rank.span(&bytes);
+            let fields = [Field::device::<f64>("u", &span), Field::host("p", &p)];
+            history.append(version, &fields, &*rank.stream).expect("room");
+        }
+        let mut checkpoint = session.checkpoint(NAME, 1).expect("begun");
+        let text = checkpoint.save_history_on(&history, &[("u", &grid)]).unwrap_err().to_string();
+        assert!(text.contains("field \"p\" of history \"wave\": it was not said"), "{text}");
+        drop(checkpoint);
+        let mut checkpoint = session.checkpoint(NAME, 2).expect("begun");
+        let text = checkpoint.save_history_on(&history, &[("u", &mesh), ("p", &grid)]).unwrap_err().to_string();
+        assert!(text.contains("elements, and this rank owns"), "{text}");
+        drop(checkpoint);
+        let mut checkpoint = session.checkpoint(NAME, 3).expect("begun");
+        checkpoint.save_history_on(&history, &[("u", &grid), ("p", &mesh)]).expect("saved");
+        let pending = checkpoint.capture().expect("captured");
+        assert!(pending.wait(Level::NodeReboot).expect("committed") >= Level::NodeReboot);
+    });
+    for ranks in [2, 3, 4] {
+        run(&machine, ranks, |rank, session, caches| {
+            let (grid, mesh, own) = grid_and_mesh(session, rank.rank, ranks);
+            let mut loaded = None;
+            let restored = session.restart(NAME, |restorer| {
+                let history = caches.history(WAVE, Keep::Persist);
+                assert_eq!(restorer.load_history_on(&history, &[("p", &mesh), ("u", &grid)])?, 5);
+                loaded = Some(history);
+                Ok(())
+            });
+            assert_eq!(restored.expect("a restart").expect("a checkpoint").version, 3);
+            let history = loaded.expect("it was loaded");
+            for version in 3..8 {
+                let (mut u, mut p) = (vec![0.0f64; slab(rank.rank, ranks).1 as usize * 6], vec![0u32; own.len()]);
+                let fields = &mut [FieldMut::host("u", &mut u), FieldMut::host("p", &mut p)];
+                history.restore(version, fields, &*rank.stream).expect("it is there");
+                assert!(u == cells(version, rank.rank, ranks) && p == of_numbers(version, &own), "version {version}");
+            }
+            let end = session.restart(NAME, |restorer| {
+                let history = caches.history("other", Keep::Persist);
+                restorer.load_history_on(&history, &[("p", &mesh), ("u", &grid)])?;
+                Ok(())
+            });
+            assert!(end.unwrap_err().to_string().contains("other/versions"));
+        });
+    }
 }

@@ -265,6 +265,11 @@ impl Own {
         Own { parts, before: [0; DIMS], after: [0; DIMS] }
     }
 
+    /// The same with memory for its elements alone.
+    pub fn without_margins(&self) -> Own {
+        Own { parts: self.parts.clone(), before: [0; DIMS], after: [0; DIMS] }
+    }
+
     /// What of it is saved.
     pub fn parts(&self) -> &Parts {
         &self.parts

@@ -145,6 +145,13 @@ impl Decomposition {
         Decomposition(Arc::new(Inner { layout: Layout::Listed(list), shape, own, identity, rank, ranks }))
     }
 
+    /// The same for memory without margins.
+    pub(crate) fn without_margins(&self) -> Decomposition {
+        let Inner { layout, shape, own, identity, rank, ranks } = &*self.0;
+        let (layout, shape, own) = (layout.clone(), shape.clone(), own.without_margins());
+        Decomposition(Arc::new(Inner { layout, shape, own, identity: *identity, rank: *rank, ranks: *ranks }))
+    }
+
     /// How elements are told apart.
     pub(crate) fn layout(&self) -> &Layout {
         &self.0.layout

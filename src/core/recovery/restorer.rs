@@ -1,6 +1,7 @@
 //! What the application loads from, inside a restart attempt.
 
 mod dealt;
+mod history;
 mod parts;
 mod rows;
 mod wanted;

@@ -265,6 +265,16 @@ pub enum RegionError {
         /// Elements that these are.
         need: u64,
     },
+    /// A field of a history does not lie on the decomposition that it is said to lie on.
+    #[error("field {field:?} of history {history:?}: {what}")]
+    HistoryField {
+        /// The history.
+        history: String,
+        /// The field.
+        field: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// A set of rows cannot be what it is said to be.
     #[error("rows {name:?}: {what}")]
     Rows {

@@ -326,6 +326,49 @@ impl<'a> Checkpoint<'a> {
         self.value(&index_name(history.name()), &index)
     }
 
+    /// The same for a history whose fields are parts of arrays: of each its name and the decomposition that it lies on. Its versions come back on any number
+    /// of ranks, and on other decompositions ([`Restorer::load_history_on`](crate::Restorer::load_history_on)). A field holds the elements of the rank's boxes, one box behind
+    /// the other, without margins, or those of its list of numbers.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, history: &bivouac::History, grid: &bivouac::Decomposition, step: u64) -> bivouac::Result<()> {
+    /// let mut ckpt = session.checkpoint("adjoint", step)?;
+    /// ckpt.save_history_on(history, &[("pressure", grid), ("velocity", grid)])?;
+    /// ckpt.shared("step", &step)?;
+    /// ckpt.capture()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local. All ranks have the same versions, and say the same.
+    ///
+    /// # Blocking
+    /// As [`Checkpoint::save_history`].
+    ///
+    /// # Errors
+    /// As [`Checkpoint::save_history`]; [`Error::Region`] too if a field is not named, has not as many elements as this rank owns, or if the list of versions has more than 1 MiB.
+    pub fn save_history_on(&mut self, history: &'a History, on: &[(&str, &Decomposition)]) -> Result<()> {
+        let (index, kept) = history.kept()?;
+        for field in kept {
+            let wrong = |what: String| {
+                let (history, field) = (history.name().to_owned(), field.name().to_owned());
+                RegionError::HistoryField { history, field, what }
+            };
+            let of = on.iter().find(|(name, _)| *name == field.name());
+            let (_, on) = of.ok_or_else(|| wrong("it was not said on which decomposition it lies".into()))?;
+            let (name, element) = (field.region_name(), field.element());
+            region::check_place(&name, on, self.place())?;
+            let elements = region::ReadBlocks::bytes(&field) / element.bytes().max(1);
+            if elements != on.elements() {
+                let own = on.elements();
+                return Err(wrong(format!("it has {elements} elements, and this rank owns {own} of the array")).into());
+            }
+            let saved = region::kept_array(&name, element, field)?;
+            self.add_on(saved, on)?;
+        }
+        self.shared(&index_name(history.name()), &index)
+    }
+
     /// Has files leave a region of this checkpoint to earlier ones by another method than is configured (`reduction.method`,
     /// `reduction.regions`). For one region the last call counts. It has an effect where a method is configured for any region: without one, and for a region that is
     /// not saved, there is a word in the log. Ranks may ask for different ones.

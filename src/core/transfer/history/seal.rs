@@ -98,6 +98,11 @@ impl KeptField<'_> {
         region_name(&self.history.name, self.version, &self.info().name)
     }
 
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.info().name
+    }
+
     /// Its element type.
     pub(crate) fn element(&self) -> ElementType {
         self.info().element
