@@ -75,7 +75,7 @@ impl Session {
         let sums = Sums::of_numbers(&decoded::<Vec<(u64, u64)>>(&verdict)?);
 
         let parts = own.parts();
-        let cells = Cells::new(parts.whole(), &sums, ranks);
+        let cells = Cells::new(parts, &sums, ranks);
         let mut owner = Owner::new(&cells, parts.dims());
         let mut finding =
             self.exchange_parts(&call, posts(&cells, parts.dims(), all_of(parts, Side::Has, rank, rank)), &mut owner)?;
@@ -114,8 +114,7 @@ impl Session {
 
     /// The first elements that nobody owns: not all have an owner.
     fn find_gap(&self, call: &str, cells: &Cells, owner: &Owner) -> Result<Option<Finding>> {
-        let own = cells.of(self.engine.identity().rank).map(|index| cells.cuboid(index));
-        let gap = owner.first_gap(own).map(|gap| Finding::Gap(gap).to_bytes());
+        let gap = owner.first_gap(cells.of(self.engine.identity().rank)).map(|gap| Finding::Gap(gap).to_bytes());
         let ballot = self.engine.ballot(&format!("{call}: gaps"), Payload::greatest(1, gap));
         finding(&ask(&self.engine, CALL, ballot, greatest)?)
     }
