@@ -10,7 +10,8 @@
 //! * `record`: bytes of the records of all ranks by their boxes, and of the rank that has most.
 //! * `decompose`: posts to the owners of cells, those that these send on among them.
 //! * `match`: the same for a load on three quarters as many ranks: what readers have and what ranks want.
-//! * `hand out`: what owners then tell readers and those that hear from them.
+//! * `hand out`: what owners then tell ranks of what these want.
+//! * `requests`: what ranks then ask readers for, if none can read for itself what another one reads.
 //! * `messages`: the same sums for few ranks up to many.
 //!
 //! Posts of a rank to itself are no messages and are not counted; each of the others is acknowledged, by one message more. Of the bytes, what surrounds a post
@@ -19,7 +20,7 @@
 
 use bivouac_core::base::Rank;
 use bivouac_core::decomposition::cells::{Cells, Sums};
-use bivouac_core::decomposition::matching::{bundles, matched};
+use bivouac_core::decomposition::matching::{Piece, bundles, joined, matched, unbundled};
 use bivouac_core::decomposition::proof::Owner;
 use bivouac_core::decomposition::shelf::{Placed, Shelf, Side, all_of, posts};
 use bivouac_core::decomposition::{Boxes, Parts, Record, Rule};
@@ -27,7 +28,6 @@ use bivouac_core::recovery::homes::homed;
 use clap::Parser;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use xxhash_rust::xxh3::xxh3_64;
 
 #[derive(Parser)]
 struct Options {
@@ -45,34 +45,6 @@ struct Options {
     bench: bool,
 }
 
-/// Which cells an array is looked at by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Grain {
-    /// Those of the library: 64 for each rank at most.
-    Usual,
-    /// As small as the mean part, however many that are, and dealt out by a hash: what a sparse array could have.
-    Fine,
-}
-
-impl Grain {
-    fn cells(self, whole: &Parts, sums: &Sums, ranks: u32) -> Cells {
-        // As if there were so many ranks that the limit on cells does not bind.
-        Cells::new(whole.whole(), sums, if self == Grain::Usual { ranks } else { u32::MAX })
-    }
-
-    /// Who has the cells that are this one's.
-    fn owner(self, of: Rank, ranks: u32) -> Rank {
-        match self {
-            Grain::Usual => of,
-            Grain::Fine => Rank((xxh3_64(&of.0.to_le_bytes()) % u64::from(ranks)) as u32),
-        }
-    }
-
-    fn name(self) -> &'static str {
-        if self == Grain::Usual { "64 a rank" } else { "fine" }
-    }
-}
-
 /// How an array is cut. Sizes do not divide, so that the parts differ and cells do not lie as they do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Cut {
@@ -82,6 +54,8 @@ enum Cut {
     Boxes,
     /// Patches of an adaptive mesh, four a rank, that are all in one corner of its array.
     Corner,
+    /// The same with a layer of elements free behind each layer of patches, one of which is a sheet of the last rank, through the whole array.
+    Sheet,
 }
 
 /// Patches of a rank, and elements of their sides.
@@ -89,13 +63,14 @@ const PATCHES: u64 = 4;
 const PATCH: u64 = 16;
 
 impl Cut {
-    const ALL: [Cut; 3] = [Cut::Slabs, Cut::Boxes, Cut::Corner];
+    const ALL: [Cut; 4] = [Cut::Slabs, Cut::Boxes, Cut::Corner, Cut::Sheet];
 
     fn name(self) -> &'static str {
         match self {
             Cut::Slabs => "slabs",
             Cut::Boxes => "boxes",
             Cut::Corner => "corner",
+            Cut::Sheet => "sheet",
         }
     }
 
@@ -131,16 +106,21 @@ impl Laid {
                 let sides: [(u64, u64); 3] = std::array::from_fn(|dim| share(shape[dim], at[dim], grid[dim]));
                 Boxes::of(shape).own(sides.map(|(first, _)| first), sides.map(|(first, last)| last - first))
             }
-            Cut::Corner => {
+            Cut::Corner | Cut::Sheet => {
                 let patches = PATCHES * of;
                 let side = (1..).find(|side: &u64| side.pow(3) >= patches).unwrap_or(1);
                 // Fifty times as wide as the corner that it is refined in.
                 let level = Boxes::of([50 * side * PATCH; 3]).sparse();
                 let (first, last) = share(patches, rank, ranks);
-                (first..last).fold(level, |level, patch| {
+                let free = u64::from(self.cut == Cut::Sheet);
+                let level = (first..last).fold(level, |level, patch| {
                     let at = [patch / (side * side), patch / side % side, patch % side];
-                    level.own(at.map(|at| at * PATCH), [PATCH; 3])
-                })
+                    level.own([at[0] * (PATCH + free), at[1] * PATCH, at[2] * PATCH], [PATCH; 3])
+                });
+                match self.cut == Cut::Sheet && rank + 1 == ranks {
+                    true => level.own([PATCH, 0, 0], [1, 50 * side * PATCH, 50 * side * PATCH]),
+                    false => level,
+                }
             }
         };
         boxes.check().expect("inside").parts().clone()
@@ -185,12 +165,12 @@ impl Traffic {
         }
     }
 
-    fn row(&self, figure: &str, (cut, grain): (Cut, Grain), ranks: u32) -> Value {
+    fn row(&self, figure: &str, cut: Cut, ranks: u32) -> Value {
         let most = |of: &[u32]| of.iter().max().copied().unwrap_or(0);
         let busiest = self.bytes.iter().enumerate().max_by_key(|(_, bytes)| **bytes).unwrap_or((0, &0));
         let all: u64 = self.bytes.iter().sum();
         json!({
-            "figure": figure, "cut": cut.name(), "cells": grain.name(), "ranks": ranks,
+            "figure": figure, "cut": cut.name(), "ranks": ranks,
             "busiest_rank": busiest.0, "busiest_bytes": busiest.1, "busiest_posts": most(&self.posts),
             "mean_bytes": round(all as f64 / f64::from(ranks)),
             "mean_posts": round(self.posts.iter().map(|posts| f64::from(*posts)).sum::<f64>() / f64::from(ranks)),
@@ -221,15 +201,8 @@ fn deliver(mut mail: Vec<Mail>, traffic: &mut Traffic, mut on_post: impl FnMut(R
 }
 
 fn sums(laid: &Laid) -> Sums {
-    let (mut sums, ranks) = (Sums::default(), laid.ranks);
-    for rank in 0..ranks {
-        let own = Sums::of_rank(&laid.parts(rank), Rank(rank), ranks);
-        sums.parts += own.parts;
-        sums.volume += own.volume;
-        sums.extents.iter_mut().zip(own.extents).for_each(|(sum, extent)| *sum += extent);
-        sums.identity = sums.identity.and(own.identity);
-    }
-    sums
+    let ranks = laid.ranks;
+    (0..ranks).map(|rank| Sums::of_rank(&laid.parts(rank), Rank(rank), ranks)).fold(Sums::default(), Sums::and)
 }
 
 /// Records of all ranks.
@@ -251,76 +224,90 @@ fn record(cut: Cut, ranks: u32, sums: &Sums) -> Value {
 }
 
 /// Parts to the owners of cells, who look for overlaps, as `Session::decompose` has them sent.
-fn decompose(cut: Cut, grain: Grain, ranks: u32, sums: &Sums) -> Traffic {
+fn decompose(cut: Cut, ranks: u32, sums: &Sums) -> Traffic {
     let laid = cut.on(ranks, ranks);
     let whole = laid.parts(0);
-    let (cells, dims) = (grain.cells(&whole, sums, ranks), whole.dims());
+    let (cells, dims) = (Cells::new(&whole, sums, ranks), whole.dims());
     let mut mail = Vec::new();
     for rank in 0..ranks {
         let first = posts(&cells, dims, all_of(&laid.parts(rank), Side::Has, Rank(rank), Rank(rank)));
-        mail.extend(first.into_iter().map(|(to, body)| (rank, grain.owner(to, ranks), body)));
+        mail.extend(first.into_iter().map(|(to, body)| (rank, to, body)));
     }
     let (mut traffic, mut owners) = (Traffic::of(ranks), BTreeMap::new());
     deliver(mail, &mut traffic, |to, body| {
         let owner = owners.entry(to).or_insert_with(|| Owner::new(&cells, dims));
         let taken = owner.take(body).expect("a post");
         assert_eq!(taken.overlap, None, "no two have the same");
-        taken.onward.into_iter().map(|(to, body)| (grain.owner(to, ranks), body)).collect()
+        taken.onward
     });
     traffic
 }
 
-/// What readers of the shards of `of` ranks have and `ranks` ranks want, to the owners of cells; and what these tell whom then, as in a load.
-fn plan(cut: Cut, grain: Grain, ranks: u32, of: u32) -> [Traffic; 2] {
+/// What readers of the shards of `of` ranks have and `ranks` ranks want, to the owners of cells; what these tell whom then, and what readers are asked for.
+fn plan(cut: Cut, ranks: u32, of: u32) -> [Traffic; 3] {
     let (old, new) = (cut.on(of, of), cut.on(ranks, of));
     let whole = new.parts(0);
-    let (cells, dims) = (grain.cells(&whole, &sums(&new), ranks), whole.dims());
+    let (cells, dims) = (Cells::new(&whole, &sums(&new), ranks), whole.dims());
     let mut mail = Vec::new();
     for rank in 0..ranks {
         let own = |side, parts: &Parts, of| all_of(parts, side, Rank(rank), Rank(of)).collect::<Vec<Placed>>();
         let mut placed: Vec<Placed> =
             homed(Rank(rank), of, ranks).flat_map(|shard| own(Side::Has, &old.parts(shard), shard)).collect();
         placed.extend(own(Side::Wants, &new.parts(rank), rank));
-        let first = posts(&cells, dims, placed).into_iter();
-        mail.extend(first.map(|(to, body)| (rank, grain.owner(to, ranks), body)));
+        mail.extend(posts(&cells, dims, placed).into_iter().map(|(to, body)| (rank, to, body)));
     }
     let (mut matching, mut shelves) = (Traffic::of(ranks), BTreeMap::new());
     deliver(mail, &mut matching, |to, body| {
         let shelf = shelves.entry(to).or_insert_with(|| Shelf::new(&cells, dims));
-        let onward = shelf.take(body, |_, _| ()).expect("a post");
-        onward.into_iter().map(|(to, body)| (grain.owner(to, ranks), body)).collect()
+        shelf.take(body, |_, _| ()).expect("a post")
     });
     let (mut told, mut wanted, mut found) = (Traffic::of(ranks), 0u64, 0u64);
     told.hops = 1;
+    let mut bodies: Vec<Vec<u8>> = vec![Vec::new(); ranks as usize];
     while let Some((owner, shelf)) = shelves.pop_first() {
         let matched = matched(&shelf);
         assert_eq!(matched.unmatched, None, "all is there once");
         (wanted, found) = (wanted + matched.wanted, found + matched.matched);
         for (to, pieces) in &matched.pieces {
-            bundles(pieces, dims).iter().for_each(|bundle| told.count(owner.0, *to, bundle));
+            for bundle in bundles(pieces, dims) {
+                told.count(owner.0, *to, &bundle);
+                bodies[to.0 as usize].extend(bundle);
+            }
         }
     }
     assert_eq!(wanted, found, "all that is wanted is there");
-    [matching, told]
+    let mut asked = Traffic::of(ranks);
+    asked.hops = 1;
+    for (rank, body) in (0..).zip(bodies) {
+        let mut by_reader: BTreeMap<Rank, Vec<Piece>> = BTreeMap::new();
+        for piece in joined(unbundled(&body, dims).expect("pieces")) {
+            by_reader.entry(piece.reader).or_default().push(piece);
+        }
+        for (reader, pieces) in by_reader {
+            bundles(&pieces, dims).iter().for_each(|bundle| asked.count(rank, reader, bundle));
+        }
+    }
+    [matching, told, asked]
 }
 
-fn table(cut: Cut, grain: Grain, most: u32) {
+fn table(cut: Cut, most: u32) {
     for ranks in (1..).map(|power| 1u32 << power).take_while(|ranks| *ranks <= most) {
-        let decomposed = decompose(cut, grain, ranks, &sums(&cut.on(ranks, ranks)));
+        let decomposed = decompose(cut, ranks, &sums(&cut.on(ranks, ranks)));
         let fewer = (3 * ranks).div_ceil(4);
-        let [matching, told] = plan(cut, grain, fewer, ranks);
-        let most = |traffic: &[&Traffic], ranks: u32| {
+        let plan = plan(cut, fewer, ranks);
+        let most = |traffic: &[Traffic], ranks: u32| {
             let of = |rank: usize| traffic.iter().map(|one| one.posts[rank] + one.sent[rank]).sum::<u32>();
             (0..ranks as usize).map(of).max().unwrap_or(0)
         };
-        let mean = |traffic: &[&Traffic], ranks: u32| {
+        let mean = |traffic: &[Traffic], ranks: u32| {
             let all: u64 = traffic.iter().flat_map(|one| &one.posts).map(|posts| u64::from(*posts)).sum();
             round(2.0 * all as f64 / f64::from(ranks))
         };
+        let decomposed = [decomposed];
         let row = json!({
-            "figure": "messages", "cut": cut.name(), "cells": grain.name(), "ranks": ranks, "decompose_mean": mean(&[&decomposed], ranks),
-            "decompose_most": most(&[&decomposed], ranks), "onto": fewer, "plan_mean": mean(&[&matching, &told], fewer),
-            "plan_most": most(&[&matching, &told], fewer),
+            "figure": "messages", "cut": cut.name(), "ranks": ranks, "decompose_mean": mean(&decomposed, ranks),
+            "decompose_most": most(&decomposed, ranks), "onto": fewer, "plan_mean": mean(&plan, fewer),
+            "plan_most": most(&plan, fewer),
         });
         println!("{row}");
     }
@@ -342,14 +329,11 @@ fn main() {
         let sums = sums(&cut.on(ranks, ranks));
         println!("{}", record(cut, ranks, &sums));
         let fewer = (3 * ranks).div_ceil(4);
-        let grains = if cut == Cut::Corner { vec![Grain::Usual, Grain::Fine] } else { vec![Grain::Usual] };
-        for grain in grains {
-            println!("{}", decompose(cut, grain, ranks, &sums).row("decompose", (cut, grain), ranks));
-            for (figure, traffic) in ["match", "hand out"].into_iter().zip(plan(cut, grain, fewer, ranks)) {
-                println!("{}", traffic.row(figure, (cut, grain), fewer));
-            }
-            table(cut, grain, options.table);
+        println!("{}", decompose(cut, ranks, &sums).row("decompose", cut, ranks));
+        for (figure, traffic) in ["match", "hand out", "requests"].into_iter().zip(plan(cut, fewer, ranks)) {
+            println!("{}", traffic.row(figure, cut, fewer));
         }
+        table(cut, options.table);
         println!(
             "{}",
             json!({ "figure": "memory", "cut": cut.name(), "peak_mib": peak_mib(), "target": "<= 8192 MiB" })

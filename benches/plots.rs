@@ -52,10 +52,7 @@ fn main() -> Outcome {
 fn messages(rows: &[Value]) -> Picture {
     let of = |what: &'static str, ranks: &'static str, key: &'static str| {
         let rows = rows.iter().filter(|row| row["figure"] == "messages");
-        let name = move |row: &Value| {
-            let cells = if word(row, "cells") == "fine" { ", fine cells" } else { "" };
-            format!("{what}, {}{cells}", word(row, "cut"))
-        };
+        let name = move |row: &Value| format!("{what}, {}", word(row, "cut"));
         grouped(rows, name, |row| (number(row, ranks), number(row, key).max(1.0)))
     };
     let mut series = of("decompose", "ranks", "decompose_most");

@@ -1,11 +1,13 @@
 //! Cells, into which the ranks cut an array to look at its parts together: each cell has an owner, to which every rank sends what it has of it.
 //!
 //! A cell has about the shape of the mean part, so that few parts lie in one and a part lies in few. Which cells there are, and whose
-//! they are, is arithmetic on a few sums over all ranks. Where many parts lie in one cell all the same, as those of a mesh that is refined in one corner, its owner
-//! [cuts it](super::proof) and sends the pieces on.
+//! they are, is arithmetic on a few sums over all ranks. Where every element has an owner they are a grid of at most 64 for each rank. A sparse array may have all that
+//! it has in one corner: its cells lie in [layers](super::layers). Where many parts lie in one cell all the same, its owner [cuts it](super::shelf) and sends the pieces on.
 
+use super::layers::{Layers, exponent};
 use super::{Cuboid, DIMS, Identity, Parts};
 use crate::base::Rank;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Cells for each rank, at most.
 const CELLS_MAX: u64 = 64;
@@ -15,8 +17,11 @@ const CELLS_MAX: u64 = 64;
 pub struct Sums {
     /// Parts with elements.
     pub parts: u64,
-    /// Their extents in each dimension.
+    /// Their extents in each dimension, unless the array is sparse.
     pub extents: [u64; DIMS],
+    /// Of a sparse array: the exponents of the powers of two that are as wide as they. One part that is as wide as millions of others changes the mean of these
+    /// little.
+    pub exponents: [u64; DIMS],
     /// Their elements.
     pub volume: u64,
     /// What tells the whole from any other.
@@ -24,7 +29,7 @@ pub struct Sums {
 }
 
 /// Numbers in which sums travel.
-const NUMBERS: usize = DIMS + 6;
+const NUMBERS: usize = 2 * DIMS + 6;
 
 impl Sums {
     /// What one rank adds.
@@ -34,17 +39,21 @@ impl Sums {
         for part in parts.own().iter().filter(|part| !part.is_empty()) {
             sums.parts += 1;
             sums.volume = sums.volume.saturating_add(part.volume());
-            for (dim, sum) in sums.extents.iter_mut().enumerate() {
-                *sum = sum.saturating_add(part.extent(dim));
+            for dim in 0..DIMS {
+                match parts.is_sparse() {
+                    true => sums.exponents[dim] += u64::from(exponent(part.extent(dim))),
+                    false => sums.extents[dim] = sums.extents[dim].saturating_add(part.extent(dim)),
+                }
             }
         }
         sums
     }
 
-    /// Numbers that are added up over the ranks, by a key each.
+    /// Numbers that are added up over the ranks, by a key each; none for nothing.
     pub fn numbers(&self) -> Vec<(u64, u64)> {
-        let plain = [self.parts, self.volume].into_iter().chain(self.extents).chain(self.identity.limbs());
-        (0..).zip(plain).collect()
+        let first = [self.parts, self.volume].into_iter().chain(self.identity.limbs());
+        let all = first.chain(self.extents).chain(self.exponents);
+        (0..).zip(all).filter(|(_, number)| *number > 0).collect()
     }
 
     /// What they have come to.
@@ -56,15 +65,98 @@ impl Sums {
             }
         }
         let [parts, volume, rest @ ..] = of;
-        let extents = std::array::from_fn(|dim| rest[dim]);
-        let identity = Identity::from_limbs(std::array::from_fn(|limb| rest[DIMS + limb]));
-        Sums { parts, extents, volume, identity }
+        let (limbs, sides) = rest.split_at(rest.len() - 2 * DIMS);
+        let identity = Identity::from_limbs(std::array::from_fn(|limb| limbs[limb]));
+        let sides = |from: usize| std::array::from_fn(|dim| sides[from + dim]);
+        Sums { parts, extents: sides(0), exponents: sides(DIMS), volume, identity }
+    }
+
+    /// The sums of both.
+    #[must_use]
+    pub fn and(self, other: Sums) -> Sums {
+        let both =
+            |one: [u64; DIMS], other: [u64; DIMS]| std::array::from_fn(|dim| one[dim].saturating_add(other[dim]));
+        Sums {
+            parts: self.parts + other.parts,
+            extents: both(self.extents, other.extents),
+            exponents: both(self.exponents, other.exponents),
+            volume: self.volume.saturating_add(other.volume),
+            identity: self.identity.and(other.identity),
+        }
     }
 }
 
 /// The cells of an array.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cells {
+    whole: Cuboid,
+    ranks: u32,
+    lie: Lie,
+}
+
+/// How cells lie.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Lie {
+    Grid(Grid),
+    Layers(Layers),
+}
+
+impl Cells {
+    /// Those of the array that `parts` are of, whose parts on all ranks add up to `sums`, for so many ranks.
+    pub fn new(parts: &Parts, sums: &Sums, ranks: u32) -> Cells {
+        let lie = match parts.is_sparse() {
+            true => Lie::Layers(Layers::new(parts, sums)),
+            false => Lie::Grid(Grid::new(parts.whole(), sums, ranks)),
+        };
+        Cells { whole: *parts.whole(), ranks, lie }
+    }
+
+    /// The elements of the array.
+    pub fn whole(&self) -> &Cuboid {
+        &self.whole
+    }
+
+    /// The ranks that they are dealt over.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// The cells of a rank; none if nobody counts them.
+    pub fn of(&self, rank: Rank) -> impl Iterator<Item = Cuboid> + '_ {
+        let grid = if let Lie::Grid(grid) = &self.lie { Some(grid) } else { None };
+        grid.into_iter().flat_map(move |grid| grid.of(rank).map(|index| grid.cuboid(index)))
+    }
+
+    /// Do cells lie in others?
+    pub fn are_layered(&self) -> bool {
+        matches!(self.lie, Lie::Layers(_))
+    }
+
+    /// The cell around one, and whose that is.
+    pub fn around(&self, cell: &Cuboid) -> Option<(Rank, Cuboid)> {
+        let Lie::Layers(layers) = &self.lie else { return None };
+        layers.around(cell).map(|around| (hashed(&around, self.ranks), around))
+    }
+
+    /// Hands out the cells that a part lies in, and whose they are.
+    pub fn touched(&self, part: &Cuboid, mut take: impl FnMut(Rank, Cuboid)) {
+        match &self.lie {
+            Lie::Grid(grid) => grid.touched(part, |index| take(grid.owner(index), grid.cuboid(index))),
+            Lie::Layers(layers) => layers.touched(part, |cell| take(hashed(&cell, self.ranks), cell)),
+        }
+    }
+}
+
+/// Whose a box is of which there is no number.
+pub(super) fn hashed(cell: &Cuboid, ranks: u32) -> Rank {
+    let mut bytes = Vec::new();
+    cell.put(DIMS, &mut bytes);
+    Rank((xxh3_64(&bytes) % u64::from(ranks)) as u32)
+}
+
+/// Cells side by side.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Grid {
     whole: Cuboid,
     /// Extents of a cell; those at the end of a dimension may be smaller.
     extent: [u64; DIMS],
@@ -73,9 +165,9 @@ pub struct Cells {
     ranks: u32,
 }
 
-impl Cells {
+impl Grid {
     /// Those of `whole`, whose parts add up to `sums`, for so many ranks.
-    pub fn new(whole: &Cuboid, sums: &Sums, ranks: u32) -> Cells {
+    fn new(whole: &Cuboid, sums: &Sums, ranks: u32) -> Grid {
         let side = |dim: usize| match sums.parts {
             0 => whole.extent(dim).max(1),
             parts => (sums.extents[dim] / parts).clamp(1, whole.extent(dim).max(1)),
@@ -91,21 +183,16 @@ impl Cells {
             let longest = (0..DIMS).max_by_key(|dim| many[*dim]).unwrap_or(0);
             extent[longest] = extent[longest].saturating_mul(2);
         }
-        Cells { whole: *whole, extent, along: along(&extent), ranks }
-    }
-
-    /// The ranks that they are dealt over.
-    pub fn ranks(&self) -> u32 {
-        self.ranks
+        Grid { whole: *whole, extent, along: along(&extent), ranks }
     }
 
     /// How many there are.
-    pub fn count(&self) -> u64 {
+    fn count(&self) -> u64 {
         self.along.iter().product()
     }
 
     /// The elements of one.
-    pub fn cuboid(&self, index: u64) -> Cuboid {
+    fn cuboid(&self, index: u64) -> Cuboid {
         let (mut cell, mut rest) = (self.whole, index);
         for dim in (0..DIMS).rev() {
             let place = rest % self.along[dim];
@@ -117,12 +204,12 @@ impl Cells {
     }
 
     /// Whose it is. Neighbours lie with one rank, as far as there are more cells than ranks.
-    pub fn owner(&self, index: u64) -> Rank {
+    fn owner(&self, index: u64) -> Rank {
         Rank((u128::from(index) * u128::from(self.ranks) / u128::from(self.count())) as u32)
     }
 
     /// The cells of a rank.
-    pub fn of(&self, rank: Rank) -> std::ops::Range<u64> {
+    fn of(&self, rank: Rank) -> std::ops::Range<u64> {
         let first = |rank: u32| {
             let of = u128::from(rank) * u128::from(self.count());
             of.div_ceil(u128::from(self.ranks)) as u64
@@ -131,7 +218,7 @@ impl Cells {
     }
 
     /// Hands out the cells that a box touches, in ascending order.
-    pub fn touched(&self, part: &Cuboid, mut take: impl FnMut(u64)) {
+    fn touched(&self, part: &Cuboid, mut take: impl FnMut(u64)) {
         if part.is_empty() {
             return;
         }
@@ -155,11 +242,12 @@ mod tests {
 
     fn sums(of: &[Boxes]) -> Sums {
         let ranks = of.len() as u32;
-        let numbers = (0..)
-            .zip(of)
-            .map(|(rank, boxes)| Sums::of_rank(boxes.check().expect("inside").parts(), Rank(rank), ranks).numbers());
-        let all = numbers.reduce(|one, other| one.iter().zip(other).map(|(a, b)| (a.0, a.1 + b.1)).collect());
-        Sums::of_numbers(&all.expect("some"))
+        let of_rank = |(rank, boxes): (u32, &Boxes)| {
+            let sums = Sums::of_rank(boxes.check().expect("inside").parts(), Rank(rank), ranks);
+            assert_eq!(Sums::of_numbers(&sums.numbers()), sums);
+            sums
+        };
+        (0..).zip(of).map(of_rank).fold(Sums::default(), Sums::and)
     }
 
     #[test]
@@ -168,7 +256,7 @@ mod tests {
             (0..12).map(|rank| Boxes::of([12, 20]).own([rank / 2 * 2, rank % 2 * 10], [2, 10])).collect();
         let sums = sums(&all);
         assert_eq!((sums.parts, sums.volume, &sums.extents[..2]), (12, 240, &[24, 120][..]));
-        let cells = Cells::new(&Cuboid::at(&[0, 0], &[12, 20]).expect("two"), &sums, 12);
+        let cells = Grid::new(&Cuboid::at(&[0, 0], &[12, 20]).expect("two"), &sums, 12);
         assert_eq!(cells.count(), 12);
         for (rank, boxes) in (0..).zip(&all) {
             let mut touched = Vec::new();
@@ -180,13 +268,12 @@ mod tests {
     #[test]
     fn there_are_64_cells_a_rank_at_most() {
         // All patches in one corner, as small as can be.
-        let all: Vec<Boxes> =
-            (0..4).map(|rank| Boxes::of([1 << 20; 3]).own([rank, 0, 0], [1, 1, 1]).sparse()).collect();
-        let cells = Cells::new(&Cuboid::at(&[0; 3], &[1 << 20; 3]).expect("three"), &sums(&all), 4);
+        let all: Vec<Boxes> = (0..4).map(|rank| Boxes::of([1 << 20; 3]).own([rank, 0, 0], [1, 1, 1])).collect();
+        let cells = Grid::new(&Cuboid::at(&[0; 3], &[1 << 20; 3]).expect("three"), &sums(&all), 4);
         assert!((128..=256).contains(&cells.count()), "{}", cells.count());
         // Nobody has anything, and there is nothing.
         for extent in [0, 9] {
-            let none = Cells::new(&Cuboid::at(&[0, 0], &[extent, 3]).expect("two"), &Sums::default(), 4);
+            let none = Grid::new(&Cuboid::at(&[0, 0], &[extent, 3]).expect("two"), &Sums::default(), 4);
             assert_eq!(none.count(), 1);
         }
     }
@@ -201,7 +288,7 @@ mod tests {
             let mut sums = Sums { parts: 1, ..Sums::default() };
             (0..DIMS).for_each(|dim| sums.extents[dim] = mean.get(dim).copied().unwrap_or(1));
             let whole = Cuboid::at(&vec![0; shape.len()], &shape).expect("few");
-            let cells = Cells::new(&whole, &sums, ranks);
+            let cells = Grid::new(&whole, &sums, ranks);
             let all: Vec<Cuboid> = (0..cells.count()).map(|index| cells.cuboid(index)).collect();
             prop_assert_eq!(all.iter().map(Cuboid::volume).sum::<u64>(), whole.volume());
             prop_assert!(whole.first_gap(&all).is_none());
@@ -220,7 +307,7 @@ mod tests {
         ) {
             let mut sums = Sums { parts: 1, ..Sums::default() };
             (0..DIMS).for_each(|dim| sums.extents[dim] = mean.get(dim).copied().unwrap_or(1));
-            let cells = Cells::new(&Cuboid::at(&[0; 3], &[12; 3]).expect("three"), &sums, 100);
+            let cells = Grid::new(&Cuboid::at(&[0; 3], &[12; 3]).expect("three"), &sums, 100);
             let (origin, extent): (Vec<u64>, Vec<u64>) = sides.into_iter().unzip();
             let part = Cuboid::at(&origin, &extent).expect("three");
             let mut touched = Vec::new();

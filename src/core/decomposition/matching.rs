@@ -4,7 +4,7 @@
 //! cells whether every element that is wanted is there, and once, and tells each rank which [pieces](Piece) it gets from where.
 
 use super::Cuboid;
-use super::shelf::{Placed, Shelf, Side};
+use super::shelf::{Lying, Placed, Shelf, Side};
 use crate::base::Rank;
 use crate::format::numbers;
 use std::collections::BTreeMap;
@@ -98,18 +98,23 @@ pub struct Matched {
 pub fn matched(shelf: &Shelf) -> Matched {
     let mut matched = Matched::default();
     let mut wrong: Vec<Unmatched> = Vec::new();
-    for (_, placed) in shelf.cells() {
-        let (wants, has): (Vec<Placed>, Vec<Placed>) = placed.iter().partition(|placed| placed.side == Side::Wants);
+    for Lying { parts, inner, .. } in shelf.cells() {
+        let (wants, has): (Vec<Placed>, Vec<Placed>) = parts.iter().partition(|placed| placed.side == Side::Wants);
         for (at, one) in has.iter().enumerate() {
-            wrong.extend(has[at + 1..].iter().filter_map(|other| {
-                Some(Unmatched::Twice(one.cuboid.common(&other.cuboid)?.first_row(), one.of, other.of))
-            }));
+            wrong.extend(
+                has[at + 1..]
+                    .iter()
+                    .filter_map(|other| Some(Unmatched::Twice(one.meets(other)?.first_row(), one.of, other.of))),
+            );
         }
         for want in &wants {
             let mut found = 0;
             for have in &has {
                 let Some(cuboid) = have.cuboid.common(&want.cuboid) else { continue };
                 found += cuboid.volume();
+                if have.is_above && want.is_above {
+                    continue;
+                }
                 let piece = Piece {
                     reader: have.rank,
                     is_shared: have.side == Side::Shared,
@@ -119,14 +124,17 @@ pub fn matched(shelf: &Shelf) -> Matched {
                     number: want.number,
                     cuboid,
                 };
+                matched.matched += cuboid.volume();
                 matched.pieces.entry(want.rank).or_default().push(piece);
             }
             if found < want.cuboid.volume() {
-                let has: Vec<Cuboid> = has.iter().map(|have| have.cuboid).collect();
-                wrong.extend(want.cuboid.first_gap(&has).map(|gap| Unmatched::Missing(gap, want.rank)));
+                // What others have of cells in this one, these know.
+                let known: Vec<Cuboid> = has.iter().map(|have| have.cuboid).chain(inner.iter().copied()).collect();
+                wrong.extend(want.cuboid.first_gap(&known).map(|gap| Unmatched::Missing(gap, want.rank)));
             }
-            matched.wanted += want.cuboid.volume();
-            matched.matched += found;
+            if !want.is_above {
+                matched.wanted += want.cuboid.volume();
+            }
         }
     }
     matched.unmatched = wrong.into_iter().max_by_key(|wrong| wrong.to_bytes());
@@ -200,13 +208,8 @@ mod tests {
         let ranks = new.len() as u32;
         let (old, new): (Vec<Parts>, Vec<Parts>) = (old.iter().map(parts).collect(), new.iter().map(parts).collect());
         let dims = new[0].dims();
-        let mut sums = Sums::default();
-        for parts in &new {
-            let of = Sums::of_rank(parts, Rank(0), ranks);
-            sums.parts += of.parts;
-            sums.extents.iter_mut().zip(of.extents).for_each(|(sum, extent)| *sum += extent);
-        }
-        let cells = Cells::new(new[0].whole(), &sums, ranks);
+        let sums = new.iter().map(|parts| Sums::of_rank(parts, Rank(0), ranks)).fold(Sums::default(), Sums::and);
+        let cells = Cells::new(&new[0], &sums, ranks);
         let mut shelves: Vec<Shelf> = (0..ranks).map(|_| Shelf::new(&cells, dims)).collect();
         let has = (0..)
             .zip(&old)
@@ -286,6 +289,46 @@ mod tests {
         assert_eq!(all.iter().map(|one| one.matched).sum::<u64>(), 1500 * 64 * 64);
     }
 
+    /// Long rods along three dimensions fill cells of a sparse array, which are cut; one of them was saved in short pieces, which lie in finer cells.
+    #[test]
+    fn cells_in_layers_are_cut_and_know_what_is_in_finer_ones() {
+        // 400 along each of three dimensions, none of which crosses another one.
+        let rods = |leave_out: Option<u64>| -> Vec<([u64; 3], [u64; 3])> {
+            let along_z = (0..400u64).map(|at| ([at % 40, at / 40, 0], [1, 1, 4500]));
+            let along_x = (0..400u64).map(|at| ([0, 30 + at % 40, at / 40], [4500, 1, 1]));
+            let along_y = (0..400u64).map(|at| ([50 + at % 40, 0, 30 + at / 40], [1, 4500, 1]));
+            let all = along_z.chain(along_x).chain(along_y);
+            all.filter(|(origin, _)| leave_out != Some(origin[0]) || origin[1] != 1).collect()
+        };
+        let boxes = |rods: &[([u64; 3], [u64; 3])]| {
+            rods.iter()
+                .fold(Boxes::of([8192, 8192, 8192]).sparse(), |boxes, (origin, extent)| boxes.own(*origin, *extent))
+        };
+        let (all, mut old) = (rods(None), rods(Some(17)));
+        old.extend((0..45).map(|piece| ([17, 1, 100 * piece], [1, 1, 100])));
+        let wants = || all.chunks(300).map(boxes).collect::<Vec<Boxes>>();
+        let whole = plan(&[boxes(&old[..500]), boxes(&old[500..])], |of| of, &wants());
+        assert!(whole.iter().all(|one| one.unmatched.is_none()));
+        let sum = |all: &[Matched], of: fn(&Matched) -> u64| all.iter().map(of).sum::<u64>();
+        assert_eq!((sum(&whole, |one| one.wanted), sum(&whole, |one| one.matched)), (1200 * 4500, 1200 * 4500));
+        // One of the short pieces is not there.
+        let missing = plan(&[boxes(&old[..500]), boxes(&old[500..1214])], |of| of, &wants());
+        let first: Vec<Unmatched> = missing.iter().filter_map(|one| one.unmatched).collect();
+        let of = |cuboid: &Cuboid| (cuboid.from[0], cuboid.from[1], cuboid.from[2]);
+        assert!(
+            first.iter().any(|wrong| matches!(wrong, Unmatched::Missing(gap, _) if of(gap) == (17, 1, 1500))),
+            "{first:?}"
+        );
+        // And one is in a rod that is there.
+        old.push(([16, 1, 33], [1, 1, 2]));
+        let twice = plan(&[boxes(&old[..500]), boxes(&old[500..])], |of| of, &wants());
+        assert!(
+            twice
+                .iter()
+                .any(|one| matches!(one.unmatched, Some(Unmatched::Twice(first, ..)) if of(&first) == (16, 1, 33)))
+        );
+    }
+
     /// All boxes of an array of 4 x 4 x 4, empty ones left out.
     fn all_boxes() -> Vec<Cuboid> {
         let sides: Vec<(u64, u64)> = (0..4).flat_map(|from| (from + 1..=4).map(move |to| (from, to))).collect();
@@ -334,9 +377,14 @@ mod tests {
     /// The same by way of the owners of cells: each box is saved by a rank, and each is wanted.
     #[test]
     fn each_box_in_4_x_4_x_4_gets_from_each_other_one_what_it_has_of_it() {
+        each_gets_from_each(&Boxes::of([4, 4, 4]));
+        each_gets_from_each(&Boxes::of([4, 4, 4]).sparse());
+    }
+
+    fn each_gets_from_each(array: &Boxes) {
         let all = all_boxes();
         let given = |boxes: &[Cuboid]| {
-            boxes.iter().fold(Boxes::of([4, 4, 4]), |of, cuboid| {
+            boxes.iter().fold(array.clone(), |of, cuboid| {
                 let extent = |dim: usize| cuboid.extent(dim);
                 of.own(&cuboid.from[..3], [extent(0), extent(1), extent(2)])
             })
@@ -361,7 +409,81 @@ mod tests {
         }
     }
 
+    /// Boxes in a square of 64 x 64 whose sides are powers of two, and some elements less.
+    fn of_sizes(all: &[(u32, u64, u64, u64)]) -> impl Iterator<Item = ([u64; 2], [u64; 2])> + '_ {
+        all.iter().map(|(size, y, x, less)| {
+            let extent = [1 << (size % 7), 1 << (size / 7 % 7)].map(|side: u64| side - less % 3 % side);
+            let origin = [y % (65 - extent[0]), x % (65 - extent[1])];
+            (origin, extent)
+        })
+    }
+
+    fn elements(boxes: &Boxes) -> impl Iterator<Item = [u64; 2]> {
+        let own = parts(boxes).own().to_vec();
+        own.into_iter()
+            .flat_map(|own| (own.from[0]..own.to[0]).flat_map(move |y| (own.from[1]..own.to[1]).map(move |x| [y, x])))
+    }
+
     proptest! {
+        /// Boxes of all sizes in a corner of a sparse array: those that are there, and such that want something, which may be there or not.
+        #[test]
+        fn of_a_sparse_array_too_each_gets_what_is_there_and_what_is_missing_is_told(
+            old in proptest::collection::vec((any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>()), 1..30),
+            new in proptest::collection::vec((any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>()), 1..12),
+            is_twice in any::<bool>(),
+        ) {
+            let level = || Boxes::of([1 << 20, 1 << 20]).sparse();
+            // Whoever comes first has an element, or those have it twice.
+            let mut has: BTreeMap<[u64; 2], Vec<u32>> = BTreeMap::new();
+            let mut shards: Vec<Boxes> = vec![level(); 5];
+            for (shard, (origin, extent)) in (0..5).cycle().zip(of_sizes(&old)) {
+                let one = level().own(origin, extent);
+                if is_twice || elements(&one).all(|at| !has.contains_key(&at)) {
+                    elements(&one).for_each(|at| has.entry(at).or_default().push(shard));
+                    shards[shard as usize] = shards[shard as usize].clone().own(origin, extent);
+                }
+            }
+            let wants: Vec<Boxes> = of_sizes(&new).map(|(origin, extent)| level().own(origin, extent)).collect();
+            let all = plan(&shards, |of| of % wants.len() as u32, &wants);
+            let wrong: Vec<Unmatched> = all.iter().filter_map(|one| one.unmatched).collect();
+            let twice = has.values().any(|shards| shards.len() > 1);
+            let missing = |boxes: &Boxes| elements(boxes).any(|at| !has.contains_key(&at));
+            prop_assert_eq!(!wrong.is_empty(), twice || wants.iter().any(missing));
+            for wrong in wrong {
+                match wrong {
+                    Unmatched::Missing(gap, rank) => {
+                        prop_assert!(!has.contains_key(&[gap.from[0], gap.from[1]]));
+                        prop_assert!(parts(&wants[rank.0 as usize]).own()[0].contains(&gap));
+                    }
+                    Unmatched::Twice(first, one, other) => {
+                        let shards = &has[&[first.from[0], first.from[1]]];
+                        let (one, other) = (shards.iter().position(|shard| *shard == one.0), shards.iter().rposition(|shard| *shard == other.0));
+                        prop_assert!(one.is_some() && other.is_some() && one != other, "{shards:?}");
+                    }
+                }
+            }
+            if twice {
+                return Ok(());
+            }
+            let sum = |of: fn(&Matched) -> u64| all.iter().map(of).sum::<u64>();
+            let elements_wanted = wants.iter().map(|boxes| elements(boxes).count() as u64).sum::<u64>();
+            prop_assert_eq!(sum(|one| one.wanted), elements_wanted);
+            let mut got: BTreeMap<(u32, [u64; 2]), u32> = BTreeMap::new();
+            for piece in all.iter().flat_map(|one| one.pieces.values().flatten()) {
+                for y in piece.cuboid.from[0]..piece.cuboid.to[0] {
+                    for x in piece.cuboid.from[1]..piece.cuboid.to[1] {
+                        prop_assert_eq!(got.insert((piece.to.0, [y, x]), piece.shard.0), None);
+                    }
+                }
+            }
+            prop_assert_eq!(sum(|one| one.matched), got.len() as u64);
+            for (rank, boxes) in (0..).zip(&wants) {
+                for at in elements(boxes) {
+                    prop_assert_eq!(got.get(&(rank, at)), has.get(&at).map(|shards| &shards[0]));
+                }
+            }
+        }
+
         #[test]
         fn pieces_are_what_is_wanted_each_element_once(
             dims in (1u64..12, 1u64..12),

@@ -23,6 +23,7 @@ pub mod cells;
 pub mod cuboid;
 mod identity;
 pub mod ids;
+mod layers;
 pub mod matching;
 mod packed;
 pub mod proof;

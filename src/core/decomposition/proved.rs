@@ -62,7 +62,7 @@ impl Checked {
         match self {
             Checked::Boxes(own) => {
                 let sums = Sums::of_numbers(sums);
-                let cells = Cells::new(own.parts().whole(), &sums, ranks);
+                let cells = Cells::new(own.parts(), &sums, ranks);
                 Decomposition::of_boxes(*own, sums.identity, cells, (rank, ranks))
             }
             Checked::List(list) => {

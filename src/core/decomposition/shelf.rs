@@ -3,14 +3,18 @@
 //! ```text
 //!   rank          for each part and each cell that it touches: what is in the cell      to the owner of the cell
 //!   owner         over 1,024 parts in a cell: cuts it into 64 and sends on what lies in each    to the owners of the pieces
+//!                 in layers, a cell that was not there: that it is                      to the owner of the cell around it
+//!                 in layers, what a cell that is there has in it of a part              to the owner of the inner cell
 //! ```
+//!
+//! In [layers](super::layers) parts of one cell come to be looked at in the cells in it too, as those [above](Placed::is_above): what two parts have in common is looked at where
+//! one of them is not above, which is in one cell only.
 
-use super::cells::Cells;
-use super::{Cuboid, DIMS, Parts};
+use super::cells::{Cells, hashed};
+use super::{Cuboid, Parts};
 use crate::base::Rank;
 use crate::format::numbers;
 use std::collections::{BTreeMap, HashMap};
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Parts in a cell before it is cut.
 const PARTS_MAX: usize = 1024;
@@ -32,8 +36,22 @@ pub struct Placed {
     pub of: Rank,
     /// The place of the part among those that it is one of.
     pub number: u32,
+    /// It lies in a larger cell, and was sent on to this one.
+    pub is_above: bool,
     /// As much of it as is in the cell.
     pub cuboid: Cuboid,
+}
+
+impl Placed {
+    /// What both have, as far as it is looked at in this cell: of two that are above it is in a larger one.
+    pub fn meets(&self, other: &Placed) -> Option<Cuboid> {
+        if self.is_above && other.is_above { None } else { self.cuboid.common(&other.cuboid) }
+    }
+
+    /// As much of it as is in another cell.
+    fn within(&self, cell: &Cuboid) -> Option<Placed> {
+        Some(Placed { cuboid: cell.common(&self.cuboid)?, ..*self })
+    }
 }
 
 /// What somebody has to do with elements.
@@ -61,27 +79,47 @@ impl Side {
     }
 }
 
+/// Where parts lie: a cell, or a piece of one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Place {
+    /// How many times it was cut.
+    pub cuts: u32,
+    /// Its elements, and such that the array does not have.
+    pub cuboid: Cuboid,
+}
+
 /// One post: a cell, and what some ranks have of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Post {
     /// The cell.
-    pub cell: Cuboid,
+    pub place: Place,
     /// What is in it.
     pub parts: Vec<Placed>,
+    /// Finer cells that are there, as far as they are news.
+    pub inner: Vec<Cuboid>,
 }
 
 impl Post {
+    fn of(place: Place, parts: Vec<Placed>) -> Post {
+        Post { place, parts, inner: Vec::new() }
+    }
+
     /// It as bytes, for arrays of so many dimensions.
     pub fn encode(posts: &[Post], dims: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for Post { cell, parts } in posts {
-            cell.put(dims, &mut bytes);
+        for Post { place, parts, inner } in posts {
+            numbers::put(&mut bytes, u64::from(place.cuts) << 1 | u64::from(!inner.is_empty()));
+            place.cuboid.put(dims, &mut bytes);
             numbers::put(&mut bytes, parts.len() as u64);
-            for Placed { side, rank, of, number, cuboid } in parts {
-                numbers::put(&mut bytes, u64::from(rank.0) << 2 | side.code());
+            for Placed { side, rank, of, number, is_above, cuboid } in parts {
+                numbers::put(&mut bytes, u64::from(rank.0) << 3 | u64::from(*is_above) << 2 | side.code());
                 numbers::put(&mut bytes, numbers::from_step(i64::from(of.0) - i64::from(rank.0)));
                 numbers::put(&mut bytes, u64::from(*number));
                 cuboid.put(dims, &mut bytes);
+            }
+            if !inner.is_empty() {
+                numbers::put(&mut bytes, inner.len() as u64);
+                inner.iter().for_each(|cell| cell.put(dims, &mut bytes));
             }
         }
         bytes
@@ -91,43 +129,52 @@ impl Post {
     pub fn decode(mut bytes: &[u8], dims: usize) -> Option<Vec<Post>> {
         let mut posts = Vec::new();
         while !bytes.is_empty() {
-            let cell = Cuboid::take(dims, &mut bytes)?;
-            let count = usize::try_from(numbers::take(&mut bytes)?).ok().filter(|count| *count <= bytes.len())?;
-            let mut parts = Vec::with_capacity(count);
+            let first = numbers::take(&mut bytes)?;
+            let cuboid = Cuboid::take(dims, &mut bytes)?;
+            let place = Place { cuts: u32::try_from(first >> 1).ok()?, cuboid };
+            let count = count(&mut bytes)?;
+            let mut parts = Vec::with_capacity(count.min(POST_BYTES));
             for _ in 0..count {
                 let first = numbers::take(&mut bytes)?;
-                let rank = Rank(u32::try_from(first >> 2).ok()?);
-                let side = Side::of_code(first & 3)?;
+                let rank = Rank(u32::try_from(first >> 3).ok()?);
+                let (side, is_above) = (Side::of_code(first & 3)?, first & 4 != 0);
                 let step = numbers::to_step(numbers::take(&mut bytes)?);
                 let of = Rank(u32::try_from(i64::from(rank.0).checked_add(step)?).ok()?);
                 let number = u32::try_from(numbers::take(&mut bytes)?).ok()?;
-                let cuboid = Cuboid::take(dims, &mut bytes).filter(|own| cell.contains(own) && !own.is_empty())?;
-                parts.push(Placed { side, rank, of, number, cuboid });
+                let cuboid = Cuboid::take(dims, &mut bytes).filter(|own| cuboid.contains(own) && !own.is_empty())?;
+                parts.push(Placed { side, rank, of, number, is_above, cuboid });
             }
-            posts.push(Post { cell, parts });
+            let mut inner = Vec::new();
+            for _ in 0..if first & 1 == 1 { self::count(&mut bytes)? } else { 0 } {
+                inner.push(Cuboid::take(dims, &mut bytes).filter(|cell| cell.common(&cuboid).is_some())?);
+            }
+            posts.push(Post { place, parts, inner });
         }
         Some(posts)
     }
 }
 
+/// How many follow: each takes a byte at least.
+fn count(bytes: &mut &[u8]) -> Option<usize> {
+    usize::try_from(numbers::take(bytes)?).ok().filter(|count| *count <= bytes.len())
+}
+
 /// What a rank sends whom: parts, cell by cell. `parts` are whole ones.
 pub fn posts(cells: &Cells, dims: usize, parts: impl IntoIterator<Item = Placed>) -> Vec<(Rank, Vec<u8>)> {
-    let mut by_cell: BTreeMap<u64, Vec<Placed>> = BTreeMap::new();
+    let mut by_cell: BTreeMap<Cuboid, (Rank, Vec<Placed>)> = BTreeMap::new();
     for part in parts {
-        cells.touched(&part.cuboid, |cell| {
-            if let Some(cuboid) = cells.cuboid(cell).common(&part.cuboid) {
-                by_cell.entry(cell).or_default().push(Placed { cuboid, ..part });
-            }
+        cells.touched(&part.cuboid, |owner, cell| {
+            by_cell.entry(cell).or_insert_with(|| (owner, Vec::new())).1.extend(part.within(&cell));
         });
     }
-    let posts = by_cell.into_iter().map(|(cell, parts)| (cells.owner(cell), Post { cell: cells.cuboid(cell), parts }));
+    let posts = by_cell.into_iter().map(|(cuboid, (owner, parts))| (owner, Post::of(Place { cuts: 0, cuboid }, parts)));
     bundled(posts, dims)
 }
 
 /// The parts of one rank, of which it has everything itself.
 pub fn all_of(parts: &Parts, side: Side, rank: Rank, of: Rank) -> impl Iterator<Item = Placed> + '_ {
     let numbered = (0..).zip(parts.own()).filter(|(_, own)| !own.is_empty());
-    numbered.map(move |(number, own)| Placed { side, rank, of, number, cuboid: *own })
+    numbered.map(move |(number, own)| Placed { side, rank, of, number, is_above: false, cuboid: *own })
 }
 
 /// Bundles of posts to the same ranks, of a bounded length.
@@ -135,11 +182,12 @@ fn bundled(posts: impl Iterator<Item = (Rank, Post)>, dims: usize) -> Vec<(Rank,
     let (mut open, mut bundles): (BTreeMap<Rank, Vec<u8>>, Vec<_>) = (BTreeMap::new(), Vec::new());
     // As many of a cell as fit into a bundle: a number takes ten bytes at most.
     let most = (POST_BYTES / (20 * dims + 30)).max(1);
-    for (to, Post { cell, parts }) in posts {
+    for (to, Post { place, parts, mut inner }) in posts {
         let some: Vec<&[Placed]> = if parts.is_empty() { vec![&[]] } else { parts.chunks(most).collect() };
         for parts in some {
             let bundle = open.entry(to).or_default();
-            bundle.extend(Post::encode(&[Post { cell, parts: parts.to_vec() }], dims));
+            let post = Post { place, parts: parts.to_vec(), inner: std::mem::take(&mut inner) };
+            bundle.extend(Post::encode(&[post], dims));
             if bundle.len() > POST_BYTES {
                 bundles.push((to, std::mem::take(bundle)));
             }
@@ -150,89 +198,133 @@ fn bundled(posts: impl Iterator<Item = (Rank, Post)>, dims: usize) -> Vec<(Rank,
 }
 
 /// What lies in a cell.
-#[derive(Clone, Debug)]
-enum Held {
-    /// These; with so many it was tried to cut it.
-    Parts(Vec<Placed>, usize),
+#[derive(Clone, Debug, Default)]
+struct Held {
+    /// These. If it was cut: those that are sent on to cells in it, not to be looked at.
+    parts: Vec<Placed>,
+    /// With so many it was tried to cut it.
+    tried: usize,
     /// It was cut, and what comes is sent on.
-    Cut,
+    is_cut: bool,
+    /// Cells in it that are there.
+    inner: Vec<Cuboid>,
+}
+
+/// What lies in a cell that was not cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Lying<'s> {
+    /// The cell.
+    pub cell: &'s Cuboid,
+    /// What ranks have of it.
+    pub parts: &'s [Placed],
+    /// Cells that reach into it, and in which it is looked at what lies there.
+    pub inner: &'s [Cuboid],
 }
 
 /// One rank's cells, and what lies in them.
 #[derive(Clone, Debug)]
 pub struct Shelf {
     dims: usize,
-    ranks: u32,
-    held: HashMap<Cuboid, Held>,
+    cells: Cells,
+    held: HashMap<Place, Held>,
 }
+
+/// What is to be sent on.
+type Onward = Vec<(Rank, Post)>;
 
 impl Shelf {
     /// A rank that has got nothing yet.
     pub fn new(cells: &Cells, dims: usize) -> Shelf {
-        Shelf { dims, ranks: cells.ranks(), held: HashMap::new() }
+        Shelf { dims, cells: cells.clone(), held: HashMap::new() }
     }
 
     /// Takes a bundle of posts, and hands each part that comes to `look` with those that are in its cell already; a bundle that is none is `None`.
     /// Returns what is to be sent on.
     pub fn take(&mut self, bytes: &[u8], mut look: impl FnMut(&Placed, &[Placed])) -> Option<Vec<(Rank, Vec<u8>)>> {
-        let mut onward = Vec::new();
-        for Post { cell, parts } in Post::decode(bytes, self.dims)? {
-            self.place(cell, parts, &mut look, &mut onward);
+        let mut onward = Onward::new();
+        for post in Post::decode(bytes, self.dims)? {
+            self.place(post, &mut look, &mut onward);
         }
         Some(bundled(onward.into_iter(), self.dims))
     }
 
-    fn place(
-        &mut self,
-        cell: Cuboid,
-        parts: Vec<Placed>,
-        look: &mut impl FnMut(&Placed, &[Placed]),
-        onward: &mut Vec<(Rank, Post)>,
-    ) {
-        let ranks = self.ranks;
-        let held = self.held.entry(cell).or_insert_with(|| Held::Parts(Vec::new(), 0));
-        let Held::Parts(there, tried) = held else {
-            onward.extend(pieces(&cell, &parts, ranks).filter(|(_, post)| !post.parts.is_empty()));
-            return;
-        };
-        for part in parts {
-            look(&part, there);
-            there.push(part);
+    fn place(&mut self, post: Post, look: &mut impl FnMut(&Placed, &[Placed]), onward: &mut Onward) {
+        let Post { place, parts, inner } = post;
+        let cells = &self.cells;
+        let held = self.held.entry(place).or_insert_with(|| {
+            // Nothing lies in larger cells that this one has heard of: it hears of all from the one around it.
+            let around = if place.cuts == 0 { cells.around(&place.cuboid) } else { None };
+            onward.extend(around.map(|(owner, cuboid)| {
+                (owner, Post { place: Place { cuts: 0, cuboid }, parts: Vec::new(), inner: vec![place.cuboid] })
+            }));
+            Held::default()
+        });
+        let news: Vec<Cuboid> = inner.into_iter().filter(|cell| !held.inner.contains(cell)).collect();
+        held.inner.extend(&news);
+        // Cells hand parts down. Pieces do not: what they have their cell has had.
+        let hands_down = place.cuts == 0 && cells.are_layered();
+        if hands_down {
+            onward.extend(news.iter().filter_map(|cell| handed_down(cell, &held.parts, cells)));
+            onward.extend(held.inner.iter().filter_map(|cell| handed_down(cell, &parts, cells)));
         }
-        if there.len() > PARTS_MAX && there.len() >= 2 * *tried {
-            let cut: Vec<(Rank, Post)> = pieces(&cell, there, ranks).collect();
+        if held.is_cut {
+            let pieces = pieces(&place, &parts, &news, cells);
+            onward.extend(pieces.filter(|(_, post)| !post.parts.is_empty() || !post.inner.is_empty()));
+            held.parts.extend(parts.into_iter().filter(|_| hands_down));
+            return;
+        }
+        for part in parts {
+            look(&part, &held.parts);
+            held.parts.push(part);
+        }
+        let there = held.parts.len();
+        if there > PARTS_MAX && there >= 2 * held.tried {
+            let cut: Onward = pieces(&place, &held.parts, &held.inner, cells).collect();
             let parts: usize = cut.iter().map(|(_, post)| post.parts.len()).sum();
             // Where most parts lie in most pieces, as ones that all want the same do, cutting spreads nothing.
-            if parts <= SPREAD * there.len() {
+            if parts <= SPREAD * there {
                 onward.extend(cut);
-                *held = Held::Cut;
+                held.is_cut = true;
+                if !hands_down {
+                    held.parts = Vec::new();
+                }
             } else {
-                *tried = there.len();
+                held.tried = there;
             }
         }
     }
 
     /// Cells that were not cut, and what lies in each.
-    pub fn cells(&self) -> impl Iterator<Item = (&Cuboid, &[Placed])> {
-        self.held.iter().filter_map(|(cell, held)| match held {
-            Held::Parts(parts, _) => Some((cell, &parts[..])),
-            Held::Cut => None,
-        })
+    pub fn cells(&self) -> impl Iterator<Item = Lying<'_>> {
+        let whole = self.held.iter().filter(|(_, held)| !held.is_cut);
+        whole.map(|(place, held)| Lying { cell: &place.cuboid, parts: &held.parts, inner: &held.inner })
     }
 
     /// Has anything come for this cell?
     pub fn knows(&self, cell: &Cuboid) -> bool {
-        self.held.contains_key(cell)
+        self.held.contains_key(&Place { cuts: 0, cuboid: *cell })
     }
 }
 
+/// What a cell in this one is to hear of parts of this one: what lies in it, if anything does.
+fn handed_down(cell: &Cuboid, parts: &[Placed], cells: &Cells) -> Option<(Rank, Post)> {
+    let above = |part: &Placed| Some(Placed { is_above: true, ..part.within(cell)? });
+    let parts: Vec<Placed> = parts.iter().filter_map(above).collect();
+    (!parts.is_empty()).then(|| (hashed(cell, cells.ranks()), Post::of(Place { cuts: 0, cuboid: *cell }, parts)))
+}
+
 /// A cell in pieces, the owner of each, and what lies in it.
-fn pieces<'p>(cell: &Cuboid, parts: &'p [Placed], ranks: u32) -> impl Iterator<Item = (Rank, Post)> + use<'p> {
-    cell.cut(PIECES).into_iter().map(move |piece| {
-        let inside = |part: &Placed| Some(Placed { cuboid: piece.common(&part.cuboid)?, ..*part });
-        let parts = parts.iter().filter_map(inside).collect();
-        let mut bytes = Vec::new();
-        piece.put(DIMS, &mut bytes);
-        (Rank((xxh3_64(&bytes) % u64::from(ranks)) as u32), Post { cell: piece, parts })
+fn pieces<'p>(
+    place: &Place,
+    parts: &'p [Placed],
+    inner: &'p [Cuboid],
+    cells: &Cells,
+) -> impl Iterator<Item = (Rank, Post)> + use<'p> {
+    let (ranks, cuts) = (cells.ranks(), place.cuts.saturating_add(1));
+    let inside = place.cuboid.common(cells.whole());
+    inside.map(|inside| inside.cut(PIECES)).unwrap_or_default().into_iter().map(move |cuboid| {
+        let parts = parts.iter().filter_map(|part| part.within(&cuboid)).collect();
+        let inner = inner.iter().filter(|cell| cell.common(&cuboid).is_some()).copied().collect();
+        (hashed(&cuboid, ranks), Post { place: Place { cuts, cuboid }, parts, inner })
     })
 }

@@ -99,7 +99,7 @@ impl Session {
     fn prove_boxes(&self, call: &str, own: Own, sums: &Sums) -> Result<Decomposition> {
         let (rank, ranks) = self.place();
         let parts = own.parts();
-        let cells = Cells::new(parts.whole(), sums, ranks);
+        let cells = Cells::new(parts, sums, ranks);
         let mut owner = Owner::new(&cells, parts.dims());
         let first = posts(&cells, parts.dims(), all_of(parts, Side::Has, rank, rank));
         let mut finding = self.exchange_parts(call, first, &mut owner)?;
@@ -175,8 +175,7 @@ impl Session {
 
     /// The first elements that nobody owns: not all have an owner.
     fn find_gap(&self, call: &str, cells: &Cells, owner: &Owner) -> Result<Option<Finding>> {
-        let own = cells.of(self.engine.identity().rank).map(|index| cells.cuboid(index));
-        let gap = owner.first_gap(own).map(|gap| Finding::Gap(gap).to_bytes());
+        let gap = owner.first_gap(cells.of(self.engine.identity().rank)).map(|gap| Finding::Gap(gap).to_bytes());
         let ballot = self.engine.ballot(&format!("{call}: gaps"), Payload::greatest(1, gap));
         finding(&ask(&self.engine, CALL, ballot, greatest)?)
     }

@@ -380,7 +380,7 @@ mod tests {
 
     fn decomposition(boxes: &Boxes) -> Decomposition {
         let own = boxes.check().expect("inside");
-        let cells = Cells::new(own.parts().whole(), &Sums::of_rank(own.parts(), Rank(0), 1), 1);
+        let cells = Cells::new(own.parts(), &Sums::of_rank(own.parts(), Rank(0), 1), 1);
         Decomposition::of_boxes(own, Identity::default(), cells, (Rank(0), 1))
     }
 

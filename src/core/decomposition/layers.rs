@@ -1,0 +1,209 @@
+//! The cells of a sparse array: cubes in layers, each as many times as wide as those of the layer below it.
+//!
+//! ```text
+//!   part     lies in the cells of the finest layer of which it touches few                       to the owners of these
+//!   cell     that something has come for, the first time: is there                               to the owner of the cell around it
+//!   cell     what lies in it, as far as that lies in a finer cell that is there too, "above"     to the owner of the finer one
+//! ```
+//!
+//! So a part touches a bounded number of cells, however small others are; a cell has parts of about its own size, however many lie in a corner of the array; and
+//! what two parts have in common is found once, in the cell in which the smaller one lies. Which cells there are is arithmetic: nobody counts them, and
+//! a hash says whose each is.
+
+use super::cells::Sums;
+use super::{Cuboid, DIMS, Parts};
+
+/// The layers of an array. Extents of cells are powers of two, so that each lies in one of the next layer; those at the end of the array reach beyond it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layers {
+    whole: Cuboid,
+    dims: usize,
+    /// Of each dimension: the power of two that is as wide as the mean part.
+    mean: [u32; DIMS],
+    /// Of each dimension: the power of two that is as wide as the array.
+    most: [u32; DIMS],
+    /// Layers below the one that has the shape of the mean part: as many as there are down to single elements.
+    below: u32,
+    /// All layers, up to that of the one cell around the whole array.
+    count: u32,
+}
+
+impl Layers {
+    /// Those of the array that `parts` are of, whose parts on all ranks add up to `sums`.
+    pub fn new(parts: &Parts, sums: &Sums) -> Layers {
+        let (whole, dims) = (*parts.whole(), parts.dims());
+        let most: [u32; DIMS] = std::array::from_fn(|dim| exponent(whole.extent(dim)));
+        let mean = std::array::from_fn(|dim| {
+            let rounded = sums.exponents[dim].saturating_add(sums.parts / 2).checked_div(sums.parts);
+            rounded.unwrap_or(0).min(u64::from(most[dim])) as u32
+        });
+        let mut layers = Layers { whole, dims, mean, most, below: 0, count: 0 };
+        let steps = |exponents: u32| exponents.div_ceil(layers.step());
+        let below = steps(mean.into_iter().max().unwrap_or(0));
+        let above = steps((0..DIMS).map(|dim| most[dim] - mean[dim]).max().unwrap_or(0));
+        (layers.below, layers.count) = (below, below + 1 + above);
+        layers
+    }
+
+    /// By how many powers of two the cells of a layer are wider than those below it. So many of them lie in one that the owner of that one hears of each of
+    /// them: 64 of three dimensions, 256 of eight.
+    fn step(&self) -> u32 {
+        if self.dims <= 3 { 2 } else { 1 }
+    }
+
+    /// Cells that a part touches, at most.
+    fn touched_most(&self) -> u64 {
+        2 << self.dims
+    }
+
+    fn exponent(&self, layer: u32, dim: usize) -> u32 {
+        (self.mean[dim] + self.step() * layer).saturating_sub(self.step() * self.below).min(self.most[dim])
+    }
+
+    /// The finest layer of which a box of such extents touches few cells, wherever it lies.
+    fn layer_of(&self, part: &Cuboid) -> u32 {
+        let touches = |layer: &u32| {
+            (0..DIMS).fold(1u64, |all, dim| {
+                let (extent, exponent) = (part.extent(dim), self.exponent(*layer, dim));
+                let most = if extent < 2 { extent } else { ((extent - 2) >> exponent) + 2 };
+                all.saturating_mul(most.min(self.whole.extent(dim).div_ceil(1 << exponent)))
+            })
+        };
+        // The last layer is one cell.
+        (0..self.count).find(|layer| touches(layer) <= self.touched_most()).unwrap_or(self.count - 1)
+    }
+
+    /// The cell of a layer that an element lies in.
+    fn cell(&self, layer: u32, at: &[u64; DIMS]) -> Cuboid {
+        let mut cell = self.whole;
+        for (dim, at) in at.iter().enumerate() {
+            let exponent = self.exponent(layer, dim);
+            cell.from[dim] = self.whole.from[dim] + ((at - self.whole.from[dim]) >> exponent << exponent);
+            cell.to[dim] = cell.from[dim].saturating_add(1 << exponent);
+        }
+        cell
+    }
+
+    /// Hands out the cells that a part lies in.
+    pub fn touched(&self, part: &Cuboid, mut take: impl FnMut(Cuboid)) {
+        if part.is_empty() {
+            return;
+        }
+        let (layer, mut at) = (self.layer_of(part), part.from);
+        loop {
+            let cell = self.cell(layer, &at);
+            take(cell);
+            let Some(dim) = (0..DIMS).rev().find(|dim| cell.to[*dim] < part.to[*dim]) else { return };
+            at[dim] = cell.to[dim];
+            at[dim + 1..].copy_from_slice(&part.from[dim + 1..]);
+        }
+    }
+
+    /// The cell around one; `None` around the last, and around what is no cell.
+    pub fn around(&self, cell: &Cuboid) -> Option<Cuboid> {
+        if !self.whole.contains(&Cuboid { to: cell.from, ..*cell }) || self.whole.is_empty() {
+            return None;
+        }
+        let is_of = |layer: &u32| self.cell(*layer, &cell.from) == *cell;
+        (0..self.count - 1).find(is_of).map(|layer| self.cell(layer + 1, &cell.from))
+    }
+}
+
+/// The exponent of the least power of two that is as wide.
+pub(super) fn exponent(extent: u64) -> u32 {
+    u64::BITS - extent.max(1).saturating_sub(1).leading_zeros()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Boxes;
+    use super::super::cells::Sums;
+    use super::*;
+    use crate::base::Rank;
+    use proptest::prelude::*;
+
+    fn parts(boxes: &Boxes) -> Parts {
+        boxes.check().expect("inside").parts().clone()
+    }
+
+    fn layers(boxes: &Boxes) -> Layers {
+        let parts = parts(boxes);
+        Layers::new(&parts, &Sums::of_rank(&parts, Rank(0), 1))
+    }
+
+    fn touched(layers: &Layers, part: &Cuboid) -> Vec<Cuboid> {
+        let mut all = Vec::new();
+        layers.touched(part, |cell| all.push(cell));
+        all
+    }
+
+    #[test]
+    fn a_part_lies_in_cells_of_its_own_size_however_large_the_array_is() {
+        let level = Boxes::of([1 << 20; 3]).sparse().own([32, 16, 48], [16; 3]).own([0; 3], [16; 3]);
+        let layers = layers(&level);
+        let own = Cuboid::at(&[32, 16, 48], &[16; 3]).expect("three");
+        assert_eq!(touched(&layers, &own), [own]);
+        let moved = Cuboid::at(&[33, 17, 49], &[16; 3]).expect("three");
+        assert_eq!(touched(&layers, &moved).len(), 8);
+        // From one to the next it is four times as wide, up to the whole.
+        let mut around = vec![own];
+        while let Some(next) = layers.around(around.last().expect("one")) {
+            assert!(next.contains(around.last().expect("one")));
+            around.push(next);
+        }
+        assert_eq!((around.len(), around[1].extent(0), around[8].extent(2)), (9, 64, 1 << 20));
+        assert_eq!(layers.around(&moved), None);
+        // A sheet through the whole array, amid such patches, and a single element.
+        let sheet = Cuboid::at(&[5, 0, 0], &[1, 1 << 20, 1 << 20]).expect("three");
+        assert!(touched(&layers, &sheet).len() <= 16);
+        assert_eq!(touched(&layers, &Cuboid::at(&[5; 3], &[1; 3]).expect("three")).len(), 1);
+    }
+
+    #[test]
+    fn arrays_of_any_shape_have_layers() {
+        let huge = layers(&Boxes::of([(1 << 62) - 1]).sparse().own([1 << 61], [(1 << 61) - 1]).own([5], [3]));
+        let all = Cuboid::at(&[0], &[(1 << 62) - 1]).expect("one");
+        assert!((1..=4).contains(&touched(&huge, &all).len()));
+        let none = layers(&Boxes::of([0, 7]).sparse());
+        assert_eq!(none.around(&Cuboid::at(&[0, 0], &[1, 1]).expect("two")), None);
+        assert_eq!(touched(&none, &Cuboid::at(&[0, 0], &[0, 7]).expect("two")), []);
+        let one = layers(&Boxes::of([1]).sparse().own([0], [1]));
+        assert_eq!(one.around(&Cuboid::at(&[0], &[1]).expect("one")), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_part_lies_in_few_cells_that_cover_it_and_each_is_in_the_next_one(
+            shape in proptest::collection::vec(1u64..70, 1..9),
+            sides in proptest::collection::vec((any::<u64>(), any::<u64>()), 8 * 3),
+        ) {
+            let of = |from: usize| -> (Vec<u64>, Vec<u64>) {
+                shape.iter().zip(&sides[from..]).map(|(extent, (origin, wide))| {
+                    let origin = origin % extent;
+                    (origin, 1 + wide % (extent - origin))
+                }).unzip()
+            };
+            let boxes = (0..3).map(|at| of(8 * at)).fold(Boxes::of(shape.clone()).sparse(), |boxes, (origin, extent)| {
+                boxes.own(origin, extent)
+            });
+            let layers = layers(&boxes);
+            for part in parts(&boxes).own() {
+                let cells = touched(&layers, part);
+                prop_assert!(cells.len() <= 2 << shape.len(), "{} cells", cells.len());
+                let inside: Vec<Cuboid> = cells.iter().filter_map(|cell| cell.common(part)).collect();
+                prop_assert_eq!(inside.len(), cells.len());
+                prop_assert_eq!(inside.iter().map(Cuboid::volume).sum::<u64>(), part.volume());
+                prop_assert_eq!(part.first_gap(&inside), None);
+                for cell in cells {
+                    let mut at = cell;
+                    let mut steps = 0;
+                    while let Some(next) = layers.around(&at) {
+                        prop_assert!(next.contains(&at) && next != at);
+                        (at, steps) = (next, steps + 1);
+                    }
+                    prop_assert!(at.contains(parts(&boxes).whole()) && steps <= 14);
+                }
+            }
+        }
+    }
+}
