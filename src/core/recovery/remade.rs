@@ -11,6 +11,7 @@
 //!
 //! A plan is kept: the next region that lies on the same decomposition and is loaded on the same one needs no new one.
 
+mod ahead;
 mod carrier;
 mod direct;
 mod landing;

@@ -371,6 +371,14 @@ impl Source {
         }
     }
 
+    /// May other threads read it while the one that it was opened by does something else?
+    pub fn is_read_beside(&self) -> bool {
+        match self {
+            Source::Memory(_) => true,
+            Source::File(shard) => shard.readers() > 0,
+        }
+    }
+
     /// The decoded head, to be held on to.
     pub fn shared_head(&self) -> Arc<Head> {
         match self {

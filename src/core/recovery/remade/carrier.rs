@@ -53,7 +53,6 @@ impl Carrier<'_> {
         // What each of those that this rank sends to takes of it at once.
         let credits: RefCell<BTreeMap<Rank, usize>> = RefCell::default();
         let failure = RefCell::new(failure);
-        let mut reading = Reading::new(together, parcels);
         // Bytes that this rank has on their way before they were taken, and that it gets from all readers together before it has taken them.
         let window = usize::try_from(together.engine.config().node.restart_window).unwrap_or(usize::MAX);
         // So long that several for each receiver fit into the window.
@@ -70,49 +69,51 @@ impl Carrier<'_> {
         let credit = [&[CREDIT], &share.to_le_bytes()[..]].concat();
         let mut grants = self.senders.iter().map(|sender| (*sender, credit.clone()));
         let mut ready: Option<(Rank, Vec<u8>)> = None;
-        let mut next = |posts: &Posts| {
-            if let Some((to, body)) = grants.next() {
-                return Next::Post(to, body);
-            }
-            loop {
-                if let Some((to, body)) = ready.take() {
-                    let credit = credits.borrow().get(&to).copied().unwrap_or(FIRST_PACKET);
-                    // One may always be under way.
-                    let is_over = |out: usize, most: usize| out > 0 && out + body.len() > most;
-                    if is_over(posts.all_outstanding(), window) || is_over(posts.outstanding(to), credit) {
-                        ready = Some((to, body));
-                        return Next::Later;
-                    }
+        std::thread::scope(|scope| {
+            let mut reading = Reading::new(together, parcels, scope);
+            let mut next = |posts: &Posts| {
+                if let Some((to, body)) = grants.next() {
                     return Next::Post(to, body);
                 }
-                match reading.next(&mut shards, &limit, &mut here) {
-                    Ok(Some(packet)) => ready = Some(packet),
-                    Ok(None) => return Next::Done,
-                    Err(error) => {
-                        failure.borrow_mut().get_or_insert(error);
-                        return Next::Done;
+                loop {
+                    if let Some((to, body)) = ready.take() {
+                        let credit = credits.borrow().get(&to).copied().unwrap_or(FIRST_PACKET);
+                        // One may always be under way.
+                        let is_over = |out: usize, most: usize| out > 0 && out + body.len() > most;
+                        if is_over(posts.all_outstanding(), window) || is_over(posts.outstanding(to), credit) {
+                            ready = Some((to, body));
+                            return Next::Later;
+                        }
+                        return Next::Post(to, body);
+                    }
+                    match reading.next(&mut shards, &limit, &mut here) {
+                        Ok(Some(packet)) => ready = Some(packet),
+                        Ok(None) => return Next::Done,
+                        Err(error) => {
+                            failure.borrow_mut().get_or_insert(error);
+                            return Next::Done;
+                        }
                     }
                 }
-            }
-        };
-        let mut on_post = |from: Rank, bytes: &[u8]| {
-            match bytes.split_first() {
-                Some((&CREDIT, share)) => {
-                    let share: [u8; 8] = share.try_into().map_err(|_| "it is cut")?;
-                    credits.borrow_mut().insert(from, u64::from_le_bytes(share) as usize);
-                }
-                Some((&DATA, packet)) => {
-                    let portions = packet::checked(packet)?;
-                    if let Some(target) = &mut *target.borrow_mut() {
-                        target.take(portions)?;
+            };
+            let mut on_post = |from: Rank, bytes: &[u8]| {
+                match bytes.split_first() {
+                    Some((&CREDIT, share)) => {
+                        let share: [u8; 8] = share.try_into().map_err(|_| "it is cut")?;
+                        credits.borrow_mut().insert(from, u64::from_le_bytes(share) as usize);
                     }
+                    Some((&DATA, packet)) => {
+                        let portions = packet::checked(packet)?;
+                        if let Some(target) = &mut *target.borrow_mut() {
+                            target.take(portions)?;
+                        }
+                    }
+                    _ => return Err("it is empty".to_owned()),
                 }
-                _ => return Err("it is empty".to_owned()),
-            }
-            Ok(Handled::default())
-        };
-        let vote = |_| together.failed(together.ballot("elements", Payload::None), failure.borrow().as_ref());
-        together.exchange(&mut next, &mut on_post, vote, plainly)?;
-        Ok(())
+                Ok(Handled::default())
+            };
+            let vote = |_| together.failed(together.ballot("elements", Payload::None), failure.borrow().as_ref());
+            together.exchange(&mut next, &mut on_post, vote, plainly).map(|_| ())
+        })
     }
 }

@@ -117,6 +117,17 @@ impl<'p, W: Way + 'p> Packing<'p, W> {
         begun.chain(self.next.iter().map(|way| way.place_of(0))).min()
     }
 
+    /// The first byte from `place` on that is wanted, as far as ways say that have begun or come next; not before [`Packing::first`]. `None` if nothing is wanted there.
+    pub fn next_from(&self, place: usize) -> Option<usize> {
+        let of = |way: &W| {
+            let gone = way.before(place);
+            (gone < way.bytes()).then(|| way.place_of(gone))
+        };
+        let begun = self.moving.iter().filter_map(|(way, _)| of(way));
+        let next = self.next.as_ref().map(|next| next.place_of(0).max(place));
+        begun.chain(next).min()
+    }
+
     /// Packs what is wanted of these bytes of the region, which begin at `start`, not behind [`Packing::first`]. Packets become about as long as
     /// `limit` says for their receivers; what is for this rank itself goes to `here`. False if `here` has refused some of that.
     pub fn pack(

@@ -3,16 +3,18 @@
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
+use super::ahead::Ahead;
 use super::direct::{inside, starts};
 use super::packing::{BoxWay, Packing, Way, Ways};
 use super::together::Together;
 use crate::base::Rank;
-use crate::base::units::page_ceil;
 use crate::decomposition::matching::Piece;
 use crate::format::Region;
-use crate::tier::posix::PageBuffer;
 use crate::tier::source::Source;
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::Scope;
 
 /// Bytes that are read at once from memory, about: they stay in cache for those who take something of them.
 const FROM_MEMORY: usize = 1 << 20;
@@ -70,22 +72,22 @@ impl<'p> Parcels<'p> for Boxed<'p> {
 }
 
 /// A rank's way through the shards that it reads.
-pub(super) struct Reading<'p, P: Parcels<'p>> {
+pub(super) struct Reading<'p, 's, 'e, P: Parcels<'p>> {
     together: &'p Together<'p>,
     parcels: &'p P,
     /// The place of the next shard among those that are read.
     shard: usize,
     /// The shard in hand, its region, and up to where that was read.
-    open: Option<(usize, Region, usize)>,
-    buffer: Option<PageBuffer>,
+    open: Option<(usize, Arc<Region>, usize)>,
+    ahead: Ahead<'s, 'e>,
     packing: Packing<'p, P::Way>,
 }
 
-impl<'p, P: Parcels<'p>> Reading<'p, P> {
-    /// What is sent of a region.
-    pub fn new(together: &'p Together<'p>, parcels: &'p P) -> Reading<'p, P> {
+impl<'p, 's, 'e, P: Parcels<'p>> Reading<'p, 's, 'e, P> {
+    /// What is sent of a region. Its thread ends before `scope` does.
+    pub fn new(together: &'p Together<'p>, parcels: &'p P, scope: &'s Scope<'s, 'e>) -> Reading<'p, 's, 'e, P> {
         let packing = Packing::new(together.rank());
-        Reading { together, parcels, shard: 0, open: None, buffer: None, packing }
+        Reading { together, parcels, shard: 0, open: None, ahead: Ahead::new(scope), packing }
     }
 
     /// The next packet, of about as many bytes as `limit` says for its receiver. What is for this rank itself goes to `here`, which says whether it
@@ -108,7 +110,10 @@ impl<'p, P: Parcels<'p>> Reading<'p, P> {
                     let read = self.read_some(shards[at], (&region, read), limit, here)?;
                     match read {
                         Some(read) => self.open = Some((at, region, read)),
-                        None => self.shard = at + 1,
+                        None => {
+                            self.ahead.drop_all();
+                            self.shard = at + 1;
+                        }
                     }
                 }
                 None => {
@@ -130,7 +135,7 @@ impl<'p, P: Parcels<'p>> Reading<'p, P> {
         match self.parcels.of_shard(access, self.together)? {
             Some((region, ways)) => {
                 self.packing.begin(ways);
-                self.open = Some((self.shard, region, 0));
+                self.open = Some((self.shard, region.into(), 0));
             }
             None => self.shard += 1,
         }
@@ -141,34 +146,56 @@ impl<'p, P: Parcels<'p>> Reading<'p, P> {
     fn read_some(
         &mut self,
         access: &mut ShardAccess,
-        (region, at): (&Region, usize),
+        (region, at): (&Arc<Region>, usize),
         limit: &impl Fn(Rank) -> usize,
         here: &mut impl FnMut(&P::Way, usize, &[u8]) -> bool,
     ) -> Result<Option<usize>, LoadError> {
         // Nobody wants what lies before the first of these.
         let Some(first) = self.packing.first() else { return Ok(None) };
         let at = first.max(at);
-        let length = region.bytes as usize;
-        let mut piece = (0, 0);
-        let mut buffer = self.buffer.take().unwrap_or_else(|| PageBuffer::new(page_ceil(FROM_MEMORY as u64) as usize));
-        access.load_all(std::iter::once(region), |source| {
-            let block = source.head().header.block_size as usize;
-            let most = if matches!(source, Source::Memory(_)) { FROM_MEMORY } else { FROM_FILE };
-            let start = at - at % block;
-            let end = (start + most.max(block) / block * block).min(length);
-            piece = (start, end);
-            if buffer.len() < end - start {
-                buffer = PageBuffer::new(page_ceil((end - start) as u64) as usize);
+        let mut taken = None;
+        access.load_all(std::iter::once(&**region), |source| {
+            let (range, buffer) = match self.ahead.take(at) {
+                Some((range, buffer, outcome)) => match outcome {
+                    Ok(()) => (range, buffer),
+                    Err(error) => {
+                        // What else was read of this copy is not used: the next one comes.
+                        self.ahead.drop_all();
+                        return Err(error.into());
+                    }
+                },
+                None => {
+                    let range = piece(source, region, at);
+                    let mut buffer = self.ahead.buffer(range.len());
+                    source.read_blocks(region, range.start, &mut buffer[..range.len()])?;
+                    (range, buffer)
+                }
+            };
+            while self.ahead.has_room() {
+                let next = self.packing.next_from(self.ahead.end().unwrap_or(range.end));
+                let Some(next) = next.filter(|next| (*next as u64) < region.bytes) else { break };
+                if !self.ahead.ask(source, region, piece(source, region, next)) {
+                    break;
+                }
             }
-            source.read_blocks(region, start, &mut buffer[..end - start])?;
-            Ok((end - start) as u64)
+            let bytes = range.len() as u64;
+            taken = Some((range, buffer));
+            Ok(bytes)
         })?;
-        let (start, end) = piece;
-        let is_taken = self.packing.pack((start, &buffer[..end - start]), limit, here);
-        self.buffer = Some(buffer);
+        let Some((range, buffer)) = taken else { return Ok(None) };
+        let is_taken = self.packing.pack((range.start, &buffer[..range.len()]), limit, here);
+        self.ahead.give_back(buffer);
         if !is_taken {
             return Err(self.together.of_this_rank("it was to put elements where it has no memory for them".into()));
         }
-        Ok(Some(end))
+        Ok(Some(range.end))
     }
+}
+
+/// Whole blocks of a region, as many as are read at once, from that of byte `at` on.
+fn piece(source: &Source, region: &Region, at: usize) -> Range<usize> {
+    let block = source.head().header.block_size as usize;
+    let most = if matches!(source, Source::Memory(_)) { FROM_MEMORY } else { FROM_FILE };
+    let start = at - at % block;
+    start..(start + most.max(block) / block * block).min(region.bytes as usize)
 }

@@ -131,9 +131,13 @@ mod tests {
             let start = first - first % block;
             let bytes = &region[start..(start + block).min(region.len())];
             let here = &mut targets[HERE.0 as usize];
+            let end = start + bytes.len();
+            let guess = packing.next_from(end);
             assert!(
                 packing.pack((start, bytes), &|_| limit, &mut |way, from, bytes| Sink::put(here, way, from, bytes))
             );
+            // What is read ahead begins where something is wanted, or before that.
+            assert!(packing.first().is_none_or(|first| guess.is_some_and(|guess| (end..=first).contains(&guess))));
         }
         packing.finish();
         while let Some((to, packet)) = packing.next() {

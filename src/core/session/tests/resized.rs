@@ -310,6 +310,38 @@ fn a_damaged_block_that_ranks_read_themselves_comes_to_nobody() {
     }
 }
 
+/// Two ranks of two nodes swap their halves of an array, so that each sends all that it has, piece by piece, and reads ahead meanwhile. A bit has turned around in the
+/// node's memory, in a piece that is read ahead: what was read of that copy from there on is of no use, and the copy of another tier is read.
+#[test]
+fn a_damaged_block_that_is_read_ahead_comes_to_nobody() {
+    const SHAPE: [u64; 2] = [2000, 1000];
+    const ROWS: u64 = SHAPE[0] / 2;
+    let bed = Bed::new();
+    let half = |rank: u32| Boxes::of(SHAPE).own([u64::from(rank) * ROWS, 0], [ROWS, SHAPE[1]]);
+    let field =
+        |rank: u32| memory(&[([u64::from(rank) * ROWS, 0], [ROWS, SHAPE[1]])], 0, |y, x| value(5, y, x)).remove(0);
+    let nowhere = |config: &mut Config| config.node.local_directory = None;
+    on_nodes(&bed, &[0, 1], nowhere, |rank, session| {
+        let on = session.decompose(half(rank)).expect("it tiles");
+        let own = field(rank);
+        let mut checkpoint = session.checkpoint("heat", 5).expect("begun");
+        checkpoint.save_on("t", &on, &own).expect("saved");
+        ended(&checkpoint.capture().expect("captured"));
+    });
+    bed.disk.drop_locks();
+    for (node, row) in [(0, 700), (1, 1999)] {
+        assert!(flip(&bed, node, value(5, row, 999)) > 0);
+    }
+    on_nodes(&bed, &[0, 1], nowhere, |rank, session| {
+        let on = session.decompose(half(1 - rank)).expect("it tiles");
+        let mut found = vec![0.0f64; (ROWS * SHAPE[1]) as usize];
+        let restored = session.restart("heat", |r| Ok(r.load_on("t", &on, &mut found)?)).expect("restored");
+        assert_eq!(restored.expect("there is one").version, 5);
+        assert!(found == field(1 - rank), "rank {rank} has other elements than were saved");
+        session.close().expect("closed");
+    });
+}
+
 /// The folders of version 5 below a directory of the disk that have a manifest.
 fn folders_of_5(bed: &Bed, top: &str) -> usize {
     let files = bed.disk.files(Path::new(top)).into_iter();
