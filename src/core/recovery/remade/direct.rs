@@ -458,6 +458,7 @@ mod tests {
                 }
                 prop_assert!(walk.next.is_empty() && walk.ways.len() == moves.len());
             }
+            drop(target);
             let mut is_needed = vec![false; read.len()];
             for piece in &pieces {
                 let strides = inside(piece, old.parts(), size).expect("inside");
