@@ -4,6 +4,9 @@
 //! 0 prints is one JSON object.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "cuda")]
+#[path = "elastic/gpu.rs"]
+mod gpu;
 mod nodes;
 
 use bivouac_core::base::ids::text_hash;
@@ -36,7 +39,7 @@ const DEAD: u32 = 1;
 #[derive(Parser, Clone)]
 struct Options {
     /// What to measure.
-    #[arg(value_parser = ["blocking", "same", "memory", "hosts", "lost", "files", "decompose"])]
+    #[arg(value_parser = ["blocking", "same", "memory", "hosts", "lost", "files", "decompose", "gpu-same", "gpu"])]
     figure: String,
     /// How the array is cut: along its slowest dimension, into boxes with rows of 512 bytes, or saved along one dimension and loaded along the other.
     #[arg(long, default_value = "slab", value_parser = ["slab", "box", "turned"])]
@@ -79,6 +82,12 @@ fn main() {
         "blocking" => bench.blocking(),
         "same" => bench.same(),
         "decompose" => bench.decompose(),
+        #[cfg(feature = "cuda")]
+        "gpu-same" => gpu::same(&bench),
+        #[cfg(feature = "cuda")]
+        "gpu" => gpu::other(&bench),
+        #[cfg(not(feature = "cuda"))]
+        "gpu-same" | "gpu" => panic!("this program was built without the feature cuda"),
         _ => bench.resized(),
     }
     bench.world.barrier();

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Measures restarts on another number of ranks and stores the figures: benches/elastic.sh [--out NAME] [--dir DIR] [--from N] [--to M] [--mib MIB] [figure…]
 #
-# N ranks save MIB MiB each, and M load that (default: 4, 2 and 64). A figure is blocking, same, memory, hosts, lost, files or decompose; without one, all. The
+# N ranks save MIB MiB each, and M load that (default: 4, 2 and 64). A figure is blocking, same, memory, hosts, lost, files or decompose; without one, all of
+# them; or gpu-same or gpu, on a machine with a GPU, which all ranks share. The
 # results go to benches/results/NAME.jsonl (default: elastic), one JSON object a line, after a line about the machine. DIR is on the file system to
 # measure (default: target/bench-data). BIVOUAC_BENCH_PROGRAM names a program that was built elsewhere.
 set -euo pipefail
@@ -18,7 +19,7 @@ while [ $# -gt 0 ]; do
     --to) to=$2 && shift 2 ;;
     --mib) mib=$2 && shift 2 ;;
     --rounds) rounds=$2 && shift 2 ;;
-    -h | --help) sed -n '2,7p' "$0" | sed 's/^# //' && exit 0 ;;
+    -h | --help) sed -n '2,8p' "$0" | sed 's/^# //' && exit 0 ;;
     *) figures+=("$1") && shift ;;
     esac
 done
@@ -44,6 +45,7 @@ most=$((from > to ? from : to))
         "$from" "$to" "$mib" "${figures[*]}"
     for figure in "${figures[@]}"; do
         case $figure in
+        gpu-same) at "$to" gpu-same --from "$to" --to "$to" ;;
         blocking | same) at "$to" "$figure" --from "$to" --to "$to" ;;
         decompose) for ranks in 2 4 8 16 32; do at "$ranks" decompose --cut box --from "$ranks" --to 1; done ;;
         hosts) for cut in slab box turned; do at "$most" hosts --cut "$cut" --from "$from" --to "$to" --nodes 2; done ;;

@@ -1051,8 +1051,8 @@ int bvk_boxes_close(bvk_boxes_t *boxes);
 
 // Protects this rank's part of an array: the memory of its box, with the ghost cells that `boxes` say, as region `name`. `bvk_checkpoint` saves it,
 // `bvk_restart` loads it, on any number of ranks. `elements`: how many there are in memory, ghost cells among them, which is compared with what box and
-// ghost cells take. A rank that owns nothing gives 0. Only memory of the host. All else is as with `bvk_protect`, and all ranks protect their regions in
-// the same order.
+// ghost cells take. A rank that owns nothing gives 0. The memory is the host's or a GPU's, on each rank as it likes. All else is as with `bvk_protect`, and all
+// ranks protect their regions in the same order.
 //
 // Local, never waits, as `bvk_protect`.
 //
@@ -1073,7 +1073,7 @@ int bvk_protect_on(bvk_session_t session,
 // Local, never waits, as `bvk_protect`.
 //
 // Errors: as `bvk_protect_on`; `BVK_ERR_REGION` too if `count` is not the number of boxes that this rank owns; `BVK_ERR_ARGUMENT` if boxes overlap in
-// memory.
+// memory, or lie partly on a GPU and partly elsewhere.
 //
 // Requirements:
 // As `bvk_protect`, for the memory of each box; `data` and `elements` have `count` entries.

@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . launch/env.sh
 
-tests=(--test contract_device --test device_checkpoint --test offload --test offload_rounds --test history)
+tests=(--test contract_device --test device_checkpoint --test device_dealt --test offload --test offload_rounds --test history)
 benches=(--bench device)
 case "${1:-}" in
 "") tests+=(--test rtm_physics --test graphlets_counts --test minis_kernels) &&

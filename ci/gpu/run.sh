@@ -41,6 +41,16 @@ if wanted tests; then
     check offload_rounds ./offload_rounds
     check history ./history
     check device_checkpoint ./device_checkpoint --test-threads 1 gpu
+    check device_dealt ./device_dealt --test-threads 1 boxes_come_back_on_a_gpu
+    # Four processes save, and three go on; memory of a file on a disk cannot be pinned.
+    dealt=$(mktemp -d /dev/shm/bivouac-dealt.XXXXXX)
+    mkdir "$dealt/memory" "$dealt/local"
+    for step in saving:4 loading:3; do
+        worker=under_mpi::${step%:*}_worker
+        check "device_dealt_${step%:*}" env BIVOUAC_TEST_FOLDER="$dealt" BIVOUAC_TEST_WORKER="$worker" \
+            timeout 300 mpirun --oversubscribe --bind-to none -n "${step#*:}" ./device_dealt --exact "$worker" --nocapture
+    done
+    rm -rf "$dealt"
     for test in rtm_physics graphlets_counts minis_kernels; do [ ! -e "$test" ] || check "$test" "./$test"; done
 fi
 

@@ -7,7 +7,7 @@ use bivouac_core::base::Digest;
 use bivouac_core::device::chunks::{ChunkTable, TableSize};
 use bivouac_core::device::{
     Carrier, Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Moment, Pinned, Priority,
-    Reservation, Run, Sending, Stream,
+    Reservation, RowCopy, Run, Sending, Staging, Stream,
 };
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -130,6 +130,15 @@ impl Stream for SlowStream {
 
     fn copy(&self, from: &DeviceSpan, to: &DeviceSpan) -> Result<()> {
         self.stream.copy(from, to)
+    }
+
+    fn pack(&self, copies: &[RowCopy], to: &DeviceSpan) -> Result<()> {
+        self.stream.pack(copies, to)
+    }
+
+    // No program that has such a stream loads boxes into device memory: nothing is slowed down here.
+    fn staging(&self, bytes: u64) -> Result<Box<dyn Staging + '_>> {
+        self.stream.staging(bytes)
     }
 
     fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], gate: Option<Gate<'_>>) -> Result<()> {

@@ -258,8 +258,8 @@ fn of_one(data: &*const c_void, elements: &u64, kind: c_int, open: &Open, boxes:
 
 /// Protects this rank's part of an array: the memory of its box, with the ghost cells that `boxes` say, as region `name`. `bvk_checkpoint` saves it,
 /// `bvk_restart` loads it, on any number of ranks. `elements`: how many there are in memory, ghost cells among them, which is compared with what box and
-/// ghost cells take. A rank that owns nothing gives 0. Only memory of the host. All else is as with `bvk_protect`, and all ranks protect their regions in
-/// the same order.
+/// ghost cells take. A rank that owns nothing gives 0. The memory is the host's or a GPU's, on each rank as it likes. All else is as with `bvk_protect`, and all
+/// ranks protect their regions in the same order.
 ///
 /// Local, never waits, as `bvk_protect`.
 ///
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn bvk_protect_on(
 /// Local, never waits, as `bvk_protect`.
 ///
 /// Errors: as `bvk_protect_on`; `BVK_ERR_REGION` too if `count` is not the number of boxes that this rank owns; `BVK_ERR_ARGUMENT` if boxes overlap in
-/// memory.
+/// memory, or lie partly on a GPU and partly elsewhere.
 ///
 /// # Safety
 /// As [`bvk_protect`](super::session::bvk_protect), for the memory of each box; `data` and `elements` have `count` entries.

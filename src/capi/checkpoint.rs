@@ -164,15 +164,15 @@ pub(super) unsafe fn finish(
         None => None,
         Some(_) => Some(super::history::gpu(&open.session, &mut open.gpus, ordinal)?),
     };
-    let span = |region: &Region| match (region.gpu(), gpu) {
+    let of_region = |region: &Region| match gpu {
         // SAFETY: as the caller says.
-        (Some(_), Some(gpu)) => unsafe { region.span(gpu) }.map(Some),
-        _ => Ok(None),
+        Some(gpu) => unsafe { region.spans(gpu) },
+        None => Ok(Vec::new()),
     };
-    spans = regions.iter().map(span).collect::<Outcome<Vec<_>>>()?;
-    for (region, span) in regions.iter().zip(&spans) {
+    spans = regions.iter().map(of_region).collect::<Outcome<Vec<_>>>()?;
+    for (region, spans) in regions.iter().zip(&spans) {
         // SAFETY: as the caller says.
-        unsafe { region.add_to(&mut checkpoint, span.as_ref()) }?;
+        unsafe { region.add_to(&mut checkpoint, spans) }?;
     }
     for id in histories {
         let past = open.histories.get(id);

@@ -102,8 +102,8 @@ impl Open {
         let gpu = offloading.device(&self.gpus)?;
         for region in regions.into_iter().filter(|region| region.gpu().is_some() && region.gpu() == offloading.gpu) {
             // SAFETY: as in `Offloading::span`; the stream is the application's, as the caller says.
-            let (span, stream) = unsafe { (region.span(gpu)?, gpu.stream(self.stream)?) };
-            offloading.offload.before_write(&span, &*stream)?;
+            let (spans, stream) = unsafe { (region.spans(gpu)?, gpu.stream(self.stream)?) };
+            spans.iter().try_for_each(|span| offloading.offload.before_write(span, &*stream))?;
         }
         Ok(())
     }
@@ -377,7 +377,7 @@ mod tests {
     //! The functions of C on the twin, whose memory counts as a GPU's here: a rank that marks what it saves, over a link that takes its time.
 
     use super::super::arguments::{BVK_U8, BVK_U32, BVK_U64};
-    use super::super::boxes::{bvk_boxes, bvk_boxes_close, bvk_protect_on};
+    use super::super::boxes::{bvk_boxes, bvk_boxes_close, bvk_protect_boxes_on, bvk_protect_on};
     use super::super::checkpoint::{PendingHandle, bvk_checkpoint, bvk_release, bvk_wait};
     use super::super::handles::Entry;
     use super::super::history::{BVK_KEEP_ALL, HistoryHandle};
@@ -386,7 +386,8 @@ mod tests {
     use super::super::restart::{BVK_NEWEST, bvk_restart};
     use super::super::session::{BVK_LEVEL_NODE_REBOOT, CStats, bvk_close, bvk_get_stats, bvk_protect};
     use super::super::status::{
-        BVK_ERR_ARGUMENT, BVK_ERR_DEVICE, BVK_ERR_NOT_COMMITTED, BVK_ERR_STATE, BVK_NOTHING, bvk_error, bvk_status_name,
+        BVK_ERR_ARGUMENT, BVK_ERR_DEVICE, BVK_ERR_NOT_COMMITTED, BVK_ERR_REGION, BVK_ERR_STATE, BVK_NOTHING, bvk_error,
+        bvk_status_name,
     };
     use super::*;
     use bivouac_core::Config;
@@ -771,12 +772,14 @@ mod tests {
     }
 
     #[test]
-    fn boxes_are_of_host_memory_and_are_saved_beside_what_is_marked() {
+    fn boxes_of_host_and_gpu_memory_are_saved_beside_what_is_marked() {
         let root = folder();
         let mut program = Program::offloading(root.path());
         let (session, mut boxes) = (program.session, null_mut());
         // A row of 100 with a ghost cell before it and two behind it.
         let mut row: Vec<u32> = (0..103).collect();
+        let bytes_of = |row: &[u32]| row.iter().flat_map(|number| number.to_ne_bytes()).collect::<Vec<u8>>();
+        let there = program.span(&bytes_of(&row));
         let (shape, origin, before, after) = ([100], [0], [1], [2]);
         // SAFETY: there are as many numbers as dimensions; the row lives as long as the program.
         unsafe {
@@ -784,20 +787,39 @@ mod tests {
             let made =
                 bvk_boxes(session, 1, shape, 1, origin, shape, before.as_ptr(), after.as_ptr(), 0, &raw mut boxes);
             is(made, BVK_OK);
-            let on_gpu = bvk_protect_on(session, c"row".as_ptr(), boxes, at(&program.field), 103, BVK_U32);
-            is(on_gpu, BVK_ERR_ARGUMENT);
-            assert!(error().contains("boxes are taken from host memory only"), "{}", error());
+            let short = bvk_protect_on(session, c"there".as_ptr(), boxes, at(&there), 102, BVK_U32);
+            is(short, BVK_ERR_REGION);
+            assert!(error().contains("102 elements of memory for box 0"), "{}", error());
             is(bvk_protect_on(session, c"row".as_ptr(), boxes, row.as_mut_ptr().cast(), 103, BVK_U32), BVK_OK);
+            is(bvk_protect_on(session, c"there".as_ptr(), boxes, at(&there), 103, BVK_U32), BVK_OK);
+            // Two boxes, of which one is on the host.
+            let (mut two, starts, half) = (null_mut(), [0, 50], [50, 50]);
+            let (starts, half) = (starts.as_ptr(), half.as_ptr());
+            is(bvk_boxes(session, 1, shape, 2, starts, half, null(), null(), 0, &raw mut two), BVK_OK);
+            let mixed = [at(&there), row.as_mut_ptr().cast()];
+            let mixed = bvk_protect_boxes_on(session, c"mixed".as_ptr(), two, 2, mixed.as_ptr(), half, BVK_U32);
+            is(mixed, BVK_ERR_ARGUMENT);
+            assert!(error().contains("lies on a GPU, and that of others elsewhere"), "{}", error());
+            is(bvk_boxes_close(&raw mut two), BVK_OK);
             is(bvk_boxes_close(&raw mut boxes), BVK_OK);
         }
         program.compute(1);
         let pending = program.checkpoint(1);
         row.fill(7);
         program.compute(101);
+        // SAFETY: the twin has one stream.
+        is(unsafe { bvk_before_write(session, at(&there), there.bytes()) }, BVK_OK);
+        program.stream.copy(&program.span(&bytes_of(&row)), &there).expect("enqueued");
         is(Program::waited(pending), BVK_OK);
         is(program.restart(), BVK_OK);
-        assert!(program.holds(1) && row[1..101].iter().copied().eq(1..101), "{row:?}");
-        assert_eq!([row[0], row[101], row[102]], [7, 7, 7], "ghost cells");
+        assert!(program.holds(1));
+        let number = |bytes: &[u8]| u32::from_ne_bytes(bytes.try_into().expect("four"));
+        let read = |slices: &mut [&mut [u8]]| slices[0].chunks(4).map(number).collect();
+        let loaded: Vec<u32> = program.device.compute(&[&there], read).expect("our own memory");
+        for row in [&row, &loaded] {
+            assert!(row[1..101].iter().copied().eq(1..101), "{row:?}");
+            assert_eq!([row[0], row[101], row[102]], [7, 7, 7], "ghost cells");
+        }
         program.close();
     }
 }

@@ -121,13 +121,21 @@ impl Region {
     /// Describes the memory of this rank's boxes, `(where, how many elements)` of each; nothing is read from there. Whether it fits them is not looked at.
     ///
     /// # Errors
-    /// As [`Region::new`]; memory of a GPU, or of two boxes that overlap.
+    /// As [`Region::new`]; memory of two boxes that overlaps, or that lies on different devices.
     pub(super) fn on(name: &str, on: Decomposition, memory: &[(*const c_void, u64)], kind: c_int) -> Outcome<Region> {
         let mut region = Region::new(name, std::ptr::null(), kind, &[0])?;
         let mut pieces = Vec::with_capacity(memory.len());
         for (data, elements) in memory {
             let whole = Region::new(name, *data, kind, &[*elements])?;
-            whole.check_host("boxes are")?;
+            let is_first = pieces.iter().all(|piece: &Piece| piece.bytes == 0);
+            if whole.bytes > 0 && !is_first && whole.gpu != region.gpu {
+                return Err(Failure::argument(format!(
+                    "region {name:?}: the memory of some boxes lies on a GPU, and that of others elsewhere: it is that of one GPU, or the host's"
+                )));
+            }
+            if whole.bytes > 0 {
+                region.gpu = whole.gpu;
+            }
             pieces.push(Piece { address: whole.address, bytes: whole.bytes });
         }
         let mut places: Vec<Range<usize>> =
@@ -281,6 +289,22 @@ impl Region {
         Ok(())
     }
 
+    /// The memory of each box in device memory, or that of the whole region; nothing for one in host memory.
+    ///
+    /// # Safety
+    /// As [`Region::span`].
+    pub(super) unsafe fn spans(&self, gpu: &Gpu) -> Outcome<Vec<DeviceSpan>> {
+        let own = [self.piece()];
+        let pieces = match &self.lies {
+            _ if self.gpu.is_none() => &[],
+            Lies::On(_, pieces) => &pieces[..],
+            _ => &own[..],
+        };
+        // SAFETY: as the caller says.
+        let span = |piece: &Piece| unsafe { gpu.span(piece.address as u64, piece.bytes as u64) };
+        Ok(pieces.iter().map(span).collect::<Result<_, _>>()?)
+    }
+
     /// The region in device memory.
     ///
     /// # Safety
@@ -290,18 +314,17 @@ impl Region {
         Ok(unsafe { gpu.span(self.address as u64, self.bytes as u64) }?)
     }
 
-    /// Adds the region to a checkpoint; `span` is that of [`Region::span`], for regions in device memory.
+    /// Adds the region to a checkpoint; `spans` are those of [`Region::spans`].
     ///
     /// # Safety
     /// As [`Region::saved`].
-    pub(super) unsafe fn add_to<'a>(
-        &self,
-        checkpoint: &mut Checkpoint<'a>,
-        span: Option<&'a DeviceSpan>,
-    ) -> Outcome<()> {
+    pub(super) unsafe fn add_to<'a>(&self, checkpoint: &mut Checkpoint<'a>, spans: &'a [DeviceSpan]) -> Outcome<()> {
         match &self.lies {
             // SAFETY: as the caller says.
-            Lies::Own => checkpoint.add(unsafe { self.saved(span) }?)?,
+            Lies::Own => checkpoint.add(unsafe { self.saved(spans.first()) }?)?,
+            Lies::On(on, _) if self.gpu.is_some() => {
+                checkpoint.save_spans_on(&self.name, on, self.element, &spans.iter().collect::<Vec<_>>())?;
+            }
             Lies::On(on, memory) => {
                 // SAFETY: as the caller says.
                 let memory: Vec<&[u8]> = memory.iter().map(|piece| unsafe { piece.host() }).collect();

@@ -83,6 +83,12 @@ pub(super) unsafe fn load_region(
 ) -> Outcome<Result<(), LoadError>> {
     match &region.lies {
         Lies::Own => {}
+        Lies::On(on, _) if region.gpu().is_some() => {
+            let gpu = super::history::gpu(session, gpus, region.gpu())?;
+            // SAFETY: as the caller says.
+            let (spans, stream) = unsafe { (region.spans(gpu)?, gpu.stream(stream)?) };
+            return Ok(restorer.load_spans_on(&region.name, on, region.element(), spans, &*stream));
+        }
         Lies::On(on, _) => {
             // SAFETY: as the caller says.
             let memory = unsafe { region.boxes_mut() };
@@ -227,8 +233,10 @@ unsafe fn load_protected(open: &mut Open, running: &mut Running, is_all: bool) -
             .engine()
             .note(format!("event=not-restored reason=\"the checkpoint has {}, which is not protected\"", names()));
     }
-    let (on_gpu, on_host): (Vec<&Region>, Vec<&Region>) = protected.iter().partition(|region| region.gpu().is_some());
-    for region in on_host {
+    // Those that all ranks may load together keep their order, wherever a rank has them.
+    let is_by_itself = |region: &&Region| region.gpu().is_some() && region.is_own();
+    let (on_gpu, others): (Vec<&Region>, Vec<&Region>) = protected.iter().partition(is_by_itself);
+    for region in others {
         // SAFETY: as the caller says.
         let loaded = unsafe { load_region(running.attempt.restorer(), region, session, gpus, *stream) };
         running.note(loaded)?;

@@ -544,10 +544,13 @@ pub fn a_stream_waits_for_a_moment_of_another(device: &dyn Device) {
     assert!(matches!(one.wait_for(&*stranger), Err(DeviceError::Foreign { .. })));
 }
 
+/// First byte, bytes of a row, and how often in which distance it is there again.
+type Shape = (u64, u64, &'static [(u64, u64)]);
+
 /// Rows of all widths, at addresses and distances of all alignments, in up to three dimensions; from the middle of one row to that of another.
 fn some_rows(device: &dyn Device, stream: &dyn Stream) -> Vec<(Rows, Vec<u8>)> {
     let mut all = Vec::new();
-    let shapes: [(u64, u64, &[(u64, u64)]); 11] = [
+    let shapes: [Shape; 11] = [
         (0, 512, &[(100, 544)]),
         (16, 4096, &[(9, 4112), (7, 64 * KIB)]),
         (8, 24, &[(50, 40), (13, 2008), (3, 32 * KIB)]),

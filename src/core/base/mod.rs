@@ -3,7 +3,7 @@
 //! Nothing here does I/O or knows what a checkpoint is made of. [`ids`] names ranks, generations and
 //! checkpoints; [`digest`] is the one block digest of the project together with the capture loop that
 //! copies and hashes in a single pass; [`clock`] and [`rng`] exist so that the simulation can replace
-//! time and chance; [`sync`] has the locks and their order, [`threads`] starts threads without signals; [`units`] reads and prints byte sizes and durations, [`calendar`] times of day; [`text`] cuts what is
+//! time and chance; [`sync`] has the locks and their order, [`threads`] starts threads without signals; [`pages`] has those of memory found; [`units`] reads and prints byte sizes and durations, [`calendar`] times of day; [`text`] cuts what is
 //! too long for an error text.
 
 pub mod calendar;
@@ -14,6 +14,7 @@ pub mod ids;
 #[path = "../../../tests/common/limit.rs"]
 pub mod limit;
 pub mod log;
+pub mod pages;
 pub mod rng;
 pub mod sync;
 pub mod text;

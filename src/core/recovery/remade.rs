@@ -288,7 +288,7 @@ impl Remaking<'_> {
             let carrier = Carrier { together: &self.together, senders: &plan.senders, receivers: plan.receivers() };
             carrier.send(readers.read_here(homes), &boxed, target.as_mut(), failure.take())?;
         }
-        self.together.close(self.own.parts().elements() * self.size, target, failure)
+        target::close(&self.together, self.own.parts().elements() * self.size, target, failure)
     }
 
     fn unmatched(&self, what: String, is_damage: bool) -> LoadError {

@@ -60,7 +60,6 @@ def mistakes(session, bands, band):
     refused(ValueError, "without gaps", session.protect_on, "t", bands, band.T.copy().T)
     refused(ValueError, "2 arrays, and this rank owns 1", session.protect_on, "t", bands, [band, band])
     refused(ValueError, "no array", session.protect_on, "t", bands, [])
-    refused(TypeError, "on a GPU", session.protect_on, "t", bands, OnGpu(band))
     refused(TypeError, "on a GPU", session.protect_shared, "t", OnGpu(band))
     refused(TypeError, "what Session.boxes or Session.ids returns", session.protect_on, "t", None, band)
     refused(ValueError, "9 is not a valid OnResize", session.protect_per_rank, "t", band, 9)
@@ -110,6 +109,8 @@ def save(session):
     save_mesh(session)
     bands, band, turns, rows, mine = cut(session)
     mistakes(session, bands, band)
+    if len(mine) > 1:
+        refused(TypeError, "others in host memory", session.protect_on, "t", turns, [OnGpu(rows[0]), *rows[1:]])
     band[1:-1, 1:-2] = cells()
     for row, array in zip(mine, rows):
         array[:] = row

@@ -126,15 +126,13 @@ def agreed(session, function, described, sparse):
 class OnBoxes:
     """The memory of a rank's boxes. It keeps the arrays alive."""
 
-    is_on_gpu = False
-
     def __init__(self, name, boxes, given, written):
         what = f"region {name!r}"
         if not isinstance(boxes, Boxes):
             raise TypeError(f"{what}: {type(boxes).__name__} is not what Session.boxes or Session.ids returns")
         self.boxes = boxes
         arrays = given if isinstance(given, (list, tuple)) else [given]
-        self.memories = [on_host(what, one, written, "boxes are") for one in arrays]
+        self.memories = [memory(what, one, written) for one in arrays]
         if not self.memories:
             raise ValueError(f"{what}: no array; a rank that owns nothing gives one without elements, whose type counts")
         self.kind = self.memories[0].kind
@@ -146,6 +144,10 @@ class OnBoxes:
         for number, (found, need) in enumerate(zip(shapes, boxes.shapes)):
             if found != need:
                 raise ValueError(f"{what}: the array has shape {found}, and box {number} of this rank with its halo has {need}")
+        filled = {found.is_on_gpu for found in self.memories if found.count}
+        if len(filled) > 1:
+            raise TypeError(f"{what}: some arrays are on a GPU, and others in host memory")
+        self.is_on_gpu = True in filled
         if any(found.kind != self.kind for found in self.memories):
             raise TypeError(f"{what}: the arrays have elements of different types")
 

@@ -218,7 +218,8 @@ class Session:
 
     def protect_on(self, name, boxes, array):
         """As :meth:`protect`, for this rank's part of an array: the memory of its box, or a list of one array for each box. :meth:`restore`
-        loads it on any number of ranks. A rank that owns nothing gives an array without elements. Only arrays in host memory. Local, never waits."""
+        loads it on any number of ranks. A rank that owns nothing gives an array without elements. The arrays of a rank
+        are all in host memory, or all on one GPU. Local, never waits."""
         found = OnBoxes(name, boxes, array, True)
         found.call("bvk_protect_boxes_on", self._handle, _text(name))
         self._protects(name, found)

@@ -5,13 +5,11 @@ use super::event::Event;
 use super::pinned::PinnedLoan;
 use super::stream::GpuStream;
 use crate::base::log;
+use crate::base::pages;
 use crate::base::sync::{Condition, Lock};
 use crate::base::threads::spawn_scoped;
-use crate::base::units::PAGE;
-use rustix::mm::Advice;
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Scope, ScopedJoinHandle};
@@ -97,15 +95,6 @@ pub(super) fn buffers_for(bytes: u64) -> usize {
     (team_for(bytes).max(1) * DETOUR_BUFFERS).min(parts)
 }
 
-/// Has the kernel enter the pages of memory that is about to be read, all at once: a node segment is mapped anew by a restart, and its
-/// pages would be found one fault for 64 KiB at a time. 3 % of a restart, 8 % of one with small regions.
-fn find_pages(range: Range<*const u8>) {
-    let begin = range.start.addr() / PAGE as usize * PAGE as usize;
-    let place = std::ptr::with_exposed_provenance_mut(begin);
-    // SAFETY: the advice changes no byte, and where it cannot be taken the pages are found one by one.
-    unsafe { _ = rustix::mm::madvise(place, range.end.addr() - begin, Advice::LinuxPopulateRead) };
-}
-
 /// One way of a detour: a part of at most [`DETOUR_BYTES`] of the host's memory through a buffer.
 pub(super) trait Through {
     /// Passes a part on; it may be the device's turn when this returns.
@@ -141,7 +130,7 @@ impl Through for &[u8] {
             // SAFETY: as in `Stream::upload`: the part is borrowed until the stream has come to its end.
             return unsafe { detour.stream.enqueue(self.as_ptr() as u64, device, self.len(), false) };
         };
-        find_pages(self.as_ptr_range());
+        pages::find(self.as_ptr_range());
         buffer.write(0, self);
         detour.enqueue(buffer, device, self.len(), self, false)
     }
@@ -169,7 +158,7 @@ impl Through for Gather<'_> {
         if let (Some(begin), Some(end)) = (begin, end)
             && end.addr() - begin.addr() <= 2 * DETOUR_BYTES
         {
-            find_pages(begin..end);
+            pages::find(begin..end);
         }
         self.slices.iter().for_each(|(at, slice)| buffer.write(*at, slice));
         let bytes = self.bytes;

@@ -324,6 +324,8 @@ impl Ashore<'_, '_> {
         }
         let memory = lane.memory()?;
         read_moves(self.shards, moves, &mut [Slot::apart(memory)]);
+        // Before the device reads it.
+        store_fence();
         // Of a copy that is damaged nothing counts: it comes again.
         let is_right = |at: usize| self.shards[at].1.failed.lock().is_none();
         let copies = copies.into_iter().filter(|(at, _)| is_right(*at)).map(|(_, copy)| copy);

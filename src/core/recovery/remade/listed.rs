@@ -20,7 +20,7 @@ use super::carrier::Carrier;
 use super::offered;
 use super::readers::Readers;
 use super::runs::{Run, Runs};
-use super::target::Target;
+use super::target::{self, Target};
 use super::together::{Together, plainly};
 use crate::base::Rank;
 use crate::coordination::{Ballot, Outcome, Payload};
@@ -102,7 +102,7 @@ impl Numbered<'_> {
                 self.carry((homes, readers), &route, target.as_mut(), None)?;
             }
         }
-        self.together.close(self.list.head().count * self.size, target, None)
+        target::close(&self.together, self.list.head().count * self.size, target, None)
     }
 
     /// How many windows it takes.

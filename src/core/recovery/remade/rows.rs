@@ -18,7 +18,7 @@ use super::super::outline::OutlinedDecomposition;
 use super::carrier::Carrier;
 use super::readers::Readers;
 use super::scattering::{self, Column, Scattered};
-use super::target::{Mapper, Target};
+use super::target::{self, Mapper, Target};
 use super::together::{Together, plainly};
 use super::{Plan, Remaking, offered};
 use crate::base::Rank;
@@ -437,7 +437,7 @@ impl Dealing {
                 let (senders, receivers) = (scattered.senders(), scattered.receivers());
                 let carrier = Carrier { together: &together, senders, receivers };
                 carrier.send(readers.read_here(homes), &column, target.as_mut(), failure)?;
-                together.close(self.count * row, target, None)
+                target::close(&together, self.count * row, target, None)
             }
         }
     }

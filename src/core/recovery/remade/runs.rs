@@ -2,10 +2,11 @@
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
-use super::packet::Packet;
-use super::packing::Way;
+use super::packet::{self, Packet};
 pub(super) use super::packing::Ways;
+use super::packing::{Sink, Way};
 use super::reading::{Parcels, Through};
+use super::target::Target;
 use super::together::Together;
 use crate::base::Rank;
 pub(super) use crate::decomposition::run::Run;
@@ -100,11 +101,20 @@ impl Way for RunWay {
     }
 }
 
+/// Of one box without a margin, whose elements lie one behind the other.
+impl Sink<RunWay> for Target<'_> {
+    fn take(&mut self, portions: &[u8]) -> Result<(), String> {
+        packet::unpack_runs(portions, |place, bytes| self.put_at(place, bytes))
+    }
+
+    fn put(&mut self, way: &RunWay, from: usize, bytes: &[u8]) -> bool {
+        self.put_at(way.target(from), bytes)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::packet;
-    use super::super::packing::{Packing, Sink};
-    use super::super::target::Target;
+    use super::super::packing::Packing;
     use super::*;
     use crate::decomposition::Own;
     use proptest::prelude::*;

@@ -1,12 +1,35 @@
 //! Memory that elements are loaded into, whoever they come from.
 
+use super::super::load_error::LoadError;
 use super::landing::Landing;
 use super::packet;
 use super::packing::{BoxWay, Sink};
-use super::runs::RunWay;
+use super::together::Together;
 use crate::decomposition::strides::Strides;
 use crate::decomposition::{Cuboid, DIMS, Own};
 use crate::device::{self, DeviceSpan, Stream};
+
+/// Has everybody got what it wanted? This rank wanted so many bytes, or could not take them. Nothing is under way any more: what has not come to its
+/// target never will.
+///
+/// # Errors
+/// [`LoadError::Others`], the same on all ranks.
+pub fn close(
+    together: &Together<'_>,
+    wanted: u64,
+    target: Option<Target<'_>>,
+    failure: Option<LoadError>,
+) -> Result<(), LoadError> {
+    match (target.map_or(Ok(0), Target::finish), failure) {
+        (Ok(got), failure) => together.close(wanted, got, failure.as_ref()),
+        (Err(_), Some(failure)) => together.close(wanted, 0, Some(&failure)),
+        (Err(source), None) => {
+            let what = format!("region {:?}", together.region);
+            let failure = LoadError::Device { rank: together.rank(), key: together.key, what, source };
+            together.close(wanted, 0, Some(&failure))
+        }
+    }
+}
 
 /// The memory of a rank's boxes.
 pub struct Target<'t> {
@@ -119,7 +142,7 @@ impl<'t> Target<'t> {
     }
 
     /// Puts some bytes at a place of the memory of the only box, which has no margin; false if they do not belong there.
-    fn put_at(&mut self, place: usize, bytes: &[u8]) -> bool {
+    pub fn put_at(&mut self, place: usize, bytes: &[u8]) -> bool {
         let [line] = self.own.parts().own() else { return false };
         self.put(0, line, place, bytes)
     }
@@ -222,16 +245,5 @@ impl Sink<BoxWay> for Target<'_> {
 
     fn put(&mut self, way: &BoxWay, from: usize, bytes: &[u8]) -> bool {
         Target::put(self, way.number, &way.cuboid, from, bytes)
-    }
-}
-
-/// Of one box without a margin, whose elements lie one behind the other.
-impl Sink<RunWay> for Target<'_> {
-    fn take(&mut self, portions: &[u8]) -> Result<(), String> {
-        packet::unpack_runs(portions, |place, bytes| self.put_at(place, bytes))
-    }
-
-    fn put(&mut self, way: &RunWay, from: usize, bytes: &[u8]) -> bool {
-        self.put_at(way.target(from), bytes)
     }
 }

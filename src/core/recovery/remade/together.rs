@@ -1,7 +1,6 @@
 //! What all ranks of an attempt do together, and how it ends on all of them alike.
 
 use super::super::load_error::LoadError;
-use super::target::Target;
 use crate::base::log;
 use crate::base::{CheckpointKey, Rank};
 use crate::coordination::{Ballot, Culprit, Outcome, Payload, Verdict};
@@ -69,21 +68,11 @@ impl Together<'_> {
         self.heard(self.engine.collective(ballot, Box::new(|ballot| unless_culprits(ballot, agreed))))
     }
 
-    /// Has everybody got what it wanted? This rank wanted so many bytes, or could not take them. Nothing is under way any more: what has not come to its
-    /// target never will.
+    /// Has everybody got what it wanted? This rank got so many bytes of those that it wanted, or could not.
     ///
     /// # Errors
     /// [`LoadError::Others`], the same on all ranks.
-    pub fn close(&self, wanted: u64, target: Option<Target<'_>>, failure: Option<LoadError>) -> Result<(), LoadError> {
-        let (got, failure) = match target.map_or(Ok(0), Target::finish) {
-            Ok(got) => (got, failure),
-            Err(source) => {
-                let what = format!("region {:?}", self.region);
-                let error = LoadError::Device { rank: self.rank(), key: self.key, what, source };
-                (0, failure.or(Some(error)))
-            }
-        };
-        let failure = failure.as_ref();
+    pub fn close(&self, wanted: u64, got: u64, failure: Option<&LoadError>) -> Result<(), LoadError> {
         let ballot = self.ballot("close", Payload::None).with_sums(vec![(0, wanted), (1, got)]);
         let ballot = match (failure, got == wanted) {
             (Some(_), _) => self.failed(ballot, failure),

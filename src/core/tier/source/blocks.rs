@@ -3,11 +3,15 @@
 use super::pass::Pass;
 use super::{READ_BYTES, Source, read_piece};
 use crate::base::digest::digest_bytes;
+use crate::base::pages;
 use crate::base::units::page_ceil;
 use crate::format::Region;
 use crate::tier::TierError;
 use crate::tier::posix::PageBuffer;
 use std::ops::Range;
+
+/// Bytes of memory whose pages are found at once before they are read; for fewer it is not worth the call.
+const FOUND_AT_ONCE: usize = 256 << 10;
 
 impl Source {
     /// Reads the bytes of a region from `at` on, which is the begin of a block, into `target`, which ends with a block or with the region, and checks
@@ -63,6 +67,9 @@ impl Source {
             Source::Memory(shard) => {
                 let start = (shard.head.header.body_offset + region.offset) as usize + range.start;
                 let bytes = shard.part(start, range.len())?;
+                if bytes.len() >= FOUND_AT_ONCE {
+                    pages::find(bytes.as_ptr_range());
+                }
                 for (at, bytes) in range.step_by(block).zip(bytes.chunks(block)) {
                     loop {
                         let mut pass = Pass::new(bytes);
