@@ -742,6 +742,18 @@ public:
         return made;
     }
 
+    // The same for an array of `total` numbered elements, as those of an unstructured mesh are: this rank owns those in `numbers`, which count from 0,
+    // in any order. Its memory is one box with an element for each, in the order of the list. `sparse`: the lists of all ranks need not have
+    // all numbers. Collective, and throws, as `boxes`; also if a number is not below `total` or twice in a list.
+    bivouac::boxes ids(std::uint64_t total, const std::vector<std::uint64_t> &numbers, bool sparse = false) {
+        const auto agreed = std::make_shared<detail::agreed_boxes>();
+        agreed->count = 1;
+        detail::check(bvk_ids(handle_, total, numbers.size(), numbers.data(), sparse, &agreed->handle));
+        bivouac::boxes made;
+        made.agreed_ = agreed;
+        return made;
+    }
+
     // Protects this rank's part of an array: the memory of its box with the ghost cells around it. A restart loads it on any number of
     // ranks. The vector has that length already, and keeps it; that of a rank that owns nothing is empty.
     template <typename T, typename Allocator>

@@ -7,7 +7,7 @@
 //!                 in layers, what a cell that is there has in it of a part              to the owner of the inner cell
 //! ```
 //!
-//! In [layers](super::layers) parts of one cell come to be looked at in the cells in it too, as those [above](Placed::is_above): what two parts have in common is looked at where
+//! In layers (`layers.rs`) parts of one cell come to be looked at in the cells in it too, as those [above](Placed::is_above): what two parts have in common is looked at where
 //! one of them is not above, which is in one cell only.
 
 use super::cells::{Cells, hashed};

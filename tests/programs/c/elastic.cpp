@@ -69,6 +69,27 @@ struct bands {
     }
 };
 
+void numbers_are_dealt_anew() {
+    bivouac::session session(MPI_COMM_WORLD, group("numbers"));
+    std::vector<std::uint64_t> numbers;
+    std::vector<double> pressure;
+    const auto deal = [&](std::uint64_t seed) {
+        numbers.clear();
+        for (std::uint64_t number = 501; number-- > 0;) {
+            if (number * seed % 13 % static_cast<std::uint64_t>(ranks) == static_cast<std::uint64_t>(rank)) numbers.push_back(number);
+        }
+        pressure.assign(numbers.size(), 0);
+        return session.ids(501, numbers);
+    };
+    session.protect_on("pressure", deal(7), pressure);
+    for (std::size_t at = 0; at < numbers.size(); at++) pressure[at] = 0.5 * static_cast<double>(numbers[at]);
+    session.checkpoint("mesh", 1).wait(bivouac::level::process);
+    session.protect_on("pressure", deal(5), pressure);
+    CHECK(session.restore("mesh"));
+    for (std::size_t at = 0; at < numbers.size(); at++) CHECK(pressure[at] == 0.5 * static_cast<double>(numbers[at]));
+    CHECK(says(error_of([&] { session.ids(501, {0}); }), "number 0 is both in the list of rank 0"));
+}
+
 void boxes_are_cut_anew() {
     bivouac::session session(MPI_COMM_WORLD, group("boxes"));
     bands mine(bands::NY), columns(bands::NX);
@@ -212,6 +233,7 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     CHECK(ranks >= 2);
     boxes_are_cut_anew();
+    numbers_are_dealt_anew();
     rows_are_dealt();
     MPI_Finalize();
     if (rank == 0) std::puts("ok");

@@ -4,7 +4,7 @@
 //!   block     place of its first number in the list, count, the first number, then the differences of the others from the one before; zeros up to its end
 //! ```
 //!
-//! All are [numbers](crate::format::numbers) of as many bytes as they take, differences with the sign in the lowest bit. Every block but the last is
+//! All are short numbers (`format::numbers`) of as many bytes as they take, differences with the sign in the lowest bit. Every block but the last is
 //! [`BLOCK`] bytes long, a divisor of the blocks of every shard, and is as full as it can be: equal lists are equal bytes.
 
 use crate::format::numbers;
