@@ -2,7 +2,7 @@
 //!
 //! A cell has about the shape of the mean part, so that few parts lie in one and a part lies in few. Which cells there are, and whose
 //! they are, is arithmetic on a few sums over all ranks. Where every element has an owner they are a grid of at most 64 for each rank. A sparse array may have all that
-//! it has in one corner: its cells lie in [layers](super::layers). Where many parts lie in one cell all the same, its owner [cuts it](super::shelf) and sends the pieces on.
+//! it has in one corner: its cells lie in layers (`layers.rs`). Where many parts lie in one cell all the same, its owner [cuts it](super::shelf) and sends the pieces on.
 
 use super::layers::{Layers, exponent};
 use super::{Cuboid, DIMS, Identity, Parts};
