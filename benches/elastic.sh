@@ -41,7 +41,7 @@ at() { # RANKS FIGURE OPTIONS…
 most=$((from > to ? from : to))
 {
     printf '{"machine": "%s, %s CPUs, %s, file system %s", "command": "benches/elastic.sh --from %s --to %s --mib %s %s"}\n' \
-        "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)" "$(nproc)" "$(uname -r)" "$(findmnt -no FSTYPE -T "$dir" || echo unknown)" \
+        "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)" "$(nproc)" "$(uname -r)" "$(findmnt -no FSTYPE -T "$dir" | head -1 || echo unknown)" \
         "$from" "$to" "$mib" "${figures[*]}"
     for figure in "${figures[@]}"; do
         case $figure in
