@@ -666,7 +666,8 @@ fn take_mesh(session: &Session, rank: u32, ranks: u32, changed: Option<u64>) {
     let mesh = session.decompose(Ids::of(TOTAL).own(own.iter().copied())).expect("each has one");
     let even = session.decompose(Ids::of(TOTAL).own(some.iter().copied()).sparse()).expect("apart");
     let t: Vec<u32> = own.iter().map(|number| *number as u32 + u32::from(changed == Some(*number))).collect();
-    let mark: Vec<u16> = some.iter().map(|number| *number as u16).collect();
+    // Where vertex 77 is changed, so is this of the one before.
+    let mark: Vec<u16> = some.iter().map(|number| *number as u16 ^ u16::from(changed == Some(*number + 1))).collect();
     let mut checkpoint = session.checkpoint("heat", 10).expect("a checkpoint");
     checkpoint.save_on("t", &mesh, &t).expect("a region");
     checkpoint.save_on("mark", &even, &mark).expect("a region");
@@ -710,5 +711,11 @@ fn elements_with_numbers_are_shown_extracted_and_compared_by_number() {
     let ran = diff(&b);
     assert!(ran.status == 0 && ran.out.ends_with("equal: 2 regions\n"), "{ran:?}");
     let ran = diff(&c);
-    assert!(ran.status == 1 && ran.out.contains("[77]"), "{ran:?}");
+    assert!(
+        ran.status == 1
+            && ran.out.contains("[77]: 77 (rank 0) and 78 (rank 0)")
+            && ran.out.contains("[76]: 76 (rank 2) and 77 (rank 0)"),
+        "{ran:?}"
+    );
+    assert!(ran.out.contains("2 of 2 regions differ") && !ran.out.contains("only in"), "{ran:?}");
 }

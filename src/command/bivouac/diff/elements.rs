@@ -114,16 +114,14 @@ struct Pass {
 impl Pass {
     /// Goes through what the shards have, and not through all of an array that may be nearly empty.
     fn box_by_box(&mut self, both: &mut [Array; 2]) -> Result<(), Problem> {
-        let boxes: Vec<Cuboid> = both[0].boxes().collect();
         let (dims, size) = (both[0].dims, both[0].element.bytes());
-        for own in boxes {
+        for own in together(both[0].boxes().collect(), dims, size) {
             for band in bands(&own, dims, size, BAND_BYTES) {
                 self.band(both, &band)?;
             }
         }
         // What only the other one has.
-        let boxes: Vec<Cuboid> = both[1].boxes().collect();
-        for own in boxes {
+        for own in together(both[1].boxes().collect(), dims, size) {
             for band in bands(&own, dims, size, BAND_BYTES) {
                 self.lacking(both, &band)?;
             }
@@ -142,10 +140,13 @@ impl Pass {
             array.read(band, buffer, |Had { from, to }| marks[from..to].iter_mut().for_each(|of| *of |= mark))?;
         }
         let [a, b] = &buffers;
-        if a == b && marks.iter().all(|mark| *mark == IN[0] | IN[1]) {
+        if a == b && marks.iter().all(|mark| *mark != IN[0]) {
             return Ok(());
         }
         for (at, ((one, other), mark)) in a.chunks_exact(size).zip(b.chunks_exact(size)).zip(&marks).enumerate() {
+            if mark & IN[0] == 0 {
+                continue;
+            }
             let is_in_both = *mark == IN[0] | IN[1];
             if is_in_both && one == other {
                 continue;
@@ -165,10 +166,12 @@ impl Pass {
 
     /// Counts what the second one has of a band and the first one has not.
     fn lacking(&mut self, both: &mut [Array; 2], band: &Cuboid) -> Result<(), Problem> {
-        let mut marks = vec![false; band.volume() as usize];
-        both[0].look(band, |Had { from, to }| marks[from..to].fill(true));
+        let mut marks = vec![0u8; band.volume() as usize];
+        for (array, mark) in both.iter().zip(IN) {
+            array.look(band, |Had { from, to }| marks[from..to].iter_mut().for_each(|of| *of |= mark));
+        }
         let element = both[0].element;
-        for (at, _) in marks.iter().enumerate().filter(|(_, is_there)| !**is_there) {
+        for (at, _) in marks.iter().enumerate().filter(|(_, mark)| **mark == IN[1]) {
             self.elements.only_in_b += 1;
             if self.elements.first.len() < FIRST_MAX {
                 let index = index(band, at as u64);
@@ -217,4 +220,22 @@ fn shown(element: ElementType, bytes: &[u8]) -> String {
         ElementType::F64 => format!("{:?}", f64::from_bits(word as u64)),
         ElementType::Record(_) => bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect(),
     }
+}
+
+/// Boxes that have all of these, and no element twice. In one dimension those that fit into a band become one: a list of numbers may have a box for each of
+/// them, and whoever looks at a box looks at all of a shard's.
+fn together(mut boxes: Vec<Cuboid>, dims: usize, size: u64) -> Vec<Cuboid> {
+    if dims != 1 {
+        return boxes;
+    }
+    boxes.sort_unstable_by_key(|own| own.from[0]);
+    let most = BAND_BYTES / size.max(1);
+    let mut all: Vec<Cuboid> = Vec::new();
+    for own in boxes {
+        match all.last_mut() {
+            Some(last) if own.to[0].saturating_sub(last.from[0]) <= most => last.to[0] = last.to[0].max(own.to[0]),
+            _ => all.push(own),
+        }
+    }
+    all
 }
