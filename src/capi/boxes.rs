@@ -26,6 +26,18 @@ fn boxes_of(open: &Open, boxes: *mut BoxesHandle) -> Outcome<Decomposition> {
     open.boxes.get(&id).cloned().ok_or_else(|| Failure::argument("the boxes belong to another session"))
 }
 
+/// `count` numbers, or NULL where there is none.
+///
+/// # Safety
+/// `numbers` is NULL or has as many.
+unsafe fn list(numbers: *const u64, count: usize, what: &str) -> Result<Vec<u64>, String> {
+    if numbers.is_null() && count > 0 {
+        return Err(format!("{what} is NULL"));
+    }
+    // SAFETY: there are that many numbers, says the caller.
+    Ok((0..count).map(|at| unsafe { numbers.add(at).read_unaligned() }).collect())
+}
+
 /// `count` rows of `dims` numbers, or NULL where there is no row.
 ///
 /// # Safety
@@ -35,8 +47,7 @@ unsafe fn rows(numbers: *const u64, dims: usize, count: usize, what: &str) -> Re
         return Err(format!("{what} is NULL"));
     }
     // SAFETY: there are that many numbers, says the caller.
-    let row = |row: usize| (0..dims).map(|dim| unsafe { numbers.add(row * dims + dim).read_unaligned() }).collect();
-    Ok((0..count).map(row).collect())
+    (0..count).map(|row| unsafe { list(numbers.wrapping_add(row * dims), dims, what) }).collect()
 }
 
 /// What a call of [`bvk_boxes`] says of this rank's part.
@@ -157,8 +168,7 @@ pub unsafe extern "C" fn bvk_ids(
             return Err("boxes is NULL".to_owned());
         }
         // SAFETY: as the caller says.
-        let numbers = unsafe { rows(numbers, 1, count, "numbers") }?;
-        let ids = Ids::of(total).own(numbers.into_iter().flatten());
+        let ids = Ids::of(total).own(unsafe { list(numbers, count, "numbers") }?);
         Ok(if sparse != 0 { ids.sparse() } else { ids }.into())
     };
     // SAFETY: as the caller says.

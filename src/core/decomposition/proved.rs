@@ -117,7 +117,7 @@ pub(crate) enum Layout {
         /// The cells that fit them.
         cells: Box<Cells>,
         /// This rank's parts as records have them: they are written with each checkpoint.
-        packed: Vec<u8>,
+        packed: Arc<[u8]>,
     },
     /// By lists of numbers.
     Listed(List),
@@ -130,7 +130,7 @@ impl Decomposition {
         own.parts().put(&mut packed);
         let shape = own.parts().shape().to_vec();
         Decomposition(Arc::new(Inner {
-            layout: Layout::Boxes { cells: cells.into(), packed },
+            layout: Layout::Boxes { cells: cells.into(), packed: packed.into() },
             shape,
             own,
             identity,

@@ -188,10 +188,12 @@ impl Remaking<'_> {
         let (unmatched, sums): (Vec<u8>, Vec<(u64, u64)>) = self.together.decode(&verdict)?;
         if let Some(unmatched) = Unmatched::of_bytes(&unmatched) {
             let is_missing = matches!(unmatched, Unmatched::Missing(..));
-            return Err(self.unmatched(unmatched.in_words(dims), !(is_missing && self.from.is_sparse)));
+            return Err(self.together.unmatched(unmatched.in_words(dims), !(is_missing && self.from.is_sparse)));
         }
         if sums.iter().any(|(_, sum)| *sum != sums[0].1) {
-            return Err(self.unmatched(format!("elements wanted, found in cells, and matched are {sums:?}"), true));
+            return Err(self
+                .together
+                .unmatched(format!("elements wanted, found in cells, and matched are {sums:?}"), true));
         }
         Ok(matching::joined(wanted))
     }
@@ -289,10 +291,6 @@ impl Remaking<'_> {
             carrier.send(readers.read_here(homes), &boxed, target.as_mut(), failure.take())?;
         }
         target::close(&self.together, self.own.parts().elements() * self.size, target, failure)
-    }
-
-    fn unmatched(&self, what: String, is_damage: bool) -> LoadError {
-        LoadError::Unmatched { key: self.together.key, region: self.together.region.into(), what, is_damage }
     }
 
     /// What a shard has of the array, and whether all ranks can read it.

@@ -9,6 +9,7 @@ use crate::region::SavedRegion;
 use crate::transfer::checkpoint::Agreed;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Shared values that a message names.
@@ -18,7 +19,7 @@ const NAMED: usize = 6;
 #[derive(Default)]
 pub(super) struct Terms {
     /// Of boxes, with this rank's as records have them.
-    decompositions: Vec<(Identity, Vec<u8>)>,
+    decompositions: Vec<(Identity, Arc<[u8]>)>,
     /// Of lists.
     lists: Vec<(Identity, List)>,
     /// By the places of the regions.

@@ -193,10 +193,10 @@ impl Numbered<'_> {
         let (wrong, sums): (Vec<u8>, Vec<(u64, u64)>) = together.decode(&verdict)?;
         if let Some(wrong) = Wrong::of_bytes(&wrong) {
             let is_missing = matches!(wrong, Wrong::Missing(..));
-            return Err(self.unmatched(wrong.to_string(), !(is_missing && self.from.is_sparse)));
+            return Err(self.together.unmatched(wrong.to_string(), !(is_missing && self.from.is_sparse)));
         }
         if sums.iter().any(|(_, sum)| *sum != sums[0].1) {
-            return Err(self.unmatched(format!("numbers wanted and matched are {sums:?}"), true));
+            return Err(self.together.unmatched(format!("numbers wanted and matched are {sums:?}"), true));
         }
         route.is_sent = sums.first().is_some_and(|(_, sum)| *sum > 0);
         // Owners tell them in no order.
@@ -242,10 +242,6 @@ impl Numbered<'_> {
             .list()
             .filter(|(list, _)| dealt.parts().0 == self.from.identity && [list.total] == self.from.shape[..]);
         list.ok_or_else(|| access.lies_otherwise(self.together.region))
-    }
-
-    fn unmatched(&self, what: String, is_damage: bool) -> LoadError {
-        LoadError::Unmatched { key: self.together.key, region: self.together.region.into(), what, is_damage }
     }
 }
 

@@ -109,6 +109,11 @@ impl Together<'_> {
         codec::decode("decision", &verdict.decision).map_err(|error| self.of_this_rank(error.to_string()))
     }
 
+    /// What is wanted is not what the shards have, which may be damage of their records. All ranks have heard it.
+    pub fn unmatched(&self, what: String, is_damage: bool) -> LoadError {
+        LoadError::Unmatched { key: self.key, region: self.region.into(), what, is_damage }
+    }
+
     /// This rank cannot go on.
     pub fn of_this_rank(&self, why: String) -> LoadError {
         let culprits = vec![Culprit::of(self.rank(), why)];
