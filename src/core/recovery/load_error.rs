@@ -2,7 +2,7 @@
 
 use crate::base::text::{list, short};
 use crate::base::{CheckpointKey, Rank};
-use crate::coordination::{Culprit, join};
+use crate::coordination::{Culprit, Ranks, join};
 use crate::device::DeviceError;
 use crate::region::RegionError;
 use crate::transfer::history::HistoryError;
@@ -157,6 +157,22 @@ fn shown(regions: &[String]) -> String {
 }
 
 impl LoadError {
+    /// Why this rank could not load it, for a list of culprits that says itself which region and checkpoint it is about.
+    pub fn why(&self, rank: Rank) -> String {
+        match self {
+            LoadError::Others { culprits, .. } => match &culprits[..] {
+                [culprit] if culprit.ranks == Ranks::of([rank]) => culprit.text.clone(),
+                _ => join(culprits),
+            },
+            LoadError::Unmatched { what, .. } => what.clone(),
+            LoadError::Mismatch { found, expected, .. } => {
+                format!("it holds {found}, but {expected} was asked for")
+            }
+            LoadError::Decomposition { found, .. } => format!("it {found}"),
+            other => other.to_string(),
+        }
+    }
+
     /// Would an older checkpoint help?
     pub fn is_damage(&self) -> bool {
         match self {
@@ -165,5 +181,32 @@ impl LoadError {
             LoadError::Others { culprits, .. } => culprits.iter().all(|culprit| culprit.retry),
             _ => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Generation, Incarnation};
+
+    #[test]
+    fn what_ranks_hear_of_each_other_names_rank_region_and_checkpoint_once() {
+        let key =
+            CheckpointKey { generation: Generation(1), version: 3, operation: 7, incarnation: Incarnation::default() };
+        let region = || "t".to_owned();
+        let heard = |ranks: &[u32], error: &LoadError| {
+            let culprits = ranks.iter().map(|rank| Culprit::of(Rank(*rank), error.why(Rank(*rank)))).collect();
+            LoadError::Others { key, region: region(), culprits }
+        };
+        let found = "was saved without a decomposition".to_owned();
+        let own = LoadError::Decomposition { rank: Rank(2), key, region: region(), found };
+        let (once, expected) = (heard(&[2], &own), "rank 2: it was saved without a decomposition");
+        assert_eq!(once.to_string(), format!("region \"t\" of {key} was not loaded: {expected}"));
+        // That of this rank again, in a later step; and of another one.
+        assert_eq!(heard(&[2], &once).to_string(), once.to_string());
+        assert_eq!(once.why(Rank(1)), expected);
+        let unmatched =
+            LoadError::Unmatched { key, region: region(), what: "[0, 4) is missing".into(), is_damage: true };
+        assert_eq!(heard(&[1], &unmatched).to_string().matches("was not loaded").count(), 1);
     }
 }

@@ -36,7 +36,7 @@ impl Together<'_> {
     /// The same of a rank that has failed, if it has.
     pub fn failed(&self, ballot: Ballot, failure: Option<&LoadError>) -> Ballot {
         match failure {
-            Some(error) => ballot.failed(self.rank(), error.to_string(), error.is_damage()),
+            Some(error) => ballot.failed(self.rank(), error.why(self.rank()), error.is_damage()),
             None => ballot,
         }
     }
