@@ -183,18 +183,11 @@ pub(super) struct Writes {
     pub marked: Option<WriteSet>,
 }
 
-/// Rows that `bvk_load_rows` has dealt.
-pub(super) struct Loaded {
-    pub id: Id,
-    pub rows: DealtRows,
-}
-
 /// The columns of a set of rows: their names as C sees them, types, and widths.
 pub(super) type Columns = Vec<(CString, ElementType, u32)>;
 
 /// What `bvk_parts` has found of ranks from one on.
 pub(super) struct Asked {
-    pub id: Id,
     pub first: u32,
     pub parts: Vec<RankPart>,
 }
@@ -204,22 +197,34 @@ pub(super) struct Running {
     pub id: Id,
     pub attempt: Attempt,
     pub failed: Option<(String, bool)>,
-    pub rows: Vec<Loaded>,
+    pub rows: BTreeMap<Id, DealtRows>,
     /// The sets of rows whose columns were asked for.
     pub columns: BTreeMap<String, Columns>,
-    pub parts: Vec<Asked>,
+    pub parts: BTreeMap<Id, Asked>,
 }
 
 impl Running {
     pub(super) fn new(id: Id, attempt: Attempt) -> Running {
-        Running { id, attempt, failed: None, rows: Vec::new(), columns: BTreeMap::new(), parts: Vec::new() }
+        let (rows, columns, parts) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Running { id, attempt, failed: None, rows, columns, parts }
     }
 
     /// Closes what was found out in the attempt: no other one has the same.
     pub(super) fn forget(&mut self) {
-        let rows = self.rows.drain(..).map(|loaded| loaded.id);
-        let parts = self.parts.drain(..).map(|asked| asked.id);
-        rows.chain(parts).for_each(|id| _ = handles::remove(id));
+        let found: Vec<Id> = self.rows.keys().chain(self.parts.keys()).copied().collect();
+        found.into_iter().for_each(|id| self.close(id));
+    }
+
+    /// Is this the handle of something that was found out in the attempt?
+    pub(super) fn keeps(&self, id: Id) -> bool {
+        self.rows.contains_key(&id) || self.parts.contains_key(&id)
+    }
+
+    /// Closes it.
+    pub(super) fn close(&mut self, id: Id) {
+        self.rows.remove(&id);
+        self.parts.remove(&id);
+        handles::remove(id);
     }
 
     /// Ends the attempt as one that this rank does not count, however often the others would try again.

@@ -1,9 +1,9 @@
 //! What old ranks had of arrays and rows, for programs that go by it when they cut or deal these anew.
 
 use super::arguments::{check_fillable, fill, put, text};
-use super::handles::{self, Part, part, to_pointer};
-use super::open::{Asked, Running, insert_part};
-use super::restart::{self, RestartHandle};
+use super::handles::{Part, part, to_pointer};
+use super::open::{Asked, insert_part};
+use super::restart::{self, RestartHandle, with_found};
 use super::status::{BVK_OK, Failure, Outcome, call};
 use bivouac_core::recovery::RankPart;
 use std::ffi::{c_char, c_int};
@@ -111,26 +111,10 @@ pub unsafe extern "C" fn bvk_parts(
                     Err(error) => return running.note(Ok(Err(error))),
                 };
                 let id = insert_part(Part::Parts, &open);
-                running.parts.push(Asked { id, first, parts: found });
+                running.parts.insert(id, Asked { first, parts: found });
                 // SAFETY: as the caller says.
                 unsafe { put(parts, to_pointer(id)) };
                 Ok(BVK_OK)
-            },
-        )
-    })
-}
-
-/// Works on parts of an open attempt.
-fn with(parts: *mut PartsHandle, work: impl FnOnce(&mut Running, usize) -> Outcome) -> c_int {
-    call(|| {
-        let (id, open) = part(parts, Part::Parts)?;
-        let place = |running: &Running| running.parts.iter().position(|asked| asked.id == id);
-        restart::on(
-            &open,
-            |running| place(running).is_some(),
-            |_, running| {
-                let at = place(running).expect("it was there when it was looked for");
-                work(running, at)
             },
         )
     })
@@ -155,13 +139,13 @@ fn of(asked: &Asked, rank: c_int) -> Outcome<&RankPart> {
 /// `found` is NULL or begins with its size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_part_of(parts: *mut PartsHandle, rank: c_int, found: *mut CPart) -> c_int {
-    with(parts, |running, at| {
+    with_found(parts, Part::Parts, |running, id| {
         if found.is_null() {
             return Err(Failure::argument("found is NULL"));
         }
         // SAFETY: as the caller says.
         unsafe { check_fillable(found, "bvk_part") }?;
-        let part = CPart::from(of(&running.parts[at], rank)?);
+        let part = CPart::from(of(&running.parts[&id], rank)?);
         // SAFETY: as the caller says; there is no padding.
         unsafe { fill(found, part, "bvk_part") }?;
         Ok(BVK_OK)
@@ -185,8 +169,8 @@ pub unsafe extern "C" fn bvk_boxes_of(
     origins: *mut u64,
     extents: *mut u64,
 ) -> c_int {
-    with(parts, |running, at| {
-        let RankPart::Boxes { shape, boxes } = of(&running.parts[at], rank)? else {
+    with_found(parts, Part::Parts, |running, id| {
+        let RankPart::Boxes { shape, boxes } = of(&running.parts[&id], rank)? else {
             return Err(Failure::argument(format!("rank {rank} had no boxes")));
         };
         if (origins.is_null() || extents.is_null()) && capacity > 0 {
@@ -217,14 +201,5 @@ pub unsafe extern "C" fn bvk_boxes_of(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_parts_close(parts: *mut *mut PartsHandle) -> c_int {
     // SAFETY: as the caller says.
-    let Some(place) = (unsafe { parts.as_mut() }).filter(|place| !place.is_null()) else { return BVK_OK };
-    let closed = with(*place, |running, at| {
-        let asked = running.parts.remove(at);
-        handles::remove(asked.id);
-        Ok(BVK_OK)
-    });
-    if closed == BVK_OK {
-        *place = std::ptr::null_mut();
-    }
-    closed
+    unsafe { restart::close_found(parts, Part::Parts) }
 }

@@ -1,7 +1,7 @@
 //! Restarts: of all protected regions by one call, or as attempts that the application loads itself.
 
 use super::arguments::{self, fill, must_put, put, text};
-use super::handles::{self, Part, Shared, lock, part, to_pointer};
+use super::handles::{self, Id, Part, Shared, lock, part, to_pointer};
 use super::open::{Open, Running, described, insert_part, kind_of, with as with_session};
 use super::regions::{Lies, Region, only_gpu};
 use super::session::SessionHandle;
@@ -339,6 +339,31 @@ pub(super) fn on(
     // Also after a panic: closing the session tells the other ranks.
     open.attempt = Some(running);
     outcome.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Works on what an open attempt keeps under a handle.
+pub(super) fn with_found<T>(found: *mut T, kind: Part, work: impl FnOnce(&mut Running, Id) -> Outcome) -> c_int {
+    call(|| {
+        let (id, open) = part(found, kind)?;
+        on(&open, |running| running.keeps(id), |_, running| work(running, id))
+    })
+}
+
+/// Closes it, and makes its handle NULL; one that is NULL already is no error.
+///
+/// # Safety
+/// `found` is NULL or points to a handle.
+pub(super) unsafe fn close_found<T>(found: *mut *mut T, kind: Part) -> c_int {
+    // SAFETY: as the caller says.
+    let Some(place) = (unsafe { found.as_mut() }).filter(|place| !place.is_null()) else { return BVK_OK };
+    let closed = with_found(*place, kind, |running, id| {
+        running.close(id);
+        Ok(BVK_OK)
+    });
+    if closed == BVK_OK {
+        *place = std::ptr::null_mut();
+    }
+    closed
 }
 
 /// Ranks of those that took a checkpoint, by the first of them and their number.

@@ -7,10 +7,10 @@
 use super::arguments::{element, number, put, text};
 use super::checkpoint::{self, CheckpointHandle};
 use super::columns::{CRows, SavedRows};
-use super::handles::{self, Part, part, to_pointer};
-use super::open::{Loaded, Running, insert_part};
+use super::handles::{Part, part, to_pointer};
+use super::open::{Running, insert_part};
 use super::regions::Region;
-use super::restart::{self, RestartHandle};
+use super::restart::{self, RestartHandle, with_found};
 use super::status::{BVK_NOTHING, BVK_OK, Failure, Inside, Outcome, call};
 use bivouac_core::decomposition::rows::region_name;
 use bivouac_core::recovery::How;
@@ -96,13 +96,12 @@ unsafe fn deal(
                     Err(error) => return running.note(Ok(Err(error))),
                 };
                 let id = insert_part(Part::Rows, &open);
-                let loaded = Loaded { id, rows: dealt };
                 // SAFETY: as the caller says.
                 unsafe {
-                    put(count, loaded.rows.count());
+                    put(count, dealt.count());
                     put(rows, to_pointer(id));
                 }
-                running.rows.push(loaded);
+                running.rows.insert(id, dealt);
                 Ok(BVK_OK)
             },
         )
@@ -265,22 +264,6 @@ pub unsafe extern "C" fn bvk_load_rows_by(
     unsafe { deal(restart, name, how, (rows, count)) }
 }
 
-/// Works on rows of an open attempt.
-fn with(rows: *mut LoadedRowsHandle, work: impl FnOnce(&mut Running, usize) -> Outcome) -> c_int {
-    call(|| {
-        let (id, open) = part(rows, Part::Rows)?;
-        let place = |running: &Running| running.rows.iter().position(|loaded| loaded.id == id);
-        restart::on(
-            &open,
-            |running| place(running).is_some(),
-            |_, running| {
-                let at = place(running).expect("it was there when it was looked for");
-                work(running, at)
-            },
-        )
-    })
-}
-
 /// Loads a column of rows into `elements` elements at `data`: `width` for each row that this rank gets, one row behind the other, of the type that was saved.
 ///
 /// Collective as the call that dealt the rows: all ranks load the same columns in the same order, those without rows too. Blocks on the tiers that hold
@@ -301,9 +284,9 @@ pub unsafe extern "C" fn bvk_load_column(
     kind: c_int,
     width: u32,
 ) -> c_int {
-    with(rows, |running, at| {
+    with_found(rows, Part::Rows, |running, id| {
         let Running { attempt, rows, .. } = running;
-        let rows = &mut rows[at].rows;
+        let rows = rows.get_mut(&id).expect("the attempt keeps it");
         // SAFETY: as the caller says.
         let described = unsafe { text(column, "the name of a column") }.and_then(|column| {
             let region = Region::new(&region_name(rows.set(), column), data, kind, &[elements])?;
@@ -330,14 +313,5 @@ pub unsafe extern "C" fn bvk_load_column(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_loaded_rows_close(rows: *mut *mut LoadedRowsHandle) -> c_int {
     // SAFETY: as the caller says.
-    let Some(place) = (unsafe { rows.as_mut() }).filter(|place| !place.is_null()) else { return BVK_OK };
-    let closed = with(*place, |running, at| {
-        let loaded = running.rows.remove(at);
-        handles::remove(loaded.id);
-        Ok(BVK_OK)
-    });
-    if closed == BVK_OK {
-        *place = std::ptr::null_mut();
-    }
-    closed
+    unsafe { restart::close_found(rows, Part::Rows) }
 }

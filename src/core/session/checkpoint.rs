@@ -5,7 +5,6 @@ use super::error::{Error, Result};
 use super::pending::Pending;
 use super::terms::Terms;
 use crate::affinity::keeper::Whereabouts;
-use crate::base::Rank;
 use crate::base::ids::text_hash;
 use crate::base::log;
 use crate::config::Method;
@@ -165,7 +164,7 @@ impl<'a> Checkpoint<'a> {
     /// # Errors
     /// As [`Checkpoint::save_on`].
     pub fn save_boxes_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &[&'a [T]]) -> Result<()> {
-        let saved = region::decomposed(name, on, memory, self.place())?;
+        let saved = region::decomposed(name, on, memory, self.engine.identity().place())?;
         self.add_on(saved, on)
     }
 
@@ -178,7 +177,7 @@ impl<'a> Checkpoint<'a> {
         element: ElementType,
         memory: &[&'a [u8]],
     ) -> Result<()> {
-        let saved = region::typed_decomposed(name, on, element, memory, self.place())?;
+        let saved = region::typed_decomposed(name, on, element, memory, self.engine.identity().place())?;
         self.add_on(saved, on)
     }
 
@@ -234,13 +233,8 @@ impl<'a> Checkpoint<'a> {
         element: ElementType,
         memory: &[&'a DeviceSpan],
     ) -> Result<()> {
-        let saved = region::device_decomposed(name, on, element, memory, self.place())?;
+        let saved = region::device_decomposed(name, on, element, memory, self.engine.identity().place())?;
         self.add_on(saved, on)
-    }
-
-    fn place(&self) -> (Rank, u32) {
-        let identity = self.engine.identity();
-        (identity.rank, identity.size)
     }
 
     fn add_on(&mut self, saved: SavedRegion<'a>, on: &Decomposition) -> Result<()> {
@@ -357,7 +351,7 @@ impl<'a> Checkpoint<'a> {
             let of = on.iter().find(|(name, _)| *name == field.name());
             let (_, on) = of.ok_or_else(|| wrong("it was not said on which decomposition it lies".into()))?;
             let (name, element) = (field.region_name(), field.element());
-            region::check_place(&name, on, self.place())?;
+            region::check_place(&name, on, self.engine.identity().place())?;
             let elements = region::ReadBlocks::bytes(&field) / element.bytes().max(1);
             if elements != on.elements() {
                 let own = on.elements();

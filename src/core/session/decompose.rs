@@ -71,7 +71,7 @@ impl Session {
         let engine = &self.engine;
         engine.reporter().beat();
         let checked = described.and_then(Part::check);
-        let (rank, ranks) = self.place();
+        let (rank, ranks) = self.engine.identity().place();
         let ballot = match &checked {
             Ok(part) => {
                 let call = format!("decompose {}", part.array());
@@ -90,14 +90,9 @@ impl Session {
         }
     }
 
-    fn place(&self) -> (Rank, u32) {
-        let identity = self.engine.identity();
-        (identity.rank, identity.size)
-    }
-
     /// Is each element in one box?
     fn prove_boxes(&self, call: &str, own: Own, sums: &Sums) -> Result<Decomposition> {
-        let (rank, ranks) = self.place();
+        let (rank, ranks) = self.engine.identity().place();
         let parts = own.parts();
         let cells = Cells::new(parts, sums, ranks);
         let mut owner = Owner::new(&cells, parts.dims());
@@ -118,7 +113,7 @@ impl Session {
 
     /// Is each number in one list? All lists together have `count` numbers.
     fn prove_list(&self, call: &str, list: List, (count, identity): (u64, Identity)) -> Result<Decomposition> {
-        let (engine, (rank, ranks)) = (&self.engine, self.place());
+        let (engine, (rank, ranks)) = (&self.engine, self.engine.identity().place());
         let head = list.head();
         let windows = Windows::new(count, ranks);
         let mut worst: Option<Wrong> = None;

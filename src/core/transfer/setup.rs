@@ -46,6 +46,11 @@ impl Identity {
         Series { job: self.job.clone(), group: self.group.clone(), name: name.into() }
     }
 
+    /// This rank, and how many there are.
+    pub fn place(&self) -> (Rank, u32) {
+        (self.rank, self.size)
+    }
+
     /// Is this the node's first rank?
     pub fn is_node_leader(&self) -> bool {
         self.node_ranks.first() == Some(&self.rank)
