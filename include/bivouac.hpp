@@ -458,9 +458,19 @@ public:
         return *this;
     }
 
+    // The least and the greatest coordinate of this rank's rows in each dimension (at most 8), as they are in these vectors at each checkpoint:
+    // bvk_parts tells them to a program that goes by them when it deals rows anew.
+    rows &bounds(const std::vector<double> &low, const std::vector<double> &high) {
+        low_ = &low;
+        high_ = &high;
+        return *this;
+    }
+
 private:
     friend class detail::rows_place;
     std::vector<detail::column> columns_;
+    const std::vector<double> *low_ = nullptr;
+    const std::vector<double> *high_ = nullptr;
 };
 
 // Which rows a rank gets in a restart. All ranks say the same.
@@ -471,6 +481,14 @@ public:
 
     // Its share of all rows, in the order of the ranks that saved them.
     static deal even() { return deal(BVK_ROWS_EVEN); }
+
+    // `count` rows from number `first` on, in the order of the ranks that saved them. Each rank says what it likes: what two ranks want may
+    // overlap, and rows may be left out. A restart fails if there are not as many.
+    static deal range(std::uint64_t first, std::uint64_t count) {
+        deal made(BVK_ROWS_EVEN);
+        made.range_.reset(new std::pair<std::uint64_t, std::uint64_t>(first, count));
+        return made;
+    }
 
     // The rows for which `owner` returns its number, by the `width` elements of type T that a row has of a column: it gets a pointer to
     // the first of them. It goes by them alone, as it is called on whichever rank reads the row, and calls neither Bivouac nor MPI. If it
@@ -495,6 +513,7 @@ private:
     explicit deal(int how) : how_(how) {}
 
     int how_;
+    std::shared_ptr<const std::pair<std::uint64_t, std::uint64_t>> range_;
     std::shared_ptr<detail::owner_function> by_;
 };
 
@@ -502,18 +521,18 @@ namespace detail {
 
 class rows_place : public place {
 public:
-    rows_place(bivouac::rows rows, bivouac::deal deal) : columns_(std::move(rows.columns_)), how_(deal.how_), by_(std::move(deal.by_)) {}
+    rows_place(bivouac::rows rows, bivouac::deal deal) : rows_(std::move(rows)), deal_(std::move(deal)) {}
 
     std::uint64_t room() const override {
         std::uint64_t bytes = 0;
-        for (const column &one : columns_) bytes += one.where->room();
+        for (const column &one : rows_.columns_) bytes += one.where->room();
         return bytes;
     }
 
     void save(bvk_checkpoint_t checkpoint, const std::string &name) const override {
         std::vector<bvk_column> all;
         bvk_rows described = BVK_ROWS_INIT;
-        for (const column &one : columns_) {
+        for (const column &one : rows_.columns_) {
             const memory now = one.where->now();
             if (all.empty() && one.width > 0) described.count = now.count / one.width;
             if (now.count != described.count * one.width) {
@@ -525,22 +544,33 @@ public:
         }
         described.columns = all.data();
         described.column_count = all.size();
+        if (rows_.low_) {
+            if (rows_.low_->size() != rows_.high_->size()) {
+                throw error(BVK_ERR_ARGUMENT, "rows \"" + name + "\": bounds of " + std::to_string(rows_.low_->size()) + " and of " +
+                                                  std::to_string(rows_.high_->size()) + " dimensions");
+            }
+            described.dimensions = rows_.low_->size();
+            described.low = rows_.low_->data();
+            described.high = rows_.high_->data();
+        }
         check(bvk_save_rows(checkpoint, name.c_str(), &described));
     }
 
     bool load(bvk_restart_t restart, const std::string &name) override {
         dealt rows;
         std::uint64_t count = 0;
-        if (!by_) {
-            if (bvk_load_rows(restart, name.c_str(), how_, &rows.handle, &count) != BVK_OK) return false;
-        } else {
-            by_->thrown = nullptr;
-            const int status = bvk_load_rows_by(restart, name.c_str(), by_->column.c_str(), by_->kind, by_->width, owner_function::call,
-                                                by_.get(), &rows.handle, &count);
-            if (by_->thrown) std::rethrow_exception(by_->thrown);
+        if (const auto &by = deal_.by_) {
+            by->thrown = nullptr;
+            const int status = bvk_load_rows_by(restart, name.c_str(), by->column.c_str(), by->kind, by->width, owner_function::call,
+                                                by.get(), &rows.handle, &count);
+            if (by->thrown) std::rethrow_exception(by->thrown);
             if (status != BVK_OK) return false;
+        } else if (const auto &range = deal_.range_) {
+            if (bvk_load_rows_range(restart, name.c_str(), range->first, range->second, &rows.handle, &count) != BVK_OK) return false;
+        } else if (bvk_load_rows(restart, name.c_str(), deal_.how_, &rows.handle, &count) != BVK_OK) {
+            return false;
         }
-        for (column &one : columns_) {
+        for (column &one : rows_.columns_) {
             one.where->resize(count * one.width);
             const memory now = one.where->now();
             if (bvk_load_column(rows.handle, one.name.c_str(), now.data, now.count, now.kind, one.width) != BVK_OK) return false;
@@ -557,9 +587,8 @@ private:
         bvk_loaded_rows_t handle = nullptr;
     };
 
-    std::vector<column> columns_;
-    int how_;
-    std::shared_ptr<owner_function> by_;
+    bivouac::rows rows_;
+    bivouac::deal deal_;
 };
 
 }  // namespace detail

@@ -153,6 +153,22 @@ void boxes_are_cut_anew() {
 
 int owner_of(std::uint64_t id) { return static_cast<int>(id * 7 % 11) % ranks; }
 
+template <typename Before>
+void bounds_are_told(bivouac::session &session, Before rows_before) {
+    bvk_restart_t restart = nullptr;
+    bvk_parts_t parts = nullptr;
+    CHECK(bvk_restart_begin(session.handle(), "rows", BVK_NEWEST, &restart) == BVK_OK);
+    CHECK(bvk_parts(restart, "rows", 0, ranks, &parts) == BVK_OK);
+    for (int other = 0; other < ranks; other++) {
+        bvk_part part = BVK_PART_INIT;
+        CHECK(bvk_part_of(parts, other, &part) == BVK_OK && part.dimensions == 1);
+        CHECK(part.low[0] == static_cast<double>(rows_before(other)) && part.high[0] == static_cast<double>(rows_before(other + 1)));
+    }
+    // That handle is closed with the restart, whatever it returns.
+    while (bvk_restart_end(&restart, 1, nullptr) == BVK_AGAIN) {
+    }
+}
+
 void rows_are_dealt() {
     bivouac::session session(MPI_COMM_WORLD, group("rows"));
     // Rank r has 50 r of them, so that rank 0 has none.
@@ -169,7 +185,8 @@ void rows_are_dealt() {
     const std::vector<std::uint64_t> mine = id;
     std::uint64_t step = 1;
     bivouac::rows columns;
-    columns.column("id", id).column("v", v, 3).column("all", all);
+    std::vector<double> low{static_cast<double>(before)}, high{static_cast<double>(before + count)};
+    columns.column("id", id).column("v", v, 3).column("all", all).bounds(low, high);
     session.protect_rows("rows", columns, bivouac::deal::own());
     session.protect_shared("step", step);
     session.prepare();
@@ -190,6 +207,15 @@ void rows_are_dealt() {
     restores(bivouac::deal::even());
     const auto even_before = [total](int other) { return total * static_cast<std::uint64_t>(other) / static_cast<std::uint64_t>(ranks); };
     CHECK(id.size() == even_before(rank + 1) - even_before(rank));
+    // The same in the other direction, and one row that all ranks want.
+    const std::uint64_t first = even_before(ranks - 1 - rank);
+    restores(bivouac::deal::range(first, even_before(ranks - rank) - first));
+    CHECK(id.size() == even_before(ranks - rank) - first && (id.empty() || id[0] == first));
+    restores(bivouac::deal::range(total - 1, 1));
+    CHECK(id.size() == 1 && id[0] == total - 1);
+    session.protect_rows("rows", columns, bivouac::deal::range(rank == 1 ? total : 0, 1));
+    CHECK(error_of([&] { session.restore("rows"); }).status() == BVK_ERR_RESTART);
+    bounds_are_told(session, rows_before);
     std::size_t wanted = 0;
     for (std::uint64_t at = 0; at < total; at++) wanted += owner_of(at) == rank ? 1 : 0;
     for (int by = 0; by < 3; by++) {
@@ -217,6 +243,9 @@ void rows_are_dealt() {
     // Columns of different lengths: a checkpoint without this rank, of which the others hear.
     session.protect_rows("rows", columns, bivouac::deal::even());
     CHECK(session.restore("rows"));
+    high.push_back(0);
+    CHECK(says(error_of([&] { session.checkpoint("rows", 2).wait(bivouac::level::process); }), "bounds of 1 and of 2 dimensions"));
+    high.pop_back();
     if (rank == 1) v.pop_back();
     const bivouac::error uneven = error_of([&] { session.checkpoint("rows", 2).wait(bivouac::level::process); });
     CHECK(rank == 1 ? uneven.status() == BVK_ERR_ARGUMENT && says(uneven, "column \"v\" has") : uneven.status() == BVK_ERR_NOT_COMMITTED);
