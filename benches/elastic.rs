@@ -8,6 +8,8 @@
 #[path = "elastic/gpu.rs"]
 mod gpu;
 mod nodes;
+#[path = "elastic/numbers.rs"]
+mod numbers;
 
 use bivouac_core::base::ids::text_hash;
 use bivouac_core::comm::mpi::MpiComm;
@@ -39,7 +41,7 @@ const DEAD: u32 = 1;
 #[derive(Parser, Clone)]
 struct Options {
     /// What to measure.
-    #[arg(value_parser = ["blocking", "same", "memory", "hosts", "lost", "files", "decompose", "gpu-same", "gpu"])]
+    #[arg(value_parser = ["blocking", "same", "memory", "hosts", "lost", "files", "decompose", "numbers", "gpu-same", "gpu"])]
     figure: String,
     /// How the array is cut: along its slowest dimension, into boxes with rows of 512 bytes, or saved along one dimension and loaded along the other.
     #[arg(long, default_value = "slab", value_parser = ["slab", "box", "turned"])]
@@ -82,6 +84,7 @@ fn main() {
         "blocking" => bench.blocking(),
         "same" => bench.same(),
         "decompose" => bench.decompose(),
+        "numbers" => numbers::all(&bench),
         #[cfg(feature = "cuda")]
         "gpu-same" => gpu::same(&bench),
         #[cfg(feature = "cuda")]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures restarts on another number of ranks and stores the figures: benches/elastic.sh [--out NAME] [--dir DIR] [--from N] [--to M] [--mib MIB] [figure…]
 #
-# N ranks save MIB MiB each, and M load that (default: 4, 2 and 64). A figure is blocking, same, memory, hosts, lost, files or decompose; without one, all of
+# N ranks save MIB MiB each, and M load that (default: 4, 2 and 64). A figure is blocking, same, memory, hosts, lost, files, decompose or numbers; without one, all of
 # them; or gpu-same or gpu, on a machine with a GPU, which all ranks share. The
 # results go to benches/results/NAME.jsonl (default: elastic), one JSON object a line, after a line about the machine. DIR is on the file system to
 # measure (default: target/bench-data). BIVOUAC_BENCH_PROGRAM names a program that was built elsewhere.
@@ -23,7 +23,7 @@ while [ $# -gt 0 ]; do
     *) figures+=("$1") && shift ;;
     esac
 done
-[ ${#figures[@]} -gt 0 ] || figures=(blocking same memory hosts lost files decompose)
+[ ${#figures[@]} -gt 0 ] || figures=(blocking same memory hosts lost files decompose numbers)
 program=${BIVOUAC_BENCH_PROGRAM:-}
 unset BIVOUAC_BENCH_PROGRAM
 if [ -z "$program" ]; then
@@ -48,6 +48,7 @@ most=$((from > to ? from : to))
         gpu-same) at "$to" gpu-same --from "$to" --to "$to" ;;
         blocking | same) at "$to" "$figure" --from "$to" --to "$to" ;;
         decompose) for ranks in 2 4 8 16 32; do at "$ranks" decompose --cut box --from "$ranks" --to 1; done ;;
+        numbers) at "$most" numbers --from "$from" --to "$to" ;;
         hosts) for cut in slab box turned; do at "$most" hosts --cut "$cut" --from "$from" --to "$to" --nodes 2; done ;;
         lost) at 8 lost --cut slab --from 8 --to 6 --nodes 4 ;;
         *) for cut in slab box turned; do at "$most" "$figure" --cut "$cut" --from "$from" --to "$to"; done ;;
