@@ -123,7 +123,7 @@ impl Ids {
             }
         }
         let head = Listed { total, is_sparse, count: own.len() as u64 };
-        Ok(List { head, packed: list::pack(&own).into() })
+        Ok(List { head, stretches: windows::stretches(&own), packed: list::pack(&own).into() })
     }
 }
 
@@ -212,6 +212,7 @@ pub fn identity_of(head: Listed, packed: &[u8], rank: Rank, ranks: u32) -> Ident
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List {
     head: Listed,
+    stretches: u64,
     packed: Arc<[u8]>,
 }
 
@@ -219,6 +220,11 @@ impl List {
     /// What of it records have.
     pub fn head(&self) -> Listed {
         self.head
+    }
+
+    /// How many stretches the numbers come to.
+    pub fn stretches(&self) -> u64 {
+        self.stretches
     }
 
     /// The numbers, packed by [`list::pack`].

@@ -39,7 +39,7 @@ pub use cuboid::{Cuboid, DIMS};
 pub use identity::Identity;
 pub use ids::{Ids, IdsError};
 pub use packed::{BOXES_MAX, ELEMENTS_MAX, PackedParts};
-pub(crate) use proved::{Checked, Layout, list_sums};
+pub(crate) use proved::{Checked, Layout, ListSums};
 pub use proved::{Decomposition, Part};
 pub use record::{OnResize, Record, Rule, View};
 pub use rows::RowSet;

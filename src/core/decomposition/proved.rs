@@ -52,7 +52,7 @@ impl Checked {
             Checked::Boxes(own) => Sums::of_rank(own.parts(), rank, ranks).numbers(),
             Checked::List(list) => {
                 let limbs = list.identity(rank, ranks).limbs();
-                (0..).zip([list.head().count].into_iter().chain(limbs)).collect()
+                (0..).zip([list.head().count, list.stretches()].into_iter().chain(limbs)).collect()
             }
         }
     }
@@ -66,17 +66,30 @@ impl Checked {
                 Decomposition::of_boxes(*own, sums.identity, cells, (rank, ranks))
             }
             Checked::List(list) => {
-                let (_, identity) = list_sums(sums);
+                let ListSums { identity, .. } = ListSums::of_numbers(sums);
                 Decomposition::of_list(list, identity, (rank, ranks))
             }
         }
     }
 }
 
-/// Numbers in all lists, and what tells these from any others.
-pub(crate) fn list_sums(sums: &[(u64, u64)]) -> (u64, Identity) {
-    let sum = |of: u64| sums.iter().find(|(key, _)| *key == of).map_or(0, |(_, sum)| *sum);
-    (sum(0), Identity::from_limbs(std::array::from_fn(|limb| sum(1 + limb as u64))))
+/// What the lists of all ranks have come to.
+pub(crate) struct ListSums {
+    /// Numbers in all lists.
+    pub count: u64,
+    /// Stretches of numbers.
+    pub stretches: u64,
+    /// What tells them from any others.
+    pub identity: Identity,
+}
+
+impl ListSums {
+    /// From the sums that ranks have added to.
+    pub fn of_numbers(sums: &[(u64, u64)]) -> ListSums {
+        let sum = |of: u64| sums.iter().find(|(key, _)| *key == of).map_or(0, |(_, sum)| *sum);
+        let identity = Identity::from_limbs(std::array::from_fn(|limb| sum(2 + limb as u64)));
+        ListSums { count: sum(0), stretches: sum(1), identity }
+    }
 }
 
 impl From<Boxes> for Part {

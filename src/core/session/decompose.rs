@@ -12,7 +12,7 @@ use crate::decomposition::ids::counter::{self, Counter, Said, Wrong};
 use crate::decomposition::ids::windows::{Told, Windows};
 use crate::decomposition::proof::{Finding, Owner};
 use crate::decomposition::shelf::{Side, all_of, posts};
-use crate::decomposition::{Checked, Decomposition, Identity, Own, Part, list_sums};
+use crate::decomposition::{Checked, Decomposition, ListSums, Own, Part};
 use crate::transfer::posting::{Exchange, Handled, all_at_once};
 
 const CALL: &str = "decompose";
@@ -86,7 +86,7 @@ impl Session {
         let sums: Vec<(u64, u64)> = decoded(&verdict)?;
         match checked {
             Checked::Boxes(own) => self.prove_boxes(&call, *own, &Sums::of_numbers(&sums)),
-            Checked::List(list) => self.prove_list(&call, list, list_sums(&sums)),
+            Checked::List(list) => self.prove_list(&call, list, &ListSums::of_numbers(&sums)),
         }
     }
 
@@ -111,11 +111,11 @@ impl Session {
         }
     }
 
-    /// Is each number in one list? All lists together have `count` numbers.
-    fn prove_list(&self, call: &str, list: List, (count, identity): (u64, Identity)) -> Result<Decomposition> {
+    /// Is each number in one list?
+    fn prove_list(&self, call: &str, list: List, sums: &ListSums) -> Result<Decomposition> {
         let (engine, (rank, ranks)) = (&self.engine, self.engine.identity().place());
         let head = list.head();
-        let windows = Windows::new(count, ranks);
+        let windows = Windows::new(sums.stretches, ranks);
         let mut worst: Option<Wrong> = None;
         for window in 0..windows.count() {
             let mut told = Told::new(windows, window);
@@ -134,8 +134,8 @@ impl Session {
                 decide: Box::new(|ballot| Outcome::unless_culprits(ballot, |_| (Outcome::Agreed, Vec::new()))),
             };
             heard(CALL, engine.exchange(exchange))?;
-            let is_short = !head.is_sparse && count != head.total;
-            let wrong = counter.twice().or_else(|| is_short.then(|| counter.first_gap(count)).flatten());
+            let is_short = !head.is_sparse && sums.count != head.total;
+            let wrong = counter.twice().or_else(|| is_short.then(|| counter.first_gap(sums.count)).flatten());
             let ballot = engine.ballot(&format!("{call}: lists"), Payload::greatest(1, wrong.map(Wrong::to_bytes)));
             let found: Vec<u8> = decoded(&ask(engine, CALL, ballot, greatest)?)?;
             // Two owners come before none, and low numbers before higher ones.
@@ -143,7 +143,7 @@ impl Session {
             worst = Wrong::of_bytes(&found).filter(|_| is_worse).or(worst);
         }
         match worst {
-            None => Ok(Decomposition::of_list(list, identity, (rank, ranks))),
+            None => Ok(Decomposition::of_list(list, sums.identity, (rank, ranks))),
             Some(wrong) => Err(Error::Decomposition { shape: vec![head.total], finding: wrong.to_string() }),
         }
     }

@@ -10,9 +10,9 @@ use std::ops::Range;
 
 /// Numbers of a cell.
 pub const CELL: u64 = 4 << 10;
-/// Numbers that a rank looks at in one window, on average. Of each it hears twice, that it is there and that it is wanted, in 32 bytes at most, and makes
-/// a run of 24 bytes: less than 64 MiB in all, also where no two numbers lie one behind the other. What several ranks want counts for each of them.
-const NUMBERS: u64 = 1 << 19;
+/// Stretches that a rank looks at in one window, on average, of those that are there and of those that are wanted. Of each it hears in 32 bytes at most, and
+/// the two make at most as many runs of 24 bytes as both are: less than 64 MiB in all. What several ranks want counts for each of them.
+pub const STRETCHES: u64 = 1 << 19;
 
 /// Numbers one behind the other that lie one behind the other in a memory or region too.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -46,10 +46,10 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// For lists that have so many numbers, all ranks' together.
-    pub fn new(numbers: u64, ranks: u32) -> Windows {
+    /// For lists that have so many stretches, all ranks' together.
+    pub fn new(stretches: u64, ranks: u32) -> Windows {
         let ranks = ranks.max(1);
-        Windows { ranks, count: numbers.div_ceil(NUMBERS * u64::from(ranks)).max(1) }
+        Windows { ranks, count: stretches.div_ceil(STRETCHES * u64::from(ranks)).max(1) }
     }
 
     /// How many windows there are.
@@ -64,6 +64,16 @@ impl Windows {
     }
 }
 
+/// Do two numbers one behind the other in a list belong to one stretch?
+fn is_next(one: u64, next: u64) -> bool {
+    one.checked_add(1) == Some(next) && !next.is_multiple_of(CELL)
+}
+
+/// How many stretches a list comes to.
+pub fn stretches(list: &[u64]) -> u64 {
+    list.chunk_by(|one, next| is_next(*one, *next)).count() as u64
+}
+
 /// What a list has of the cells of one window, by their owners.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Told {
@@ -73,19 +83,27 @@ pub struct Told {
     last: Option<(u64, Option<Rank>)>,
     /// None lies over the border of a cell.
     by_owner: BTreeMap<Rank, Vec<Stretch>>,
+    /// How many there are, and how many are kept at most.
+    count: u64,
+    most: u64,
 }
 
 impl Told {
     /// Nothing yet of one window.
     pub fn new(windows: Windows, window: u64) -> Told {
-        Told { windows, window, last: None, by_owner: BTreeMap::new() }
+        Told { windows, window, last: None, by_owner: BTreeMap::new(), count: 0, most: u64::MAX }
+    }
+
+    /// Nothing yet of the only window that there may be. Of more than so many stretches nothing is kept but how many there are.
+    pub fn of_all(ranks: u32, most: u64) -> Told {
+        Told { most, ..Told::new(Windows::new(0, ranks), 0) }
     }
 
     /// Takes some numbers of the list, the first of which stands at place `first` of it.
     pub fn add(&mut self, first: u64, numbers: &[u64]) {
         let mut at = first;
         // Numbers one behind the other, in one cell.
-        for run in numbers.chunk_by(|one, next| one.checked_add(1) == Some(*next) && !next.is_multiple_of(CELL)) {
+        for run in numbers.chunk_by(|one, next| is_next(*one, *next)) {
             let (number, count) = (run[0], run.len() as u32);
             let cell = number / CELL;
             let owner = match self.last {
@@ -104,6 +122,10 @@ impl Told {
     }
 
     fn put(&mut self, owner: Rank, stretch: Stretch) {
+        if !self.is_whole() {
+            self.count += 1;
+            return;
+        }
         let stretches = self.by_owner.entry(owner).or_default();
         match stretches.last_mut() {
             // It was cut where the numbers that are taken at once end.
@@ -114,8 +136,24 @@ impl Told {
             {
                 last.count += stretch.count;
             }
-            _ => stretches.push(stretch),
+            _ => {
+                self.count += 1;
+                match self.count <= self.most {
+                    true => stretches.push(stretch),
+                    false => self.by_owner.clear(),
+                }
+            }
         }
+    }
+
+    /// How many stretches there are. If they are not kept, one that was cut where numbers are taken at once counts as two.
+    pub fn stretches(&self) -> u64 {
+        self.count
+    }
+
+    /// Are they kept?
+    pub fn is_whole(&self) -> bool {
+        self.count <= self.most
     }
 
     /// It, by owner, each part sorted by its numbers.
@@ -190,7 +228,20 @@ mod tests {
             at += some.len() as u64;
         }
         let whole = |number, at, count: u64| Stretch { number, at, count: count as u32 };
+        assert_eq!((told.stretches(), stretches(&list)), (2, 2));
         assert_eq!(told.sorted()[&Rank(0)], [whole(5, 0, CELL - 5), whole(CELL, CELL - 5, CELL)]);
+    }
+
+    #[test]
+    fn of_too_many_stretches_none_is_kept() {
+        let list: Vec<u64> = (0..1000).map(|at| at * 3).collect();
+        for (most, is_whole) in [(1000, true), (999, false), (0, false)] {
+            let mut told = Told::of_all(3, most);
+            list.chunks(7).enumerate().for_each(|(at, some)| told.add(at as u64 * 7, some));
+            assert_eq!((told.is_whole(), told.stretches(), stretches(&list)), (is_whole, 1000, 1000));
+            let kept: usize = told.sorted().values().map(Vec::len).sum();
+            assert_eq!(kept, if is_whole { 1000 } else { 0 });
+        }
     }
 
     #[test]
@@ -199,17 +250,17 @@ mod tests {
         for step in [1u64, 16, 48, 1 << 20, (1 << 30) + 1] {
             let cells = 64_000u64;
             let windows = Windows::new(cells * CELL, ranks);
-            assert_eq!(windows.count(), cells * CELL / (NUMBERS * u64::from(ranks)) + 1);
+            assert_eq!(windows.count(), cells * CELL / (STRETCHES * u64::from(ranks)) + 1);
             let mut got = vec![0u64; windows.count() as usize * ranks as usize];
             for cell in 0..cells {
                 let (window, owner) = windows.place(cell * step * CELL);
                 got[window as usize * ranks as usize + owner.0 as usize] += CELL;
             }
             let busiest = got.iter().max().copied().unwrap_or(0);
-            assert!(busiest < NUMBERS * 3 / 2, "step {step}: {busiest} numbers");
+            assert!(busiest < STRETCHES * 3 / 2, "step {step}: {busiest} numbers");
         }
         assert_eq!(Windows::new(0, 4).count(), 1);
-        assert_eq!(Windows::new(NUMBERS * 4, 4).count(), 1);
-        assert_eq!(Windows::new(NUMBERS * 4 + 1, 4).count(), 2);
+        assert_eq!(Windows::new(STRETCHES * 4, 4).count(), 1);
+        assert_eq!(Windows::new(STRETCHES * 4 + 1, 4).count(), 2);
     }
 }

@@ -1,7 +1,7 @@
 //! Loading elements that have numbers, on other lists than they were saved on, by all ranks together.
 //!
 //! ```text
-//!   numbers    how many there are: so many windows                                                     one reduction
+//!   numbers    how many stretches of them there are: so many windows                                  one reduction
 //!   for each window of numbers
 //!     told     readers say which of them their shards have, and all which they want, to their owners   posts, one reduction
 //!     runs     owners tell readers what they send, and ranks who sends to them: a gap ends it here      posts, one reduction
@@ -26,7 +26,7 @@ use crate::base::Rank;
 use crate::coordination::{Ballot, Outcome, Payload};
 use crate::decomposition::ids::counter::{self, Counter, Joined, Said, Wrong};
 use crate::decomposition::ids::list;
-use crate::decomposition::ids::windows::{Told, Windows};
+use crate::decomposition::ids::windows::{STRETCHES, Told, Windows};
 use crate::decomposition::ids::{List, Listed};
 use crate::decomposition::{Identity, run};
 use crate::format::{FormatError, Region, numbers};
@@ -56,6 +56,16 @@ pub struct Route {
 
 /// Routes of loads of one window, by the identities of the lists from and to.
 pub type Routes = HashMap<(Identity, Identity), Arc<Route>>;
+
+/// What one rank tells of all numbers at once.
+struct All {
+    /// How many stretches its shards have, and how many it wants.
+    has: u64,
+    wants: u64,
+    /// Nothing was left out, as there would be too much.
+    is_whole: bool,
+    told: Vec<(Rank, Vec<u8>)>,
+}
 
 /// What is loaded.
 pub struct Numbered<'r> {
@@ -93,9 +103,13 @@ impl Numbered<'_> {
             self.carry((homes, readers), &route, target.as_mut(), failure)?;
         } else {
             readers.find(&self.together, self.opener, homes, failure.as_ref())?;
-            let windows = self.windows(readers.read_here(homes), failure.as_ref())?;
+            let (windows, mut all) = self.windows(readers.read_here(homes), failure.as_ref())?;
             for window in 0..windows.count() {
-                let route = Arc::new(self.route((homes, readers), windows, window)?);
+                let told = match all.take().filter(|_| windows.count() == 1) {
+                    Some(all) => Ok(all.told),
+                    None => self.told(readers.read_here(homes), windows, window),
+                };
+                let route = Arc::new(self.route(windows, window, told)?);
                 if windows.count() == 1 {
                     routes.insert(key, route.clone());
                 }
@@ -105,45 +119,75 @@ impl Numbered<'_> {
         target::close(&self.together, self.list.head().count * self.size, target, None)
     }
 
-    /// How many windows it takes.
-    fn windows(&self, shards: Vec<&mut ShardAccess>, mistake: Option<&LoadError>) -> Result<Windows, LoadError> {
+    /// How many windows it takes, and what this rank tells if it is one.
+    fn windows(
+        &self,
+        shards: Vec<&mut ShardAccess>,
+        mistake: Option<&LoadError>,
+    ) -> Result<(Windows, Option<All>), LoadError> {
         let together = &self.together;
-        let (mut has, mut failure) = (0u64, None);
-        for access in shards {
-            match self.offered(access) {
-                Ok((list, _)) => has = has.saturating_add(list.count),
-                Err(error) => failure = failure.or(Some(error)),
-            }
-        }
-        let sums = vec![(0, has), (1, self.list.head().count)];
+        let ranks = together.engine.identity().size;
+        let looked = self.all(shards, ranks);
+        let (all, failure) = match looked {
+            Ok(all) => (Some(all), None),
+            Err(error) => (None, Some(error)),
+        };
+        let sums = all.iter().flat_map(|all| [(0, all.has), (1, all.wants)]).collect();
         let ballot = together.ballot("numbers", Payload::None).with_sums(sums);
         let ballot = together.failed(ballot, mistake.or(failure.as_ref()));
         let verdict = together.vote(ballot, |ballot| Outcome::agreed("sums", &ballot.sums))?;
         let sums: Vec<(u64, u64)> = together.decode(&verdict)?;
         let most = sums.iter().map(|(_, sum)| *sum).max().unwrap_or(0);
-        Ok(Windows::new(most, together.engine.identity().size))
+        Ok((Windows::new(most, ranks), all.filter(|all| all.is_whole)))
     }
 
-    /// Finds out who sends whom what of the numbers of one window.
-    fn route(
+    /// What this rank tells if there is one window. Of more stretches than it may keep it tells how many there are.
+    fn all(&self, shards: Vec<&mut ShardAccess>, ranks: u32) -> Result<All, LoadError> {
+        let none = |has: u64| Told::of_all(ranks, (2 * STRETCHES).saturating_sub(has));
+        let mut wants = none(0);
+        self.list.each(|at, numbers| wants.add(at, numbers));
+        let mut all = All { has: 0, wants: wants.stretches(), is_whole: wants.is_whole(), told: Vec::new() };
+        let mut lists = vec![(Said::Wants, wants)];
+        for access in shards {
+            let told = self.told_of(access, || none(all.wants + all.has))?;
+            all.has = all.has.saturating_add(told.stretches());
+            all.is_whole = all.is_whole && told.is_whole();
+            lists.push((Said::Has(access.shard()), told));
+        }
+        all.told = lists.into_iter().flat_map(|(said, told)| counter::told(told.sorted(), said)).collect();
+        Ok(all)
+    }
+
+    /// What this rank tells of one window.
+    fn told(
         &self,
-        (homes, readers): (&mut [ShardAccess], &mut Readers),
+        shards: Vec<&mut ShardAccess>,
         windows: Windows,
         window: u64,
-    ) -> Result<Route, LoadError> {
-        let together = &self.together;
-        let rank = together.rank();
+    ) -> Result<Vec<(Rank, Vec<u8>)>, LoadError> {
         let mut told = Told::new(windows, window);
         self.list.each(|at, numbers| told.add(at, numbers));
-        let mut first = counter::told(told.sorted(), Said::Wants);
-        let mut failure = None;
-        for access in readers.read_here(homes) {
-            match self.told_of(access, windows, window) {
-                Ok(told) => first.extend(counter::told(told.sorted(), Said::Has(access.shard()))),
-                Err(error) => failure = failure.or(Some(error)),
-            }
+        let mut posts = counter::told(told.sorted(), Said::Wants);
+        for access in shards {
+            let told = self.told_of(access, || Told::new(windows, window))?;
+            posts.extend(counter::told(told.sorted(), Said::Has(access.shard())));
         }
-        let mut counter = Counter::new(windows, window, rank, self.list.head().total);
+        Ok(posts)
+    }
+
+    /// Finds out who sends whom what of the numbers of one window, of which this rank tells something, or cannot.
+    fn route(
+        &self,
+        windows: Windows,
+        window: u64,
+        told: Result<Vec<(Rank, Vec<u8>)>, LoadError>,
+    ) -> Result<Route, LoadError> {
+        let together = &self.together;
+        let (first, failure) = match told {
+            Ok(told) => (told, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        let mut counter = Counter::new(windows, window, together.rank(), self.list.head().total);
         let mut on_post = |from: Rank, bytes: &[u8]| {
             counter.take(from, bytes).ok_or("it is cut, or says what cannot be")?;
             Ok(Handled::default())
@@ -222,13 +266,14 @@ impl Numbered<'_> {
         carrier.send(readers.read_here(homes), &runs, target, failure)
     }
 
-    /// What the list of a shard has of a window.
-    fn told_of(&self, access: &mut ShardAccess, windows: Windows, window: u64) -> Result<Told, LoadError> {
+    /// What the list of a shard has, of which `none` is the beginning.
+    fn told_of(&self, access: &mut ShardAccess, none: impl Fn() -> Told) -> Result<Told, LoadError> {
         let (list, region) = self.offered(access)?;
         let mut buffer = Vec::new();
-        let mut told = Told::new(windows, window);
+        let mut told = none();
         access.load_all(std::iter::once(&region), |source| {
-            told = Told::new(windows, window);
+            // A copy before it may have been damaged.
+            told = none();
             read(source, (&region, list), &mut buffer, |at, numbers| told.add(at, numbers))?;
             Ok(region.bytes)
         })?;

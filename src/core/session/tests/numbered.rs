@@ -4,6 +4,7 @@ use super::decomposed::{decompose, the_same};
 use super::*;
 use crate::base::Rank;
 use crate::decomposition::ids::List;
+use crate::decomposition::ids::windows::Windows;
 use crate::decomposition::{Boxes, Decomposition, Identity, Ids};
 use crate::recovery::LoadError;
 
@@ -136,9 +137,11 @@ fn the_numbers_of_a_lost_node_are_rebuilt_and_dealt_over_those_that_are_left() {
 fn more_numbers_than_a_window_has_are_proved_and_loaded_window_by_window() {
     const MANY: u64 = 1_300_000;
     let bed = Bed::new();
-    // Blocks of 1000 in turn, over so many ranks.
-    let own =
-        |rank: u32, ranks: u32| (0..MANY).filter(move |number| (number / 1000) % u64::from(ranks) == u64::from(rank));
+    // Blocks of 1000 in turn, over so many ranks, of each the odd numbers behind the even ones: none is next to the one before.
+    let own = |rank: u32, ranks: u32| {
+        let own = (0..MANY).filter(move |number| (number / 1000) % u64::from(ranks) == u64::from(rank));
+        own.map(|number| number / 1000 * 1000 + number % 500 * 2 + number % 1000 / 500)
+    };
     on_nodes(
         &bed,
         &[0, 0],
@@ -151,6 +154,7 @@ fn more_numbers_than_a_window_has_are_proved_and_loaded_window_by_window() {
             let text = refused(Ids::of(MANY).own(own(rank, 2).chain(extra)));
             assert!(text.ends_with("number 600000 is both in the list of rank 0 and in that of rank 1"), "{text}");
             let on = session.decompose(Ids::of(MANY).own(own(rank, 2))).expect("each has one");
+            assert!(Windows::new(MANY, 2).count() > 1, "one window would do");
             let t: Vec<u32> = own(rank, 2).map(|number| number as u32 ^ 5).collect();
             let mut checkpoint = session.checkpoint("mesh", 1).expect("begun");
             checkpoint.save_on("t", &on, &t).expect("saved");
