@@ -228,7 +228,7 @@ impl List {
     }
 
     /// The numbers, packed by [`list::pack`].
-    pub fn packed(&self) -> &[u8] {
+    pub fn packed(&self) -> &Arc<[u8]> {
         &self.packed
     }
 

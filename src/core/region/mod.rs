@@ -15,6 +15,7 @@ pub use elements::Elements;
 pub use packed::{Packed, check_memory};
 pub use unpacked::Unpacked;
 
+use crate::base::digest::copy_digest;
 use crate::base::text::short;
 use crate::base::{Digest, Rank};
 use crate::decomposition::Decomposition;
@@ -589,6 +590,31 @@ pub fn reserved(name: &str, bytes: Vec<u8>) -> SavedRegion<'static> {
     debug_assert!(is_reserved(name), "{name}");
     let shape = [bytes.len() as u64];
     unchecked(name, RegionKind::Value, ElementType::U8, &shape, RegionData::Host(Cow::Owned(bytes)))
+}
+
+/// The same of bytes that are kept anyway, and go with many checkpoints.
+pub fn reserved_shared(name: &str, bytes: Arc<[u8]>) -> SavedRegion<'static> {
+    debug_assert!(is_reserved(name), "{name}");
+    let shape = [bytes.len() as u64];
+    unchecked(name, RegionKind::Value, ElementType::U8, &shape, RegionData::Kept(Arc::new(Shared(bytes))))
+}
+
+/// Bytes that several have.
+#[derive(Debug)]
+struct Shared(Arc<[u8]>);
+
+impl ReadBlocks for Shared {
+    fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&self, at: u64, block_bytes: u64, target: &mut [u8], digests: &mut [Digest]) -> Result<(), String> {
+        let (block, source) = (block_bytes as usize, &self.0[at as usize..][..target.len()]);
+        for ((source, target), digest) in source.chunks(block).zip(target.chunks_mut(block)).zip(digests) {
+            *digest = copy_digest(source, target);
+        }
+        Ok(())
+    }
 }
 
 /// Decodes a value.

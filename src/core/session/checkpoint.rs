@@ -569,7 +569,7 @@ impl<'a> Checkpoint<'a> {
         if let Some(record) = self.terms.record() {
             self.regions.push(region::reserved(region::DECOMPOSITION, record));
             for (place, list) in self.terms.lists().enumerate() {
-                self.regions.push(region::reserved(&ids::region_name(place), list.packed().to_vec()));
+                self.regions.push(region::reserved_shared(&ids::region_name(place), list.packed().clone()));
             }
         }
         if let Some(keeper) = self.engine.affinity() {

@@ -11,6 +11,8 @@ use crate::format::numbers;
 
 /// Bytes of a block.
 pub const BLOCK: usize = 4 << 10;
+/// The number that follows the one before it: a difference of one.
+const NEXT: u8 = 2;
 /// The most bytes of a number.
 const NUMBER: usize = 10;
 /// The most bytes of place and count.
@@ -34,6 +36,18 @@ pub fn pack(list: &[u64]) -> Vec<u8> {
         let mut before = 0u64;
         let mut end = at;
         while let Some(number) = list.get(end) {
+            // Numbers one behind the other are what most lists are made of.
+            if end > at && *number == before.wrapping_add(1) {
+                let room = (BLOCK - HEAD).saturating_sub(steps.len());
+                let pairs = list[end - 1..].windows(2).take(room);
+                let next = pairs.take_while(|pair| pair[0].wrapping_add(1) == pair[1]).count();
+                if next == 0 {
+                    break;
+                }
+                steps.resize(steps.len() + next, NEXT);
+                (before, end) = (before + next as u64, end + next);
+                continue;
+            }
             let length = steps.len();
             numbers::put(&mut steps, numbers::from_step(number.wrapping_sub(before) as i64));
             if HEAD + steps.len() > BLOCK {
@@ -64,9 +78,16 @@ pub fn unpack(block: &[u8], total: u64) -> Option<Portion> {
     let count = usize::try_from(numbers::take(&mut rest)?).ok().filter(|count| (1..=rest.len()).contains(count))?;
     at.checked_add(count as u64)?;
     let (mut found, mut before) = (Vec::with_capacity(count), 0u64);
-    for _ in 0..count {
-        before = before.wrapping_add(numbers::to_step(numbers::take(&mut rest)?) as u64);
-        found.push(Some(before).filter(|number| *number < total)?);
+    while found.len() < count {
+        let next = rest.iter().take(count - found.len()).take_while(|step| **step == NEXT).count();
+        if next == 0 {
+            before = before.wrapping_add(numbers::to_step(numbers::take(&mut rest)?) as u64);
+            found.push(Some(before).filter(|number| *number < total)?);
+            continue;
+        }
+        let last = before.checked_add(next as u64).filter(|last| *last < total)?;
+        found.extend(before + 1..=last);
+        (before, rest) = (last, &rest[next..]);
     }
     rest.iter().all(|byte| *byte == 0).then_some(Portion { at, numbers: found })
 }

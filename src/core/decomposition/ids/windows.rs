@@ -71,7 +71,8 @@ fn is_next(one: u64, next: u64) -> bool {
 
 /// How many stretches a list comes to.
 pub fn stretches(list: &[u64]) -> u64 {
-    list.chunk_by(|one, next| is_next(*one, *next)).count() as u64
+    let ends = list.windows(2).filter(|pair| !is_next(pair[0], pair[1])).count();
+    (ends + usize::from(!list.is_empty())) as u64
 }
 
 /// What a list has of the cells of one window, by their owners.
