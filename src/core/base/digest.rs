@@ -34,7 +34,7 @@ use std::sync::LazyLock;
 pub const DIGEST_ID: u32 = 1;
 
 /// Bytes of a pair of words, which one product mixes.
-const PAIR: usize = 16;
+pub(crate) const PAIR: usize = 16;
 /// Added to SplitMix64's state at each step: the odd 64-bit golden-ratio constant.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// SplitMix64's state before the first key: the first 64 fractional bits of pi.
@@ -50,6 +50,14 @@ static KEYS: LazyLock<Vec<u64>> = LazyLock::new(|| (0..KEPT as u64).map(key).col
 /// The key of word `word` of a block.
 fn key(word: u64) -> u64 {
     mix(SEED.wrapping_add(word.wrapping_add(1).wrapping_mul(STEP)))
+}
+
+/// A number for each byte of a block: odd, and another one for each.
+#[inline]
+pub(crate) fn weight(at: usize) -> u64 {
+    let word = at / 8;
+    let key = KEYS.get(word).copied().unwrap_or_else(|| key(word as u64));
+    mix(key.wrapping_add((at % 8) as u64)) | 1
 }
 
 /// SplitMix64's output function: a permutation in which every input bit reaches every output bit.
@@ -148,6 +156,17 @@ impl Sums {
                 self.add_copying(offset + (number * rows.row) as u64, rows.get(number), to);
             }
         }
+    }
+
+    /// It, for a message.
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        u128::from(self.low).wrapping_add(u128::from(self.high) << 64).to_le_bytes()
+    }
+
+    /// What [`Sums::to_bytes`] gave.
+    pub(crate) fn of_bytes(bytes: &[u8; 16]) -> Sums {
+        let both = u128::from_le_bytes(*bytes);
+        Sums { low: both as u64, high: (both >> 64) as u64 }
     }
 
     /// Adds what another part of the block adds.

@@ -63,11 +63,11 @@ impl Checked {
             Checked::Boxes(own) => {
                 let sums = Sums::of_numbers(sums);
                 let cells = Cells::new(own.parts(), &sums, ranks);
-                Decomposition::of_boxes(*own, sums.identity, cells, (rank, ranks))
+                Decomposition::of_boxes(*own, sums.identity, cells, (rank, ranks)).unproved()
             }
             Checked::List(list) => {
                 let ListSums { identity, .. } = ListSums::of_numbers(sums);
-                Decomposition::of_list(list, identity, (rank, ranks))
+                Decomposition::of_list(list, identity, (rank, ranks)).unproved()
             }
         }
     }
@@ -120,6 +120,8 @@ struct Inner {
     identity: Identity,
     rank: Rank,
     ranks: u32,
+    /// Each element has one owner.
+    is_proved: bool,
 }
 
 /// How the elements of an array are told apart.
@@ -149,20 +151,43 @@ impl Decomposition {
             identity,
             rank,
             ranks,
+            is_proved: true,
         }))
     }
 
     /// Lists, proved.
     pub(crate) fn of_list(list: List, identity: Identity, (rank, ranks): (Rank, u32)) -> Decomposition {
         let (shape, own) = (vec![list.head().total], Own::line(list.head().count));
-        Decomposition(Arc::new(Inner { layout: Layout::Listed(list), shape, own, identity, rank, ranks }))
+        let (layout, is_proved) = (Layout::Listed(list), true);
+        Decomposition(Arc::new(Inner { layout, shape, own, identity, rank, ranks, is_proved }))
+    }
+
+    /// The same, of which nobody has proved that each element has one owner.
+    fn unproved(self) -> Decomposition {
+        let Inner { layout, shape, own, identity, rank, ranks, .. } = &*self.0;
+        let (layout, shape, own, is_proved) = (layout.clone(), shape.clone(), own.clone(), false);
+        Decomposition(Arc::new(Inner {
+            layout,
+            shape,
+            own,
+            identity: *identity,
+            rank: *rank,
+            ranks: *ranks,
+            is_proved,
+        }))
+    }
+
+    /// Was it proved that each element has one owner?
+    pub(crate) fn is_proved(&self) -> bool {
+        self.0.is_proved
     }
 
     /// The same for memory without margins.
     pub(crate) fn without_margins(&self) -> Decomposition {
-        let Inner { layout, shape, own, identity, rank, ranks } = &*self.0;
+        let Inner { layout, shape, own, identity, rank, ranks, is_proved } = &*self.0;
         let (layout, shape, own) = (layout.clone(), shape.clone(), own.without_margins());
-        Decomposition(Arc::new(Inner { layout, shape, own, identity: *identity, rank: *rank, ranks: *ranks }))
+        let (identity, rank, ranks, is_proved) = (*identity, *rank, *ranks, *is_proved);
+        Decomposition(Arc::new(Inner { layout, shape, own, identity, rank, ranks, is_proved }))
     }
 
     /// How elements are told apart.

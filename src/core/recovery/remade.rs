@@ -4,7 +4,8 @@
 //!   plan       readers say what their shards have, and all what they want, to the owners of cells       posts, one reduction
 //!              owners tell each rank what it gets from where: a gap ends it here                        posts, one reduction
 //!              ranks ask readers for what they cannot read themselves                                   posts, one reduction
-//!   load       each rank reads what is on its node and on shared tiers, as far as that pays
+//!   load       each rank reads what is on its node and on shared tiers, as far as that pays; if that is all, and memory, and whole
+//!              blocks would be much more than what is wanted of them, they are checked together                        posts, two reductions
 //!              readers go through their shards once, check whole blocks, and send what was asked for    posts, one reduction
 //!   close      has everybody got what it wanted?                                                        one reduction
 //! ```
@@ -23,6 +24,7 @@ mod reading;
 mod rows;
 mod runs;
 mod scattering;
+mod shares;
 mod target;
 mod together;
 
@@ -41,12 +43,13 @@ use crate::tier::TierId;
 use crate::tier::source::Source;
 use crate::transfer::posting::{Handled, all_at_once};
 use carrier::Carrier;
-use direct::{Direct, gap_of, moves_of, touched};
+use direct::Direct;
 pub(super) use listed::Numbered;
 use listed::Routes;
 pub use readers::Readers;
 use reading::Boxed;
 pub(super) use rows::{Dealing, Finding, Owners, Wanted};
+use shares::{Reads, touched_by};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use target::Mapper;
@@ -72,6 +75,8 @@ pub(super) struct Plan {
     senders: Vec<Rank>,
     /// Some rank sends something. The same on all ranks.
     is_sent: bool,
+    /// Blocks are checked by all who copy something of them, together. The same on all ranks.
+    is_checked_together: bool,
 }
 
 impl Plan {
@@ -100,6 +105,8 @@ pub(super) struct Remaking<'r> {
     pub from: &'r OutlinedDecomposition,
     /// What this rank wants of it.
     pub own: &'r Own,
+    /// It was proved that each element is wanted by one rank.
+    pub is_proved: bool,
 }
 
 impl Remaking<'_> {
@@ -160,7 +167,7 @@ impl Remaking<'_> {
         drop(shelf);
         // All ranks have one: those that have not have ended it for all above.
         let Ok(mapper) = mapper else { return Err(together.of_this_rank("it has no memory for it".into())) };
-        self.ask(wanted, readers, &mapper)
+        self.ask(wanted, (homes, readers), &mapper)
     }
 
     /// Tells ranks their pieces, and hears those of this rank.
@@ -199,11 +206,18 @@ impl Remaking<'_> {
     }
 
     /// Chooses what this rank reads for itself of what it wants, and asks readers for the rest.
-    fn ask(&self, wanted: Vec<Piece>, readers: &mut Readers, mapper: &Mapper<'_>) -> Result<Plan, LoadError> {
+    fn ask(
+        &self,
+        wanted: Vec<Piece>,
+        (homes, readers): (&mut [ShardAccess], &mut Readers),
+        mapper: &Mapper<'_>,
+    ) -> Result<Plan, LoadError> {
         let (together, dims) = (&self.together, self.own.parts().dims());
         let (own, asked) = self.chosen(wanted, readers, mapper);
         let elements = |of: &Pieces| of.values().flatten().map(|piece| piece.cuboid.volume()).sum::<u64>();
-        let sums = vec![(0, elements(&own)), (1, elements(&asked))];
+        let shards: BTreeSet<Rank> = own.keys().copied().collect();
+        let reads = Reads::of(self, &own, readers.of(homes, &shards), mapper);
+        let sums = [(0, elements(&own)), (1, elements(&asked))].into_iter().chain(reads.sums(2)).collect();
         let senders = asked.keys().copied().collect();
         let mut first: Vec<(Rank, Vec<u8>)> = Vec::new();
         for (reader, pieces) in &asked {
@@ -220,16 +234,24 @@ impl Remaking<'_> {
         let verdict = together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, decide)?;
         let sums: Vec<(u64, u64)> = together.decode(&verdict)?;
         let sum = |of: u64| sums.iter().find(|(key, _)| *key == of).map_or(0, |(_, sum)| *sum);
+        let is_sent = sum(1) > 0;
+        let is_dense = !self.from.is_sparse && !self.own.parts().is_sparse();
+        let is_checked_together = self.is_proved && is_dense && !is_sent && Reads::of_sums(&sums, 2).pay_together();
         if together.engine.is_root() {
             let (region, key) = (together.region, together.key);
-            log::info!("event=planned region={region:?} {key} read={} sent={} elements", sum(0), sum(1));
+            let checked = if is_checked_together { "together" } else { "by each" };
+            log::info!(
+                "event=planned region={region:?} {key} read={} sent={} elements checked={checked:?}",
+                sum(0),
+                sum(1)
+            );
         }
-        Ok(Plan { own, pieces, senders, is_sent: sum(1) > 0 })
+        Ok(Plan { own, pieces, senders, is_sent, is_checked_together })
     }
 
     /// What this rank reads for itself, by shard, and what it asks others for, by reader.
     fn chosen(&self, wanted: Vec<Piece>, readers: &mut Readers, mapper: &Mapper<'_>) -> (Pieces, Pieces) {
-        let (rank, size) = (self.together.rank(), mapper.size());
+        let rank = self.together.rank();
         let (mut own, mut asked) = (Pieces::new(), Pieces::new());
         // Of memory, and of files: what could be read here, and how many bytes of blocks that are.
         let mut near = [(Pieces::new(), 0u64, 0u64), (Pieces::new(), 0, 0)];
@@ -246,12 +268,9 @@ impl Remaking<'_> {
                 asked.entry(reader).or_default().extend(pieces);
                 continue;
             };
-            let moves = moves_of(&pieces, dealt.parts().1, mapper);
-            let block = dealt.source.head().header.block_size as usize;
-            let ranges = touched(&moves, block, dealt.region.bytes as usize, gap_of(&dealt.source));
+            let (some, blocks) = touched_by(&pieces, &dealt, mapper);
             let (all, wanted, read) = &mut near[usize::from(matches!(dealt.source, Source::File(_)))];
-            *wanted += pieces.iter().map(|piece| piece.cuboid.volume() * size).sum::<u64>();
-            *read += ranges.iter().map(|range| range.len() as u64).sum::<u64>();
+            (*wanted, *read) = (*wanted + some, *read + blocks);
             all.insert(shard, pieces);
         }
         let [memory, files] = near;
@@ -276,14 +295,16 @@ impl Remaking<'_> {
         target: Result<Target<'_>, LoadError>,
     ) -> Result<(), LoadError> {
         let (mut target, mut failure) = match target {
-            Ok(mut target) => {
-                let direct = Direct { region: self.together.region, pieces: &plan.own };
-                let shards: BTreeSet<Rank> = plan.own.keys().copied().collect();
-                let read = direct.load(readers.of(homes, &shards), &mut target);
-                (Some(target), read.err())
-            }
+            Ok(target) => (Some(target), None),
             Err(error) => (None, Some(error)),
         };
+        let is_loaded =
+            plan.is_checked_together && self.load_shared((homes, readers), plan, target.as_mut(), failure.as_ref())?;
+        if let Some(target) = target.as_mut().filter(|_| !is_loaded) {
+            let direct = Direct { region: self.together.region, pieces: &plan.own };
+            let shards: BTreeSet<Rank> = plan.own.keys().copied().collect();
+            failure = direct.load(readers.of(homes, &shards), target).err();
+        }
         if plan.is_sent {
             let (dims, size) = (self.own.parts().dims(), self.size);
             let boxed = Boxed { dims, pieces: &plan.pieces, size };

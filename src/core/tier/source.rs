@@ -3,9 +3,11 @@
 mod blocks;
 mod pass;
 mod scattered;
+mod share;
 
 pub use blocks::Again;
 pub use pass::Pass;
+pub use share::{BlockShare, SHARE_BYTES};
 
 use super::names::Series;
 use super::posix::PageBuffer;

@@ -139,14 +139,9 @@ static void mistakes(void) {
         CHECK(cuMemFree_v2(there) == 0);
     }
 
-    // Boxes and values are taken from host memory only.
-    uint64_t shape = 1024 * (uint64_t)ranks, origin = 1024 * (uint64_t)rank, extent = 1024;
-    bvk_boxes_t boxes;
-    IS(bvk_boxes(session, 1, &shape, 1, &origin, &extent, NULL, NULL, 0, &boxes), BVK_OK);
-    IS(bvk_protect_on(session, "boxes", boxes, at(field), 1024, BVK_U32), BVK_ERR_ARGUMENT);
-    CHECK(strstr(bvk_error(), "host memory only"));
+    // Values are taken from host memory only.
     IS(bvk_protect_shared(session, "shared", at(field), 1, BVK_U32), BVK_ERR_ARGUMENT);
-    IS(bvk_boxes_close(&boxes), BVK_OK);
+    CHECK(strstr(bvk_error(), "host memory only"));
 
     // Memory that the processor can read is host memory, whoever allocated it.
     gpu_address managed;
@@ -209,6 +204,112 @@ static void mistakes(void) {
     IS(bvk_restart(session, "after", BVK_NEWEST, NULL), BVK_OK);
     CHECK(is(9));
     IS(bvk_close(&session), BVK_OK);
+}
+
+// A box of an array of ROWS x COLUMNS elements in GPU memory, with `halo` ghost cells around it.
+enum { ROWS = 60, COLUMNS = 1000, OTHER = 7777 };
+struct box {
+    uint64_t origin[2], extent[2], halo;
+    gpu_address address;
+    uint32_t *host;
+};
+
+static uint64_t length(const struct box *box) { return (box->extent[0] + 2 * box->halo) * (box->extent[1] + 2 * box->halo); }
+
+static struct box box_of(uint64_t y, uint64_t height, uint64_t x, uint64_t width, uint64_t halo) {
+    struct box box = {{y, x}, {height, width}, halo, 0, NULL};
+    box.host = malloc(4 * length(&box));
+    CHECK(box.host != NULL && cuMemAlloc_v2(&box.address, 4 * length(&box)) == 0);
+    return box;
+}
+
+// What a box holds in memory: the array's elements or something else inside, and ghost cells that nobody has asked for.
+static void expect(struct box *box, int is_set) {
+    uint64_t width = box->extent[1] + 2 * box->halo;
+    for (uint64_t i = 0; i < length(box); i++) {
+        uint64_t y = i / width - box->halo, x = i % width - box->halo;
+        int is_inside = y < box->extent[0] && x < box->extent[1];
+        box->host[i] = is_inside && is_set ? (uint32_t)((box->origin[0] + y) * COLUMNS + box->origin[1] + x) : OTHER;
+    }
+}
+
+static void put(struct box *box, int is_set) {
+    expect(box, is_set);
+    CHECK(cuMemcpyHtoD_v2(box->address, box->host, 4 * length(box)) == 0);
+}
+
+static int is_there(struct box *box) {
+    uint32_t *found = malloc(4 * length(box));
+    CHECK(found != NULL && cuStreamSynchronize(stream) == 0 && cuMemcpyDtoH_v2(found, box->address, 4 * length(box)) == 0);
+    expect(box, 1);
+    int is = memcmp(found, box->host, 4 * length(box)) == 0;
+    free(found);
+    return is;
+}
+
+static bvk_boxes_t agree(bvk_session_t session, size_t count, const struct box *some) {
+    uint64_t shape[2] = {ROWS, COLUMNS}, halo[2] = {some->halo, some->halo}, origins[4], extents[4];
+    bvk_boxes_t boxes;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(origins + 2 * i, some[i].origin, sizeof some[i].origin);
+        memcpy(extents + 2 * i, some[i].extent, sizeof some[i].extent);
+    }
+    IS(bvk_boxes(session, 2, shape, count, origins, extents, halo, halo, 0, &boxes), BVK_OK);
+    return boxes;
+}
+
+// Boxes in GPU memory, saved as rows of the array, loaded as they were, as columns in two pieces, and into host memory.
+static void boxes_are_cut_anew(void) {
+    bvk_session_t session = open_session();
+    bvk_pending_t pending;
+    uint64_t y = (uint64_t)(ROWS * rank / ranks), height = (uint64_t)(ROWS * (rank + 1) / ranks) - y;
+    uint64_t x = (uint64_t)(COLUMNS * rank / ranks), width = (uint64_t)(COLUMNS * (rank + 1) / ranks) - x;
+    struct box row = box_of(y, height, 0, COLUMNS, 1);
+    struct box columns[2] = {box_of(0, 20, x, width, 2), box_of(20, ROWS - 20, x, width, 2)};
+    bvk_boxes_t rows = agree(session, 1, &row), cut = agree(session, 2, columns);
+    IS(bvk_set_stream(session, stream), BVK_OK);
+    IS(bvk_protect_on(session, "array", rows, at(row.address), length(&row) - 1, BVK_U32), BVK_ERR_REGION);
+    IS(bvk_protect_on(session, "array", rows, at(row.address), length(&row), BVK_U32), BVK_OK);
+    put(&row, 1);
+    IS(bvk_checkpoint(session, "boxes", 1, &pending), BVK_OK);
+    commit(&pending, BVK_LEVEL_SYSTEM);
+    put(&row, 0);
+    IS(bvk_restart(session, "boxes", BVK_NEWEST, NULL), BVK_OK);
+    CHECK(is_there(&row) && current() == context);
+
+    void *both[2] = {at(columns[0].address), at(columns[1].address)};
+    uint64_t lengths[2] = {length(&columns[0]), length(&columns[1])};
+    put(&columns[0], 0);
+    put(&columns[1], 0);
+    IS(bvk_protect_boxes_on(session, "array", cut, 2, both, lengths, BVK_U32), BVK_OK);
+    IS(bvk_restart(session, "boxes", BVK_NEWEST, NULL), BVK_OK);
+    CHECK(is_there(&columns[0]) && is_there(&columns[1]) && current() == context);
+
+    // One rank has its columns in host memory, and then partly here and partly there, which is refused.
+    void *mixed[2] = {columns[0].host, both[1]};
+    IS(bvk_protect_boxes_on(session, "array", cut, 2, mixed, lengths, BVK_U32), BVK_ERR_ARGUMENT);
+    void *host[2] = {columns[0].host, columns[1].host};
+    put(&columns[0], 0);
+    put(&columns[1], 0);
+    IS(bvk_protect_boxes_on(session, "array", cut, 2, rank == 0 ? host : both, lengths, BVK_U32), BVK_OK);
+    IS(bvk_restart(session, "boxes", BVK_NEWEST, NULL), BVK_OK);
+    for (int i = 0; i < 2; i++) {
+        if (rank == 0) CHECK(cuMemcpyHtoD_v2(columns[i].address, columns[i].host, 4 * length(&columns[i])) == 0);
+        CHECK(is_there(&columns[i]));
+    }
+    // Columns go into a checkpoint as they are, from GPU and host.
+    IS(bvk_checkpoint(session, "columns", 1, &pending), BVK_OK);
+    commit(&pending, BVK_LEVEL_SYSTEM);
+    put(&row, 0);
+    IS(bvk_protect_on(session, "array", rows, at(row.address), length(&row), BVK_U32), BVK_OK);
+    IS(bvk_restart(session, "columns", BVK_NEWEST, NULL), BVK_OK);
+    CHECK(is_there(&row));
+    IS(bvk_close(&session), BVK_OK);
+    struct box *all[3] = {&row, &columns[0], &columns[1]};
+    for (int i = 0; i < 3; i++) {
+        CHECK(cuMemFree_v2(all[i]->address) == 0);
+        free(all[i]->host);
+    }
 }
 
 // A history in GPU memory, read back in the other order, and once more after it was saved and loaded.
@@ -527,6 +628,7 @@ int main(int argc, char **argv) {
     CHECK(cuMemAlloc_v2(&field, 4 * (size_t)WORDS + OFFSET) == 0 && cuMemAlloc_v2(&scratch, 4 * (size_t)WORDS) == 0);
     checkpoints();
     mistakes();
+    boxes_are_cut_anew();
     histories();
     graphs();
     registered_in_pieces();

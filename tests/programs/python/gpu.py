@@ -81,10 +81,54 @@ def main():
                 fill(99)
                 history.restore(version)
                 assert holds(version), version
+    boxes(stream)
     marks(field, step, fill, holds, stream, gpu)
     torch.cuda.synchronize()
     if world.rank == 0:
         print("all right")
+
+
+def boxes(stream):
+    """An array in GPU memory that was saved in rows is loaded as it was, and in columns, with their ghost cells left alone; NumPy reads the same."""
+    rows, columns = 60, 1000
+    whole = numpy.arange(rows * columns, dtype=numpy.int32).reshape(rows, columns)
+
+    def part(of):
+        return of * world.rank // world.size, of * (world.rank + 1) // world.size
+
+    (y, end), (x, edge) = part(rows), part(columns)
+    with bivouac.Session(world) as session:
+        session.set_stream(stream.cuda_stream)
+        slab = session.boxes((rows, columns), own=((y, 0), (end - y, columns)), halo=1)
+        memory = torch.full((end - y + 2, columns + 2), -1, dtype=torch.int32, device="cuda")
+        memory[1:-1, 1:-1] = torch.from_numpy(whole[y:end].copy()).cuda()
+        saved = memory.clone()
+        torch.cuda.synchronize()
+        session.protect_on("array", slab, memory)
+        session.checkpoint("boxes", 1).wait(Level.SYSTEM)
+        memory[1:-1, 1:-1] = 0
+        torch.cuda.synchronize()
+        session.restore("boxes")
+        stream.synchronize()
+        assert torch.equal(memory, saved)
+
+        turned = session.boxes((rows, columns), own=((0, x), (rows, edge - x)))
+        on_gpu = torch.full((rows, edge - x), -1, dtype=torch.int32, device="cuda")
+        on_host = numpy.full((rows, edge - x), -1, dtype=numpy.int32)
+        torch.cuda.synchronize()
+
+        def load(attempt):
+            attempt.load_on("array", turned, on_gpu)
+            attempt.load_on("array", turned, on_host)
+
+        session.restart("boxes").run(load)
+        stream.synchronize()
+        assert (on_gpu.cpu().numpy() == whole[:, x:edge]).all() and (on_host == whole[:, x:edge]).all()
+        try:
+            session.protect_on("short", turned, on_gpu[:-1])
+            raise AssertionError("too short a tensor was taken")
+        except (bivouac.Error, ValueError) as error:
+            assert "short" in str(error), error
 
 
 def marks(field, step, fill, holds, stream, gpu):

@@ -103,7 +103,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn found(lists: &[List], at_once: u64) -> Option<Wrong> {
-        let all: Vec<_> = (0..).map(Rank).zip(lists).map(|(rank, list)| (rank, list.head(), &list.packed()[..])).collect();
+        let all: Vec<_> =
+            (0..).map(Rank).zip(lists).map(|(rank, list)| (rank, list.head(), &list.packed()[..])).collect();
         assert!(all.iter().all(|(_, head, numbers)| is_one(*head, numbers)));
         match prove_by(&all, at_once) {
             Verdict::Proved => None,

@@ -16,7 +16,7 @@ use crate::decomposition::strides::{Both, Strides};
 use crate::decomposition::{DIMS, Parts};
 use crate::device;
 use crate::format::Region;
-use crate::tier::source::{Again, FILE_READERS, MEMORY_READERS, Pass, Source};
+use crate::tier::source::{Again, BlockShare, FILE_READERS, MEMORY_READERS, Pass, Source};
 use crate::tier::{TierError, TierId};
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -181,6 +181,14 @@ struct Opened {
     dealt: Dealt,
     read: AtomicU64,
     failed: Lock<Option<TierError>>,
+    /// What was added to the checks of its blocks, if others copy the rest of these.
+    shares: Option<Lock<Vec<BlockShare>>>,
+}
+
+impl Opened {
+    fn blocks(&self) -> usize {
+        self.region.bytes.div_ceil(u64::from(self.source.head().header.block_size)) as usize
+    }
 }
 
 impl Direct<'_> {
@@ -197,11 +205,7 @@ impl Direct<'_> {
             let opened = shards.iter_mut().map(|access| self.open(access, size));
             let opened: Vec<(Rank, Opened)> = opened.collect::<Result<_, LoadError>>()?;
             self.load_from(&opened, target);
-            if let Some(source) = target.landing().and_then(Landing::failure)
-                && let Some(access) = shards.first()
-            {
-                return Err(access.failed_device(self.region, source));
-            }
+            self.check_device(&shards, target)?;
             let mut again = Vec::new();
             for (access, (shard, opened)) in shards.into_iter().zip(opened) {
                 let tier = opened.source.tier();
@@ -220,6 +224,50 @@ impl Direct<'_> {
         Ok(())
     }
 
+    /// Loads it from shards of whose blocks other ranks load the rest, without a check: says what this rank adds to those of each shard, by block. It does not
+    /// count before all have been looked at.
+    ///
+    /// # Errors
+    /// [`LoadError::NoCopy`]; [`LoadError::Device`].
+    ///
+    /// # Blocking
+    /// On the device.
+    pub fn load_shared(
+        &self,
+        mut shards: Vec<&mut ShardAccess>,
+        target: &mut Target<'_>,
+    ) -> Result<Vec<(Rank, Vec<BlockShare>)>, LoadError> {
+        let size = target.mapper().size();
+        let mut opened = Vec::new();
+        for access in &mut shards {
+            let (shard, mut shared) = self.open(access, size)?;
+            shared.shares = Some(Lock::new(vec![BlockShare::default(); shared.blocks()]));
+            opened.push((shard, shared));
+        }
+        self.load_from(&opened, target);
+        self.check_device(&shards, target)?;
+        for (access, (_, opened)) in shards.iter_mut().zip(&opened) {
+            access.add_read(opened.source.tier(), opened.read.load(Ordering::Relaxed));
+        }
+        Ok(opened
+            .into_iter()
+            .map(|(shard, opened)| (shard, opened.shares.map_or_else(Vec::new, Lock::into_inner)))
+            .collect())
+    }
+
+    /// All that is loaded, in bytes.
+    pub fn bytes(&self, size: u64) -> u64 {
+        self.pieces.keys().map(|shard| self.bytes_of(*shard, size)).sum()
+    }
+
+    /// Has the device failed that the target is in?
+    fn check_device(&self, shards: &[&mut ShardAccess], target: &Target<'_>) -> Result<(), LoadError> {
+        match (target.landing().and_then(Landing::failure), shards.first()) {
+            (Some(source), Some(access)) => Err(access.failed_device(self.region, source)),
+            _ => Ok(()),
+        }
+    }
+
     fn bytes_of(&self, shard: Rank, size: u64) -> u64 {
         self.pieces.get(&shard).into_iter().flatten().map(|piece| piece.cuboid.volume() * size).sum()
     }
@@ -228,7 +276,8 @@ impl Direct<'_> {
         let dealt = access.dealt(self.region)?;
         let starts = starts(dealt.parts().1, size);
         let (source, region) = (dealt.source.clone(), dealt.region.clone());
-        let opened = Opened { source, region, starts, dealt, read: AtomicU64::new(0), failed: Lock::default() };
+        let (read, failed) = (AtomicU64::new(0), Lock::default());
+        let opened = Opened { source, region, starts, dealt, read, failed, shares: None };
         Ok((access.shard(), opened))
     }
 
@@ -355,19 +404,35 @@ fn work(
 /// Reads what the moves of some shards are about, into slots.
 fn read_moves(shards: &[(Rank, Opened)], moves: BTreeMap<usize, Vec<Move>>, slots: &mut [Slot<'_>]) {
     for (at, mut moves) in moves {
-        let Opened { source, region, read, failed, .. } = &shards[at].1;
+        let opened = &shards[at].1;
+        let Opened { source, region, read, failed, shares, .. } = opened;
         if failed.lock().is_some() {
             continue;
         }
         moves.sort_by_key(Move::first);
         let block = source.head().header.block_size as usize;
         let mut walk = Walk::new(&moves);
+        let mut added = vec![BlockShare::default(); if shares.is_some() { opened.blocks() } else { 0 }];
+        if shares.is_some() {
+            let bytes: usize = moves.iter().map(|of| of.from.bytes()).sum();
+            read.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
         for range in touched(&moves, block, region.bytes as usize, gap_of(source)) {
-            read.fetch_add(range.len() as u64, Ordering::Relaxed);
-            if let Err(error) = source.read_through(region, range, |at, pass| walk.take(at, pass, slots)) {
+            if shares.is_none() {
+                read.fetch_add(range.len() as u64, Ordering::Relaxed);
+            }
+            let take = |at: usize, pass: &mut Pass<'_>| walk.take(at, pass, slots);
+            let outcome = match shares {
+                Some(_) => source.read_shared(region, range, &mut added, take),
+                None => source.read_through(region, range, take),
+            };
+            if let Err(error) = outcome {
                 failed.lock().get_or_insert(error);
                 break;
             }
+        }
+        if let Some(shares) = shares {
+            shares.lock().iter_mut().zip(added).for_each(|(share, added)| share.merge(added));
         }
     }
     store_fence();

@@ -420,10 +420,13 @@ impl Dealing {
                 // Rows lie on none.
                 let from = OutlinedDecomposition::default();
                 let target = memory.map(|memory| Target::new(own, apart(own, memory, row), row));
-                let remaking = Remaking { together, opener, size: row, from: &from, own };
+                // Ranks may want the same rows, or leave some out.
+                let remaking = Remaking { together, opener, size: row, from: &from, own, is_proved: false };
                 let plan = match plan {
                     Some(plan) => plan,
-                    None => plan.insert(remaking.ask(std::mem::take(wanted), readers, &Mapper::new(own, row))?),
+                    None => {
+                        plan.insert(remaking.ask(std::mem::take(wanted), (homes, readers), &Mapper::new(own, row))?)
+                    }
                 };
                 remaking.carry((homes, readers), plan, target)
             }

@@ -237,7 +237,7 @@ impl Restorer {
         let together = Together { engine: opener.engine(), key, region: name };
         match on.layout() {
             Layout::Boxes { cells, .. } => {
-                let remaking = Remaking { together, opener, size, from, own: on.own() };
+                let remaking = Remaking { together, opener, size, from, own: on.own(), is_proved: on.is_proved() };
                 remaking.load((on.identity(), cells), (homes, readers), plans, target)
             }
             Layout::Listed(list) => {

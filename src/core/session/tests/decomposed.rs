@@ -865,3 +865,86 @@ fn long_rows_come_to_those_that_want_columns_and_back() {
         });
     }
 }
+
+/// Rows of an array on one node that go to others as columns: each rank wants a part of every block. Elements of 1, 3, 4 and 8 bytes, columns that end inside
+/// pairs of words, and a bit that is flipped in the only copy of a version.
+#[test]
+fn ranks_that_want_parts_of_the_same_blocks_check_them_together() {
+    const ROWS: u64 = 120;
+    const COLUMNS: u64 = 1021;
+    let cut = |extent: u64, rank: u32, ranks: u32| {
+        let first = |rank: u32| u64::from(rank) * extent / u64::from(ranks);
+        (first(rank), first(rank + 1) - first(rank))
+    };
+    let at = |version: u64, y: u64, x: u64| (version * 1_000_000 + y * COLUMNS + x) * 0x9e37_79b9;
+    let bytes = |version: u64, y: u64, x: u64| {
+        let of = at(version, y, x).to_le_bytes();
+        [of[0], of[1], of[2]]
+    };
+    let bed = Bed::new();
+    let change = |config: &mut Config| {
+        (config.job.local.every, config.job.global.every) = (1000.into(), 1000.into());
+        config.node.memory_budget = Budget::Bytes(64 << 20);
+    };
+    on_nodes(&bed, &[0; 5], change, |rank, session| {
+        let (y, rows) = cut(ROWS, rank, 5);
+        let on = session.decompose(Boxes::of([ROWS, COLUMNS]).own([y, 0], [rows, COLUMNS])).expect("it tiles");
+        for version in [1, 2] {
+            let cells = || (y..y + rows).flat_map(|y| (0..COLUMNS).map(move |x| (y, x)));
+            let eights: Vec<u64> = cells().map(|(y, x)| at(version, y, x)).collect();
+            let fours: Vec<u32> = eights.iter().map(|value| *value as u32).collect();
+            let ones: Vec<u8> = eights.iter().map(|value| *value as u8).collect();
+            let threes: Vec<[u8; 3]> = cells().map(|(y, x)| bytes(version, y, x)).collect();
+            let mut checkpoint = session.checkpoint("turned", version).expect("begun");
+            checkpoint.save_on("eights", &on, &eights).expect("saved");
+            checkpoint.save_on("fours", &on, &fours).expect("saved");
+            checkpoint.save_on("threes", &on, &threes).expect("saved");
+            checkpoint.save_on("ones", &on, &ones).expect("saved");
+            let pending = checkpoint.capture().expect("captured");
+            pending.wait(Level::Process).expect("committed");
+            if version == 1 {
+                ended(&pending);
+            }
+        }
+        drop(session);
+    });
+    let load = |ranks: u32| {
+        bed.disk.drop_locks();
+        let ends = on_nodes(&bed, &vec![0; ranks as usize], change, |rank, session| {
+            let (x, columns) = cut(COLUMNS, rank, ranks);
+            let on = session.decompose(Boxes::of([ROWS, COLUMNS]).own([0, x], [ROWS, columns])).expect("it tiles");
+            let count = (ROWS * columns) as usize;
+            let (mut eights, mut fours) = (vec![0u64; count], vec![0u32; count]);
+            let (mut threes, mut ones) = (vec![[0u8; 3]; count], vec![0u8; count]);
+            let restored = session.restart("turned", |r| {
+                r.load_on("eights", &on, &mut eights)?;
+                r.load_on("fours", &on, &mut fours)?;
+                r.load_on("threes", &on, &mut threes)?;
+                Ok(r.load_on("ones", &on, &mut ones)?)
+            });
+            let restored = restored.expect("restored").expect("there is one");
+            let mut cells = (0..ROWS).flat_map(|y| (x..x + columns).map(move |x| (y, x))).zip(0..);
+            let is_right = cells.all(|((y, x), place): (_, usize)| {
+                let value = at(restored.version, y, x);
+                (eights[place], fours[place], ones[place]) == (value, value as u32, value as u8)
+                    && threes[place] == bytes(restored.version, y, x)
+            });
+            assert!(is_right, "rank {rank} of {ranks}");
+            drop(session);
+            (restored.version, restored.bytes)
+        });
+        let versions: Vec<u64> = ends.iter().map(|(version, _)| *version).collect();
+        assert!(versions.iter().all(|version| *version == versions[0]), "{versions:?}");
+        (versions[0], ends.iter().map(|(_, bytes)| *bytes).sum::<u64>())
+    };
+    // Nobody has read more than it wants beside the records, and nothing twice.
+    for ranks in [2, 4, 7] {
+        let (version, bytes) = load(ranks);
+        let more = bytes.checked_sub(ROWS * COLUMNS * 16);
+        assert!(version == 2 && more.is_some_and(|more| more < 16 << 10), "{ranks} ranks: {version}, {more:?}");
+    }
+    assert!(flip(&bed, 0, f64::from_bits(at(2, 61, 500))) > 0);
+    for ranks in [2, 7] {
+        assert_eq!(load(ranks).0, 1, "{ranks} ranks");
+    }
+}

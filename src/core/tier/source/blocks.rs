@@ -1,7 +1,7 @@
 //! Reading some blocks of a region.
 
 use super::pass::Pass;
-use super::{READ_BYTES, Source, read_piece};
+use super::{BlockShare, READ_BYTES, Source, read_piece};
 use crate::base::digest::digest_bytes;
 use crate::base::pages;
 use crate::base::units::page_ceil;
@@ -44,6 +44,50 @@ impl Source {
             }
         }
         Ok(())
+    }
+
+    /// Hands out blocks of a region in memory as [`Source::read_through`] does, to somebody who copies a part of each, as others do: what that adds
+    /// to their checks is merged into `shares`, by the number of the block, and nothing is compared here. Of a file nothing is handed out, and what all have added
+    /// turns out to be no block's digest.
+    ///
+    /// # Errors
+    /// [`TierError`]: the region is not inside the shard.
+    ///
+    /// # Blocking
+    /// Never.
+    pub fn read_shared(
+        &self,
+        region: &Region,
+        range: Range<usize>,
+        shares: &mut [BlockShare],
+        mut take: impl FnMut(usize, &mut Pass<'_>) -> Again,
+    ) -> Result<(), TierError> {
+        let Source::Memory(shard) = self else { return Ok(()) };
+        let block = self.head().header.block_size as usize;
+        let bytes = shard.part((shard.head.header.body_offset + region.offset) as usize + range.start, range.len())?;
+        if bytes.len() >= FOUND_AT_ONCE {
+            pages::find(bytes.as_ptr_range());
+        }
+        for (at, bytes) in range.step_by(block).zip(bytes.chunks(block)) {
+            loop {
+                let mut pass = Pass::shared(bytes);
+                let again = take(at, &mut pass);
+                if let Some(share) = shares.get_mut(at / block) {
+                    share.merge(pass.share());
+                }
+                if again == Again::No {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Is this the digest of a block of a region, of which shares have come to it?
+    pub fn is_whole(&self, region: &Region, block: usize, share: BlockShare) -> bool {
+        let size = u64::from(self.head().header.block_size);
+        let length = size.min(region.bytes.saturating_sub(block as u64 * size));
+        share.finish(length).is_some_and(|found| self.compare(region, block as u64, found).is_ok())
     }
 
     /// Reads blocks of a region, which `range` begins and ends with unless it ends with the region, and hands out each in order: where in the region

@@ -1,11 +1,9 @@
 //! A block on its way from a shard to where its bytes are wanted, piece by piece, with its digest made on the way.
 
+use super::share::BlockShare;
 use crate::base::Digest;
-use crate::base::digest::Sums;
+use crate::base::digest::{PAIR, Sums};
 use std::ops::Range;
-
-/// Bytes of a pair, which the digest takes at once.
-const PAIR: usize = 16;
 
 /// A way through one block. What is handed out was read once, and its digest is made of that: it counts when that has turned out right.
 pub struct Pass<'b> {
@@ -16,6 +14,8 @@ pub struct Pass<'b> {
     /// Of all before, unless the block was checked already; with the pair that `at` is inside of.
     sums: Option<Sums>,
     pair: [u8; PAIR],
+    /// Of what was copied, if others copy the rest.
+    share: Option<BlockShare>,
 }
 
 impl<'b> Pass<'b> {
@@ -26,12 +26,17 @@ impl<'b> Pass<'b> {
 
     /// Through a part of such a block that begins with a pair of words, and ends with one or with the block.
     pub fn between(bytes: &'b [u8], part: Range<usize>) -> Pass<'b> {
-        Pass { bytes, at: part.start, end: part.end, sums: Some(Sums::default()), pair: [0; PAIR] }
+        Pass { bytes, at: part.start, end: part.end, sums: Some(Sums::default()), pair: [0; PAIR], share: None }
     }
 
     /// Through a block that was checked.
     pub fn checked(bytes: &'b [u8]) -> Pass<'b> {
-        Pass { bytes, at: 0, end: bytes.len(), sums: None, pair: [0; PAIR] }
+        Pass { bytes, at: 0, end: bytes.len(), sums: None, pair: [0; PAIR], share: None }
+    }
+
+    /// Through a block of memory that others may change, of which others copy the rest: what is skipped is not looked at.
+    pub fn shared(bytes: &'b [u8]) -> Pass<'b> {
+        Pass { share: Some(BlockShare::default()), ..Pass::checked(bytes) }
     }
 
     /// How far it has come in the block.
@@ -63,7 +68,10 @@ impl<'b> Pass<'b> {
     /// Copies the next bytes, as many as `target` takes.
     pub fn copy(&mut self, target: &mut [u8]) {
         let Some(_) = self.sums else {
-            target.copy_from_slice(&self.bytes[self.at..self.at + target.len()]);
+            match &mut self.share {
+                Some(share) => share.copy(self.bytes, self.at, target),
+                None => target.copy_from_slice(&self.bytes[self.at..self.at + target.len()]),
+            }
             self.at += target.len();
             return;
         };
@@ -105,7 +113,12 @@ impl<'b> Pass<'b> {
         self.sums.unwrap_or_default()
     }
 
-    /// The digest of the block, all of which was passed; `None` if it was checked before.
+    /// What it adds to the check of a block that others copy the rest of.
+    pub fn share(&self) -> BlockShare {
+        self.share.unwrap_or_default()
+    }
+
+    /// The digest of the block, all of which was passed; `None` if it was checked before, or is checked together with others.
     pub fn finish(self) -> Option<Digest> {
         debug_assert_eq!(self.left(), 0, "a part of the block was not passed");
         self.sums.map(|sums| sums.finish(self.bytes.len() as u64))

@@ -1,0 +1,192 @@
+//! Blocks that several ranks check together, when each of them wants a part of them.
+//!
+//! A rank that wants a sixth of each block would read six times what it wants if it checked whole blocks by itself. Where every byte of a region is loaded by exactly one
+//! rank, straight from memory, each adds what it has copied to the checks instead ([`BlockShare`]), and the readers of the shards look at what has come together of
+//! each block. If any block is wrong, all ranks load the region once more, and check whole blocks: then copies are distrusted, and others come.
+
+use super::super::access::ShardAccess;
+use super::super::load_error::LoadError;
+use super::direct::{Direct, gap_of, moves_of, touched};
+use super::readers::Readers;
+use super::target::{Mapper, Target};
+use super::{Pieces, Plan, Remaking};
+use crate::base::Rank;
+use crate::base::log;
+use crate::coordination::{Outcome, Payload};
+use crate::decomposition::matching::Piece;
+use crate::format::numbers;
+use crate::tier::source::{BlockShare, SHARE_BYTES, Source};
+use crate::transfer::posting::{Handled, all_at_once};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// From how many bytes of blocks on, for each byte that is wanted, it pays.
+const PAYS: f64 = 1.5;
+/// Shares in a post.
+const SHARES: usize = 2048;
+
+/// What the ranks' own reads come to.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Reads {
+    /// Bytes that are wanted, and bytes of the blocks that have them.
+    wanted: u64,
+    blocks: u64,
+    /// Ranks that read something that is not memory.
+    others: u64,
+}
+
+impl Reads {
+    /// Those of one rank: what it reads for itself, of `shards`.
+    pub fn of(remaking: &Remaking<'_>, pieces: &Pieces, shards: Vec<&mut ShardAccess>, mapper: &Mapper<'_>) -> Reads {
+        let mut reads = Reads::default();
+        let mut left: BTreeSet<Rank> = pieces.keys().copied().collect();
+        for access in shards {
+            let Some(pieces) = pieces.get(&access.shard()) else { continue };
+            let Ok((dealt, _)) = remaking.offered(access) else { continue };
+            if !matches!(dealt.source, Source::Memory(_)) {
+                continue;
+            }
+            left.remove(&access.shard());
+            let (wanted, blocks) = touched_by(pieces, &dealt, mapper);
+            (reads.wanted, reads.blocks) = (reads.wanted + wanted, reads.blocks + blocks);
+        }
+        reads.others = u64::from(!left.is_empty());
+        reads
+    }
+
+    /// It for a reduction, from a key on.
+    pub fn sums(self, first: u64) -> [(u64, u64); 3] {
+        [(first, self.wanted), (first + 1, self.blocks), (first + 2, self.others)]
+    }
+
+    /// What such sums have come to.
+    pub fn of_sums(sums: &[(u64, u64)], first: u64) -> Reads {
+        let sum = |of: u64| sums.iter().find(|(key, _)| *key == first + of).map_or(0, |(_, sum)| *sum);
+        Reads { wanted: sum(0), blocks: sum(1), others: sum(2) }
+    }
+
+    /// Do these reads of all ranks pay more if blocks are checked together? All of them are the same on all ranks.
+    pub fn pay_together(self) -> bool {
+        self.others == 0 && self.blocks as f64 > PAYS * self.wanted as f64
+    }
+}
+
+/// Bytes of some pieces of a shard, and of the blocks that have them.
+pub(super) fn touched_by(pieces: &[Piece], dealt: &super::Dealt, mapper: &Mapper<'_>) -> (u64, u64) {
+    let moves = moves_of(pieces, dealt.parts().1, mapper);
+    let block = dealt.source.head().header.block_size as usize;
+    let ranges = touched(&moves, block, dealt.region.bytes as usize, gap_of(&dealt.source));
+    let wanted = pieces.iter().map(|piece| piece.cuboid.volume() * mapper.size()).sum();
+    (wanted, ranges.iter().map(|range| range.len() as u64).sum())
+}
+
+/// What has come of the blocks of one shard.
+struct Coming {
+    source: Source,
+    region: crate::format::Region,
+    shares: Vec<BlockShare>,
+}
+
+impl Remaking<'_> {
+    /// Loads what each rank wants without others, and looks at all blocks together; false if one is wrong, and nothing of it counts.
+    ///
+    /// # Collective
+    /// All ranks. One that has a `failure` has no target.
+    ///
+    /// # Errors
+    /// [`LoadError`], the same on all ranks.
+    pub(super) fn load_shared(
+        &self,
+        (homes, readers): (&mut [ShardAccess], &mut Readers),
+        plan: &Plan,
+        mut target: Option<&mut Target<'_>>,
+        failure: Option<&LoadError>,
+    ) -> Result<bool, LoadError> {
+        let together = &self.together;
+        let direct = Direct { region: together.region, pieces: &plan.own };
+        let loaded = target.as_deref_mut().map_or(Ok(Vec::new()), |target| {
+            let shards: BTreeSet<Rank> = plan.own.keys().copied().collect();
+            direct.load_shared(readers.of(homes, &shards), target)
+        });
+        let (shares, failed) = match loaded {
+            Ok(shares) => (shares, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        let first = shares.iter().flat_map(|(shard, shares)| {
+            let reader = plan.own[shard].first().map_or(*shard, |piece| piece.reader);
+            posts(*shard, shares).map(move |post| (reader, post))
+        });
+        let first: Vec<(Rank, Vec<u8>)> = first.collect();
+        drop(shares);
+        let mut coming = BTreeMap::new();
+        for access in readers.read_here(homes) {
+            let Ok((dealt, _)) = self.offered(access) else { continue };
+            let block = u64::from(dealt.source.head().header.block_size);
+            let shares = vec![BlockShare::default(); dealt.region.bytes.div_ceil(block) as usize];
+            coming.insert(access.shard(), Coming { source: dealt.source, region: dealt.region, shares });
+        }
+        let mut on_post = |_: Rank, bytes: &[u8]| {
+            take(&mut coming, bytes).ok_or("it is cut, or of no block that this rank looks at")?;
+            Ok(Handled::default())
+        };
+        let ballot = together.failed(together.ballot("shares", Payload::None), failure.or(failed.as_ref()));
+        together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, super::plainly)?;
+        // All that was sent has come.
+        let wrong = coming.values().map(Coming::wrong).sum::<u64>();
+        let ballot = together.ballot("blocks", Payload::None).with_sums(vec![(0, wrong)]);
+        let verdict = together.vote(ballot, |ballot| Outcome::agreed("sums", &ballot.sums))?;
+        let sums: Vec<(u64, u64)> = together.decode(&verdict)?;
+        let wrong = sums.first().map_or(0, |(_, sum)| *sum);
+        if wrong > 0 && together.engine.is_root() {
+            let (region, key) = (together.region, together.key);
+            log::warn!(
+                "event=blocks-differ region={region:?} {key} blocks={wrong}: all ranks load it again, and check whole blocks"
+            );
+        }
+        if wrong == 0
+            && let Some(target) = target
+        {
+            target.add_delivered(direct.bytes(self.size));
+        }
+        Ok(wrong == 0)
+    }
+}
+
+impl Coming {
+    /// How many of its blocks are not what they were.
+    fn wrong(&self) -> u64 {
+        let blocks = self.shares.iter().enumerate();
+        blocks.filter(|(block, share)| !self.source.is_whole(&self.region, *block, **share)).count() as u64
+    }
+}
+
+/// Posts of what was added to blocks of a shard.
+fn posts(shard: Rank, shares: &[BlockShare]) -> impl Iterator<Item = Vec<u8>> {
+    let some = shares.iter().enumerate().filter(|(_, share)| **share != BlockShare::default());
+    let some: Vec<(usize, BlockShare)> = some.map(|(block, share)| (block, *share)).collect();
+    let posts: Vec<Vec<u8>> = some
+        .chunks(SHARES)
+        .map(|some| {
+            let mut bytes = Vec::new();
+            numbers::put(&mut bytes, u64::from(shard.0));
+            for (block, share) in some {
+                numbers::put(&mut bytes, *block as u64);
+                bytes.extend(share.to_bytes());
+            }
+            bytes
+        })
+        .collect();
+    posts.into_iter()
+}
+
+/// Merges what a post says; `None` if it is cut, or says something of no block.
+fn take(coming: &mut BTreeMap<Rank, Coming>, mut bytes: &[u8]) -> Option<()> {
+    let shard = Rank(u32::try_from(numbers::take(&mut bytes)?).ok()?);
+    let coming = coming.get_mut(&shard)?;
+    while !bytes.is_empty() {
+        let block = usize::try_from(numbers::take(&mut bytes)?).ok()?;
+        let (share, rest) = bytes.split_first_chunk::<SHARE_BYTES>()?;
+        coming.shares.get_mut(block)?.merge(BlockShare::of_bytes(share));
+        bytes = rest;
+    }
+    Some(())
+}
