@@ -63,7 +63,7 @@ impl Found {
         self.held.get(candidate).is_some_and(|items| items.contains_key(&Item::Shard(shard)))
     }
 
-    /// The copies of a shard on this node, whoever of its ranks has found them, nearest first. What is wrong with others is told by who looks
+    /// The copies on this node of a shard that one of its ranks has found, nearest first. What is wrong with others is told by who looks
     /// after them.
     ///
     /// # Blocking
@@ -83,7 +83,8 @@ impl Found {
             let slots = segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed && slot.name == name);
             let slots = slots.filter(|slot| header_of(segment, slot).is_some_and(|header| is_it(&header)));
             let opened = slots.filter_map(|slot| {
-                MemoryShard::open(segment.path(), OldBytes::new(segment, slot), series, shard).ok().map(Source::Memory)
+                let bytes = OldBytes::looked_at(segment, slot);
+                MemoryShard::open(segment.path(), bytes, series, shard).ok().map(Source::Memory)
             });
             copies.extend(opened);
         }
