@@ -49,9 +49,10 @@ use listed::Routes;
 pub use readers::Readers;
 use reading::Boxed;
 pub(super) use rows::{Dealing, Finding, Owners, Wanted};
-use shares::{Reads, touched_by};
+use shares::{Reads, longest, touched_by};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use target::Mapper;
 pub use target::Target;
 pub use together::{ELSEWHERE, Together, plainly};
@@ -75,8 +76,9 @@ pub(super) struct Plan {
     senders: Vec<Rank>,
     /// Some rank sends something. The same on all ranks.
     is_sent: bool,
-    /// Blocks are checked by all who copy something of them, together. The same on all ranks.
-    is_checked_together: bool,
+    /// Blocks are checked by all who copy something of them, together, of elements of up to so many bytes. None is after a block was wrong: from then on ranks may read
+    /// other copies than before, and files among them. The same on all ranks.
+    checked_together: AtomicU64,
 }
 
 impl Plan {
@@ -215,8 +217,7 @@ impl Remaking<'_> {
         let (together, dims) = (&self.together, self.own.parts().dims());
         let (own, asked) = self.chosen(wanted, readers, mapper);
         let elements = |of: &Pieces| of.values().flatten().map(|piece| piece.cuboid.volume()).sum::<u64>();
-        let shards: BTreeSet<Rank> = own.keys().copied().collect();
-        let reads = Reads::of(self, &own, readers.of(homes, &shards), mapper);
+        let reads = Reads::of(self, &own, (homes, readers), mapper);
         let sums = [(0, elements(&own)), (1, elements(&asked))].into_iter().chain(reads.sums(2)).collect();
         let senders = asked.keys().copied().collect();
         let mut first: Vec<(Rank, Vec<u8>)> = Vec::new();
@@ -246,7 +247,8 @@ impl Remaking<'_> {
                 sum(1)
             );
         }
-        Ok(Plan { own, pieces, senders, is_sent, is_checked_together })
+        let checked_together = AtomicU64::new(if is_checked_together { longest(self.size) } else { 0 });
+        Ok(Plan { own, pieces, senders, is_sent, checked_together })
     }
 
     /// What this rank reads for itself, by shard, and what it asks others for, by reader.
@@ -298,8 +300,11 @@ impl Remaking<'_> {
             Ok(target) => (Some(target), None),
             Err(error) => (None, Some(error)),
         };
-        let is_loaded =
-            plan.is_checked_together && self.load_shared((homes, readers), plan, target.as_mut(), failure.as_ref())?;
+        let is_shared = (1..=plan.checked_together.load(Ordering::Relaxed)).contains(&self.size);
+        let is_loaded = is_shared && self.load_shared((homes, readers), plan, target.as_mut(), failure.as_ref())?;
+        if is_shared && !is_loaded {
+            plan.checked_together.store(0, Ordering::Relaxed);
+        }
         if let Some(target) = target.as_mut().filter(|_| !is_loaded) {
             let direct = Direct { region: self.together.region, pieces: &plan.own };
             let shards: BTreeSet<Rank> = plan.own.keys().copied().collect();

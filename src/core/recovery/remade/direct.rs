@@ -412,7 +412,6 @@ fn read_moves(shards: &[(Rank, Opened)], moves: BTreeMap<usize, Vec<Move>>, slot
         moves.sort_by_key(Move::first);
         let block = source.head().header.block_size as usize;
         let mut walk = Walk::new(&moves);
-        let mut added = vec![BlockShare::default(); if shares.is_some() { opened.blocks() } else { 0 }];
         if shares.is_some() {
             let bytes: usize = moves.iter().map(|of| of.from.bytes()).sum();
             read.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -423,16 +422,19 @@ fn read_moves(shards: &[(Rank, Opened)], moves: BTreeMap<usize, Vec<Move>>, slot
             }
             let take = |at: usize, pass: &mut Pass<'_>| walk.take(at, pass, slots);
             let outcome = match shares {
-                Some(_) => source.read_shared(region, range, &mut added, take),
+                Some(shares) => {
+                    let mut added = vec![BlockShare::default(); range.len().div_ceil(block)];
+                    let first = range.start / block;
+                    let outcome = source.read_shared(region, range, &mut added, take);
+                    shares.lock()[first..].iter_mut().zip(added).for_each(|(share, added)| share.merge(added));
+                    outcome
+                }
                 None => source.read_through(region, range, take),
             };
             if let Err(error) = outcome {
                 failed.lock().get_or_insert(error);
                 break;
             }
-        }
-        if let Some(shares) = shares {
-            shares.lock().iter_mut().zip(added).for_each(|(share, added)| share.merge(added));
         }
     }
     store_fence();

@@ -6,6 +6,7 @@
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
+use super::super::outline::Dealt;
 use super::direct::{Direct, gap_of, moves_of, touched};
 use super::readers::Readers;
 use super::target::{Mapper, Target};
@@ -23,6 +24,10 @@ use std::collections::{BTreeMap, BTreeSet};
 const PAYS: f64 = 1.5;
 /// Shares in a post.
 const SHARES: usize = 2048;
+/// Which part of `restart.window` the shares that a rank holds may take.
+const WINDOW_PART: u64 = 4;
+/// A plan is made for elements of this length at least: the next regions that are loaded by it may have longer ones than the first.
+const ELEMENT_MIN: u64 = 32;
 
 /// What the ranks' own reads come to.
 #[derive(Clone, Copy, Default)]
@@ -30,16 +35,21 @@ pub(super) struct Reads {
     /// Bytes that are wanted, and bytes of the blocks that have them.
     wanted: u64,
     blocks: u64,
-    /// Ranks that read something that is not memory.
+    /// Ranks that read something that is not memory, or would hold too many shares.
     others: u64,
 }
 
 impl Reads {
-    /// Those of one rank: what it reads for itself, of `shards`.
-    pub fn of(remaking: &Remaking<'_>, pieces: &Pieces, shards: Vec<&mut ShardAccess>, mapper: &Mapper<'_>) -> Reads {
-        let mut reads = Reads::default();
+    /// Those of one rank: what it reads for itself, and the shards that it would look at for all.
+    pub fn of(
+        remaking: &Remaking<'_>,
+        pieces: &Pieces,
+        (homes, readers): (&mut [ShardAccess], &mut Readers),
+        mapper: &Mapper<'_>,
+    ) -> Reads {
+        let (mut reads, mut shares) = (Reads::default(), 0);
         let mut left: BTreeSet<Rank> = pieces.keys().copied().collect();
-        for access in shards {
+        for access in readers.of(homes, &left.clone()) {
             let Some(pieces) = pieces.get(&access.shard()) else { continue };
             let Ok((dealt, _)) = remaking.offered(access) else { continue };
             if !matches!(dealt.source, Source::Memory(_)) {
@@ -48,8 +58,14 @@ impl Reads {
             left.remove(&access.shard());
             let (wanted, blocks) = touched_by(pieces, &dealt, mapper);
             (reads.wanted, reads.blocks) = (reads.wanted + wanted, reads.blocks + blocks);
+            // Here, and in posts.
+            shares += 2 * blocks_of(&dealt);
         }
-        reads.others = u64::from(!left.is_empty());
+        for access in readers.read_here(homes) {
+            shares += remaking.offered(access).map_or(0, |(dealt, _)| blocks_of(&dealt));
+        }
+        let window = remaking.together.engine.config().node.restart_window;
+        reads.others = u64::from(!left.is_empty() || !fit(shares, mapper.size(), window));
         reads
     }
 
@@ -70,8 +86,23 @@ impl Reads {
     }
 }
 
+/// The longest elements whose blocks are checked together by a plan that was made for a region of elements of `size` bytes.
+pub(super) fn longest(size: u64) -> u64 {
+    size.max(ELEMENT_MIN)
+}
+
+/// Is there room in the window for so many shares, which elements of `size` bytes have, when elements are as long as they may be?
+fn fit(shares: u64, size: u64, window: u64) -> bool {
+    let times = longest(size).div_ceil(size.max(1));
+    shares.saturating_mul(times).saturating_mul(SHARE_BYTES as u64) <= window / WINDOW_PART
+}
+
+fn blocks_of(dealt: &Dealt) -> u64 {
+    dealt.region.bytes.div_ceil(u64::from(dealt.source.head().header.block_size))
+}
+
 /// Bytes of some pieces of a shard, and of the blocks that have them.
-pub(super) fn touched_by(pieces: &[Piece], dealt: &super::Dealt, mapper: &Mapper<'_>) -> (u64, u64) {
+pub(super) fn touched_by(pieces: &[Piece], dealt: &Dealt, mapper: &Mapper<'_>) -> (u64, u64) {
     let moves = moves_of(pieces, dealt.parts().1, mapper);
     let block = dealt.source.head().header.block_size as usize;
     let ranges = touched(&moves, block, dealt.region.bytes as usize, gap_of(&dealt.source));
@@ -107,7 +138,7 @@ impl Remaking<'_> {
             let shards: BTreeSet<Rank> = plan.own.keys().copied().collect();
             direct.load_shared(readers.of(homes, &shards), target)
         });
-        let (shares, failed) = match loaded {
+        let (shares, mut failed) = match loaded {
             Ok(shares) => (shares, None),
             Err(error) => (Vec::new(), Some(error)),
         };
@@ -119,10 +150,13 @@ impl Remaking<'_> {
         drop(shares);
         let mut coming = BTreeMap::new();
         for access in readers.read_here(homes) {
-            let Ok((dealt, _)) = self.offered(access) else { continue };
-            let block = u64::from(dealt.source.head().header.block_size);
-            let shares = vec![BlockShare::default(); dealt.region.bytes.div_ceil(block) as usize];
-            coming.insert(access.shard(), Coming { source: dealt.source, region: dealt.region, shares });
+            match self.offered(access) {
+                Ok((dealt, _)) => {
+                    let shares = vec![BlockShare::default(); blocks_of(&dealt) as usize];
+                    coming.insert(access.shard(), Coming { source: dealt.source, region: dealt.region, shares });
+                }
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
         let mut on_post = |_: Rank, bytes: &[u8]| {
             take(&mut coming, bytes).ok_or("it is cut, or of no block that this rank looks at")?;
@@ -189,4 +223,32 @@ fn take(coming: &mut BTreeMap<Rank, Coming>, mut bytes: &[u8]) -> Option<()> {
         bytes = rest;
     }
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_checked_together_where_that_pays_and_all_read_memory() {
+        let reads = |wanted, blocks, others| Reads { wanted, blocks, others };
+        assert!(reads(1000, 6000, 0).pay_together());
+        assert!(!reads(1000, 6000, 1).pay_together());
+        assert!(!reads(1000, 1500, 0).pay_together());
+        assert!(!reads(0, 0, 0).pay_together());
+        let sums = reads(7, 30, 2).sums(2);
+        let back = Reads::of_sums(&sums, 2);
+        assert_eq!((back.wanted, back.blocks, back.others), (7, 30, 2));
+    }
+
+    #[test]
+    fn shares_of_the_longest_elements_fit_into_a_part_of_the_window() {
+        let window = 4 * 1000 * SHARE_BYTES as u64;
+        assert!(fit(1000, 32, window) && !fit(1001, 32, window));
+        assert!(fit(1000, 4096, window));
+        // Four times as many when the next region has elements of 32 bytes.
+        assert!(fit(250, 8, window) && !fit(251, 8, window));
+        assert!(fit(0, 1, window) && !fit(u64::MAX, 1, window) && !fit(u64::MAX, 64, u64::MAX / 2));
+        assert_eq!([longest(1), longest(8), longest(100)], [32, 32, 100]);
+    }
 }

@@ -47,7 +47,7 @@ impl Source {
     }
 
     /// Hands out blocks of a region in memory as [`Source::read_through`] does, to somebody who copies a part of each, as others do: what that adds
-    /// to their checks is merged into `shares`, by the number of the block, and nothing is compared here. Of a file nothing is handed out, and what all have added
+    /// to their checks is merged into `shares`, of which the first is that of the first block of `range`, and nothing is compared here. Of a file nothing is handed out, and what all have added
     /// turns out to be no block's digest.
     ///
     /// # Errors
@@ -68,13 +68,11 @@ impl Source {
         if bytes.len() >= FOUND_AT_ONCE {
             pages::find(bytes.as_ptr_range());
         }
-        for (at, bytes) in range.step_by(block).zip(bytes.chunks(block)) {
+        for ((at, bytes), share) in range.step_by(block).zip(bytes.chunks(block)).zip(shares) {
             loop {
                 let mut pass = Pass::shared(bytes);
                 let again = take(at, &mut pass);
-                if let Some(share) = shares.get_mut(at / block) {
-                    share.merge(pass.share());
-                }
+                share.merge(pass.share());
                 if again == Again::No {
                     break;
                 }
