@@ -5,6 +5,7 @@ use crate::base::Rank;
 use crate::base::sync::Lock;
 use crate::comm::{Label, Slice};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// What the next step of the coordination takes along.
 #[derive(Default)]
@@ -14,7 +15,12 @@ pub(super) struct Mail(Lock<Inner>);
 struct Inner {
     outgoing: VecDeque<(Rank, Label, Slice)>,
     spent: Vec<Vec<u8>>,
+    /// Buffers of posts that were sent, for those that follow them in the same exchange; `None` when there is none.
+    spares: Option<Vec<Vec<u8>>>,
 }
+
+/// Bytes of a buffer that is worth being kept: of shorter ones the allocator has enough.
+const SPARE_MIN: usize = 64 << 10;
 
 impl Mail {
     pub fn send(&self, to: Rank, label: Label, body: Slice) {
@@ -35,7 +41,55 @@ impl Mail {
         self.0.lock().spent.push(bytes);
     }
 
+    /// From now on buffers of posts are kept when they were sent.
+    pub fn begin_spares(&self) {
+        self.0.lock().spares = Some(Vec::new());
+    }
+
+    /// They are kept no longer, and those that were are freed.
+    pub fn end_spares(&self) {
+        self.0.lock().spares = None;
+    }
+
+    /// An empty buffer, which may have room.
+    pub fn spare(&self) -> Vec<u8> {
+        self.0.lock().spares.as_mut().and_then(Vec::pop).unwrap_or_default()
+    }
+
+    fn keep(&self, mut bytes: Vec<u8>) {
+        if bytes.capacity() >= SPARE_MIN
+            && let Some(spares) = &mut self.0.lock().spares
+        {
+            bytes.clear();
+            spares.push(bytes);
+        }
+    }
+
     pub fn take_spent(&self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.0.lock().spent)
+    }
+}
+
+/// The body of a post, whose buffer is kept when it was sent.
+pub(super) struct Body {
+    bytes: Vec<u8>,
+    mail: Arc<Mail>,
+}
+
+impl Body {
+    pub fn new(bytes: Vec<u8>, mail: &Arc<Mail>) -> Body {
+        Body { bytes, mail: mail.clone() }
+    }
+}
+
+impl AsRef<[u8]> for Body {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        self.mail.keep(std::mem::take(&mut self.bytes));
     }
 }

@@ -6,7 +6,7 @@
 use super::core::call;
 use super::desk::Decider;
 use super::engine::Engine;
-use super::mail::Mail;
+use super::mail::{Body, Mail};
 use crate::base::Rank;
 use crate::base::log;
 use crate::base::sync::Lock;
@@ -129,11 +129,17 @@ impl Posting {
         }
     }
 
+    fn spare(&self) -> Vec<u8> {
+        self.mail.spare()
+    }
+
     fn begin(&self, exchange: u64) {
         self.state.lock().open = Some(exchange);
+        self.mail.begin_spares();
     }
 
     fn end(&self, exchange: u64) {
+        self.mail.end_spares();
         let mut state = self.state.lock();
         (state.open, state.left) = (None, exchange);
         let (old, later) =
@@ -150,7 +156,8 @@ impl Posting {
             Letter::Acknowledged(to, number, answer) => (to, [ACKNOWLEDGED, exchange, number, 0, 0, 0], answer),
         };
         let length = body.len();
-        self.mail.send(to, label, Slice::new(Arc::new(body), 0..length).unwrap_or_else(Slice::empty));
+        let body = Arc::new(Body::new(body, &self.mail));
+        self.mail.send(to, label, Slice::new(body, 0..length).unwrap_or_else(Slice::empty));
     }
 }
 
@@ -218,6 +225,11 @@ pub fn all_at_once(posts: Vec<(Rank, Vec<u8>)>) -> impl FnMut(&Posts) -> Next {
 }
 
 impl Engine {
+    /// An empty buffer for a post of the exchange that is open: that of one that was sent, if there is one. Its pages are there.
+    pub fn spare(&self) -> Vec<u8> {
+        self.posting.spare()
+    }
+
     /// Exchanges posts with all ranks, and closes the exchange with a round.
     ///
     /// # Collective

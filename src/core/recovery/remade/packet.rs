@@ -20,6 +20,11 @@ pub struct Packet {
 }
 
 impl Packet {
+    /// An empty one, in an empty buffer.
+    pub fn within(bytes: Vec<u8>) -> Packet {
+        Packet { bytes, end: 0 }
+    }
+
     /// How long it has become.
     pub fn len(&self) -> usize {
         self.bytes.len()

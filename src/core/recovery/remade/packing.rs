@@ -84,6 +84,9 @@ impl Way for BoxWay {
 /// Ways through a region, in the order of their first bytes.
 pub(super) type Ways<'p, W> = Box<dyn Iterator<Item = W> + 'p>;
 
+/// Empty buffers for packets.
+pub(super) type Spare<'p> = Box<dyn Fn() -> Vec<u8> + 'p>;
+
 /// What is packed of one region after the other.
 pub(super) struct Packing<'p, W> {
     /// This rank: what is for itself goes into no packet.
@@ -96,13 +99,14 @@ pub(super) struct Packing<'p, W> {
     moving: Vec<(W, usize)>,
     packets: BTreeMap<Rank, Packet>,
     ready: VecDeque<(Rank, Vec<u8>)>,
+    spare: Spare<'p>,
 }
 
 impl<'p, W: Way + 'p> Packing<'p, W> {
-    /// Nothing yet, on this rank.
-    pub fn new(rank: Rank) -> Packing<'p, W> {
+    /// Nothing yet, on this rank; packets are made in buffers that `spare` has.
+    pub fn new(rank: Rank, spare: Spare<'p>) -> Packing<'p, W> {
         let (packets, ready) = (BTreeMap::new(), VecDeque::new());
-        Packing { rank, waiting: Box::new(std::iter::empty()), next: None, moving: Vec::new(), packets, ready }
+        Packing { rank, waiting: Box::new(std::iter::empty()), next: None, moving: Vec::new(), packets, ready, spare }
     }
 
     /// Takes the ways through the next region; all those of the one before have come to their ends.
@@ -178,11 +182,13 @@ impl<'p, W: Way + 'p> Packing<'p, W> {
         let most = limit(receiver);
         while *gone < until {
             let to = until.min(*gone + most);
-            let packet = self.packets.entry(receiver).or_default();
+            let packet = self.packets.entry(receiver).or_insert_with(|| Packet::within((self.spare)()));
             let rows = way.begin(packet, *gone, to - *gone);
             way.each(*gone, to, |place, count| rows.extend_from_slice(&bytes[place - start..][..count]));
-            if packet.len() >= most {
-                self.ready.push_back((receiver, std::mem::take(packet).finish()));
+            if packet.len() >= most
+                && let Some(packet) = self.packets.remove(&receiver)
+            {
+                self.ready.push_back((receiver, packet.finish()));
             }
             *gone = to;
         }

@@ -86,7 +86,7 @@ pub(super) struct Reading<'p, 's, 'e, P: Parcels<'p>> {
 impl<'p, 's, 'e, P: Parcels<'p>> Reading<'p, 's, 'e, P> {
     /// What is sent of a region. Its thread ends before `scope` does.
     pub fn new(together: &'p Together<'p>, parcels: &'p P, scope: &'s Scope<'s, 'e>) -> Reading<'p, 's, 'e, P> {
-        let packing = Packing::new(together.rank());
+        let packing = Packing::new(together.rank(), Box::new(|| together.engine.spare()));
         Reading { together, parcels, shard: 0, open: None, ahead: Ahead::new(scope), packing }
     }
 

@@ -134,7 +134,7 @@ mod tests {
         let lines: Vec<Own> = memories.iter().map(|memory| Own::line(memory.len() as u64)).collect();
         let targets = lines.iter().zip(memories).map(|(line, memory)| Target::new(line, vec![memory], 1));
         let mut targets: Vec<Target<'_>> = targets.collect();
-        let mut packing = Packing::new(HERE);
+        let mut packing = Packing::new(HERE, Box::new(Vec::new));
         let through = ways(&parcels.by_shard[&Rank(7)], parcels.size, region.len() as u64);
         packing.begin(through.expect("inside"));
         while let Some(first) = packing.first() {
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_run_costs_two_bytes_behind_the_one_that_it_follows() {
         let runs: Vec<Run> = (0..1000).map(|at| Run { at, count: 1, to: Rank(0), target: at }).collect();
-        let mut packing = Packing::new(HERE);
+        let mut packing = Packing::new(HERE, Box::new(Vec::new));
         packing.begin(ways(&runs, 8, 8000).expect("inside"));
         assert!(packing.pack((0, &[0; 8000]), &|_| 1 << 20, &mut |_, _, _| false));
         packing.finish();
