@@ -1,19 +1,21 @@
-//! Reads pieces of shards in a thread of its own, and checks them there, while those before them are packed and sent.
+//! Reads pieces of shards in threads of its own, and checks them there, while those before them are packed and sent.
 
 use crate::base::threads::spawn_scoped;
 use crate::base::units::page_ceil;
 use crate::format::Region;
 use crate::tier::TierError;
 use crate::tier::posix::PageBuffer;
-use crate::tier::source::Source;
+use crate::tier::source::{FILE_READERS, Source};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Scope;
 
-/// Pieces that are asked for at once: one is read while another one waits to be taken.
-const AHEAD: usize = 2;
+/// Pieces of memory that are asked for at once, of one thread: one is read while another one waits to be taken.
+const OF_MEMORY: usize = 2;
+/// Pieces of files, each of a thread of its own: one request alone leaves a device idle.
+const OF_FILES: usize = FILE_READERS;
 
 /// A piece that is to be read: whole blocks of a region.
 struct Wanted {
@@ -30,7 +32,7 @@ struct Got {
     outcome: Result<(), TierError>,
 }
 
-/// The other thread, as long as there is one.
+/// Another thread.
 struct Thread {
     wanted: Sender<Wanted>,
     got: Receiver<Got>,
@@ -39,44 +41,49 @@ struct Thread {
 /// Reads ahead from one copy at a time.
 pub(super) struct Ahead<'s, 'e> {
     scope: &'s Scope<'s, 'e>,
-    thread: Option<Thread>,
-    /// There was none to be had.
-    is_alone: bool,
-    /// What was asked for and has not been taken, in order.
-    asked: VecDeque<Range<usize>>,
+    threads: Vec<Thread>,
+    /// There was no other one to be had.
+    are_all: bool,
+    /// What was asked for and has not been taken, in order, and the place of the thread that reads it.
+    asked: VecDeque<(Range<usize>, usize)>,
+    /// The thread that is asked next.
+    next: usize,
     spare: Vec<PageBuffer>,
 }
 
 impl<'s, 'e> Ahead<'s, 'e> {
-    /// Nothing yet. The thread begins with the first piece that is asked for, and ends with this.
+    /// Nothing yet. Threads begin with the first pieces that are asked for, and end with this.
     pub fn new(scope: &'s Scope<'s, 'e>) -> Ahead<'s, 'e> {
-        Ahead { scope, thread: None, is_alone: false, asked: VecDeque::new(), spare: Vec::new() }
+        let (threads, asked, spare) = (Vec::new(), VecDeque::new(), Vec::new());
+        Ahead { scope, threads, are_all: false, asked, next: 0, spare }
     }
 
     /// What is asked for: where the next piece behind it begins, at the earliest.
     pub fn end(&self) -> Option<usize> {
-        self.asked.back().map(|range| range.end)
+        self.asked.back().map(|(range, _)| range.end)
     }
 
-    /// May another piece be asked for?
-    pub fn has_room(&self) -> bool {
-        !self.is_alone && self.asked.len() < AHEAD
+    /// May another piece of this copy be asked for?
+    pub fn has_room(&self, source: &Source) -> bool {
+        let is_alone = self.are_all && self.threads.is_empty();
+        !is_alone && source.is_read_beside() && self.asked.len() < pieces_of(source)
     }
 
     /// Asks for a piece of the copy that all others which are asked for are of. False if nobody reads it ahead.
     pub fn ask(&mut self, source: &Source, region: &Arc<Region>, range: Range<usize>) -> bool {
-        if !source.is_read_beside() {
-            return false;
+        let most = if matches!(source, Source::Memory(_)) { 1 } else { OF_FILES };
+        if self.threads.len() < most && !self.are_all {
+            let begun = self.begin();
+            self.are_all = begun.is_none();
+            self.threads.extend(begun);
         }
-        if self.thread.is_none() {
-            self.thread = self.begin();
-            self.is_alone = self.thread.is_none();
-        }
+        let at = self.next % self.threads.len().clamp(1, most);
         let buffer = self.buffer(range.len());
         let wanted = Wanted { source: source.clone(), region: region.clone(), range: range.clone(), buffer };
-        let is_asked = self.thread.as_ref().is_some_and(|thread| thread.wanted.send(wanted).is_ok());
+        let is_asked = self.threads.get(at).is_some_and(|thread| thread.wanted.send(wanted).is_ok());
         if is_asked {
-            self.asked.push_back(range);
+            self.asked.push_back((range, at));
+            self.next = at + 1;
         }
         is_asked
     }
@@ -102,7 +109,7 @@ impl<'s, 'e> Ahead<'s, 'e> {
 
     /// Takes a buffer back.
     pub fn give_back(&mut self, buffer: PageBuffer) {
-        if self.spare.len() <= AHEAD {
+        if self.spare.len() <= OF_FILES {
             self.spare.push(buffer);
         }
     }
@@ -113,9 +120,12 @@ impl<'s, 'e> Ahead<'s, 'e> {
     /// # Blocking
     /// Until it was read.
     pub fn take(&mut self, at: usize) -> Option<(Range<usize>, PageBuffer, Result<(), TierError>)> {
-        while let Some(range) = self.asked.pop_front() {
-            let Ok(Got { range: of, buffer, outcome }) = self.thread.as_ref()?.got.recv() else {
+        while let Some((range, thread)) = self.asked.pop_front() {
+            let Ok(Got { range: of, buffer, outcome }) = self.threads.get(thread)?.got.recv() else {
+                // What the others have read would be taken for what they are asked next.
                 self.asked.clear();
+                self.threads.clear();
+                self.are_all = true;
                 return None;
             };
             debug_assert_eq!(range, of, "pieces come in the order in which they were asked for");
@@ -132,4 +142,9 @@ impl<'s, 'e> Ahead<'s, 'e> {
         // No byte of any region has this place.
         _ = self.take(usize::MAX);
     }
+}
+
+/// How many pieces of a copy are asked for at once.
+fn pieces_of(source: &Source) -> usize {
+    if matches!(source, Source::Memory(_)) { OF_MEMORY } else { OF_FILES }
 }

@@ -171,7 +171,7 @@ impl<'p, 's, 'e, P: Parcels<'p>> Reading<'p, 's, 'e, P> {
                     (range, buffer)
                 }
             };
-            while self.ahead.has_room() {
+            while self.ahead.has_room(source) {
                 let next = self.packing.next_from(self.ahead.end().unwrap_or(range.end));
                 let Some(next) = next.filter(|next| (*next as u64) < region.bytes) else { break };
                 if !self.ahead.ask(source, region, piece(source, region, next)) {
