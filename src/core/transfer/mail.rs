@@ -5,7 +5,7 @@ use crate::base::Rank;
 use crate::base::sync::Lock;
 use crate::comm::{Label, Slice};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// What the next step of the coordination takes along.
 #[derive(Default)]
@@ -73,12 +73,13 @@ impl Mail {
 /// The body of a post, whose buffer is kept when it was sent.
 pub(super) struct Body {
     bytes: Vec<u8>,
-    mail: Arc<Mail>,
+    /// What was not sent lies in it.
+    mail: Weak<Mail>,
 }
 
 impl Body {
     pub fn new(bytes: Vec<u8>, mail: &Arc<Mail>) -> Body {
-        Body { bytes, mail: mail.clone() }
+        Body { bytes, mail: Arc::downgrade(mail) }
     }
 }
 
@@ -90,6 +91,8 @@ impl AsRef<[u8]> for Body {
 
 impl Drop for Body {
     fn drop(&mut self) {
-        self.mail.keep(std::mem::take(&mut self.bytes));
+        if let Some(mail) = self.mail.upgrade() {
+            mail.keep(std::mem::take(&mut self.bytes));
+        }
     }
 }
