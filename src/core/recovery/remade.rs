@@ -217,7 +217,9 @@ impl Remaking<'_> {
         let (together, dims) = (&self.together, self.own.parts().dims());
         let (own, asked) = self.chosen(wanted, readers, mapper);
         let elements = |of: &Pieces| of.values().flatten().map(|piece| piece.cuboid.volume()).sum::<u64>();
-        let reads = Reads::of(self, &own, (homes, readers), mapper);
+        // Known to all alike: is each element wanted by one rank, and saved by one?
+        let is_once = self.is_proved && !self.from.is_sparse && !self.own.parts().is_sparse();
+        let reads = if is_once { Reads::of(self, &own, (homes, readers), mapper) } else { Reads::default() };
         let sums = [(0, elements(&own)), (1, elements(&asked))].into_iter().chain(reads.sums(2)).collect();
         let senders = asked.keys().copied().collect();
         let mut first: Vec<(Rank, Vec<u8>)> = Vec::new();
@@ -236,8 +238,7 @@ impl Remaking<'_> {
         let sums: Vec<(u64, u64)> = together.decode(&verdict)?;
         let sum = |of: u64| sums.iter().find(|(key, _)| *key == of).map_or(0, |(_, sum)| *sum);
         let is_sent = sum(1) > 0;
-        let is_dense = !self.from.is_sparse && !self.own.parts().is_sparse();
-        let is_checked_together = self.is_proved && is_dense && !is_sent && Reads::of_sums(&sums, 2).pay_together();
+        let is_checked_together = is_once && !is_sent && Reads::of_sums(&sums, 2).pay_together();
         if together.engine.is_root() {
             let (region, key) = (together.region, together.key);
             let checked = if is_checked_together { "together" } else { "by each" };
