@@ -148,3 +148,63 @@ impl<'s, 'e> Ahead<'s, 'e> {
 fn pieces_of(source: &Source) -> usize {
     if matches!(source, Source::Memory(_)) { OF_MEMORY } else { OF_FILES }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Readers that tests answer for.
+    fn ahead<'s, 'e>(
+        scope: &'s Scope<'s, 'e>,
+        readers: usize,
+    ) -> (Ahead<'s, 'e>, Vec<(Receiver<Wanted>, Sender<Got>)>) {
+        let mut ahead = Ahead::new(scope);
+        let ends = (0..readers).map(|_| {
+            let ((wanted, asked), (answer, got)) = (channel(), channel());
+            ahead.threads.push(Thread { wanted, got });
+            (asked, answer)
+        });
+        let ends = ends.collect();
+        (ahead, ends)
+    }
+
+    fn got(range: Range<usize>) -> Got {
+        let mut buffer = PageBuffer::new(4096);
+        buffer[0] = range.start as u8;
+        Got { range, buffer, outcome: Ok(()) }
+    }
+
+    #[test]
+    fn nothing_that_other_readers_have_read_is_taken_once_one_has_died() {
+        std::thread::scope(|scope| {
+            let (mut ahead, mut ends) = ahead(scope, 2);
+            ahead.asked.extend([(0..10, 0), (10..20, 1), (20..30, 0)]);
+            ends[1].1.send(got(10..20)).expect("there");
+            drop(ends.remove(0));
+            assert!(ahead.take(0).is_none());
+            assert_eq!((ahead.end(), ahead.threads.len(), ahead.are_all), (None, 0, true));
+            assert!(ahead.take(10).is_none(), "it is read by the caller");
+        });
+    }
+
+    #[test]
+    fn what_is_dropped_is_not_taken_for_what_is_asked_next() {
+        std::thread::scope(|scope| {
+            let (mut ahead, ends) = ahead(scope, 2);
+            ahead.asked.extend([(0..10, 0), (10..20, 1), (20..30, 0)]);
+            for (thread, range) in [(0, 0..10), (1, 10..20), (0, 20..30)] {
+                ends[thread].1.send(got(range)).expect("there");
+            }
+            let (range, buffer, _) = ahead.take(12).expect("it was asked for");
+            assert_eq!((range, buffer[0]), (10..20, 10));
+            assert_eq!(ahead.spare.len(), 1, "that of the piece before");
+            // Another copy comes, whose first piece begins where one that nobody takes did.
+            ahead.drop_all();
+            assert_eq!(ahead.end(), None);
+            ahead.asked.push_back((20..25, 0));
+            ends[0].1.send(got(20..25)).expect("there");
+            let (range, ..) = ahead.take(20).expect("it was asked for");
+            assert_eq!(range, 20..25);
+        });
+    }
+}
