@@ -153,11 +153,11 @@ fn pieces_of(source: &Source) -> usize {
 mod tests {
     use super::*;
 
+    /// The other ends of a reader: what it is asked, and its answers.
+    type Ends = (Receiver<Wanted>, Sender<Got>);
+
     /// Readers that tests answer for.
-    fn ahead<'s, 'e>(
-        scope: &'s Scope<'s, 'e>,
-        readers: usize,
-    ) -> (Ahead<'s, 'e>, Vec<(Receiver<Wanted>, Sender<Got>)>) {
+    fn ahead<'s, 'e>(scope: &'s Scope<'s, 'e>, readers: usize) -> (Ahead<'s, 'e>, Vec<Ends>) {
         let mut ahead = Ahead::new(scope);
         let ends = (0..readers).map(|_| {
             let ((wanted, asked), (answer, got)) = (channel(), channel());
