@@ -14,16 +14,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Handles. They are opaque, and NULL is none; one that was closed, or never was one, is an error and not a crash.
-typedef struct bvk_session_s *bvk_session_t;
-typedef struct bvk_checkpoint_s *bvk_checkpoint_t;
-typedef struct bvk_pending_s *bvk_pending_t;
-typedef struct bvk_restart_s *bvk_restart_t;
-typedef struct bvk_history_s *bvk_history_t;
-typedef struct bvk_write_set_s *bvk_write_set_t;
-typedef struct bvk_boxes_s *bvk_boxes_t;
-typedef struct bvk_loaded_rows_s *bvk_loaded_rows_t;
-typedef struct bvk_parts_s *bvk_parts_t;
+// Handles are opaque pointers. NULL stands for no handle. Using a handle that was closed is an error, and never a crash.
+typedef struct bvk_session_s *bvk_session_t;          // ranks that take and restore checkpoints together
+typedef struct bvk_checkpoint_s *bvk_checkpoint_t;    // a checkpoint that is being put together
+typedef struct bvk_pending_s *bvk_pending_t;          // a captured checkpoint on its way down the tiers
+typedef struct bvk_restart_s *bvk_restart_t;          // a restart under way
+typedef struct bvk_history_s *bvk_history_t;          // a history of versions
+typedef struct bvk_write_set_s *bvk_write_set_t;      // the memory that a piece of work writes to
+typedef struct bvk_boxes_s *bvk_boxes_t;              // how an array lies over the ranks
+typedef struct bvk_loaded_rows_s *bvk_loaded_rows_t;  // the rows that this rank gets from a restart
+typedef struct bvk_parts_s *bvk_parts_t;              // what the ranks that took a checkpoint had of an array or of rows
 typedef struct bvk_options bvk_options;
 typedef struct bvk_region bvk_region;
 typedef struct bvk_stats bvk_stats;
@@ -74,7 +74,7 @@ typedef struct bvk_part bvk_part;
 // A name or a shape cannot be used, or a region was named twice.
 #define BVK_ERR_REGION (-6)
 
-// This rank could not capture the checkpoint; the other ranks hear of it, and the application may go on.
+// This rank could not capture the checkpoint; the other ranks hear of it, and the application may continue.
 #define BVK_ERR_CAPTURE (-7)
 
 // A region could not be loaded: it is not in the checkpoint, has another type or length, or no copy of it is good.
@@ -153,7 +153,7 @@ typedef struct bvk_part bvk_part;
 // Each rank on its share of neighbouring cores, a core for each thread.
 #define BVK_PIN_COMPACT 1
 
-// The same share, the threads in turn on its NUMA nodes or caches.
+// Each rank on its share of neighbouring cores, with its threads in turn on the share's NUMA nodes or caches.
 #define BVK_PIN_SCATTER 2
 
 // Restarts put threads and pages back where they were.
@@ -203,24 +203,6 @@ typedef struct bvk_part bvk_part;
 
 // A version stays until the history is closed.
 #define BVK_KEEP_ALL 1
-
-// How an array lies over the ranks. Opaque; NULL is none.
-
-// A checkpoint that is being put together. Opaque; NULL is none.
-
-// A history. Opaque; NULL is none.
-
-// Rows that this rank gets from a restart. Opaque; NULL is none.
-
-// What ranks that took a checkpoint had of an array or of rows. Opaque; NULL is none.
-
-// A captured checkpoint on its way down the tiers. Opaque; NULL is none.
-
-// A restart under way. Opaque; NULL is none.
-
-// A session: ranks that take and restore checkpoints together. Opaque; NULL is none.
-
-// What a piece of work writes to. Opaque; NULL is none.
 
 // How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set
 // members. Later members win over earlier ones, and the environment (`BIVOUAC_...`) stands between `config_text` and `settings`.
@@ -419,7 +401,7 @@ struct bvk_rows {
   const double *high;
 };
 
-// Says which ranks get some rows: for each of the `count` rows whose values of a column stand one behind the other from `values` on, as many elements a
+// Says which ranks get some rows: for each of the `count` rows whose values of a column stand one after the other from `values` on, as many elements a
 // row as the column has, it puts the number of a rank of this run into `owners`. `user` is what the call was given.
 typedef void (*bvk_owners)(const void *values, size_t count, int *owners, void *user);
 
@@ -450,7 +432,7 @@ extern "C" {
 // Local, never blocks, any thread. The text belongs to Bivouac and stays until the next call of this thread that fails.
 const char *bvk_error(void);
 
-// The name of a status, for example `BVK_ERR_LOAD`; `unknown status` for a number that is none.
+// The name of a status, for example `BVK_ERR_LOAD`; `unknown status` for any other number.
 //
 // Local, never blocks, any thread. The text is constant.
 const char *bvk_status_name(int status);
@@ -474,12 +456,12 @@ const char *bvk_version(void);
 //
 // Requirements:
 // `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts end with zero and its list with NULL;
-// `session` is NULL or a place for a handle.
+// `session` is NULL or points to a handle.
 int bvk_open(MPI_Comm comm,
              const struct bvk_options *options,
              bvk_session_t *session);
 
-// The same for a communicator in the form that Fortran has (`MPI_Comm_c2f`).
+// Opens a session on a communicator in Fortran's form (`MPI_Comm_c2f`); otherwise as `bvk_open`.
 //
 // Collective and blocking as `bvk_open`.
 //
@@ -494,7 +476,7 @@ int bvk_open_f(int comm, const struct bvk_options *options, bvk_session_t *sessi
 // `timeouts.abandon` (30 minutes unless it is set), and some seconds for last messages. What has become of the last checkpoint is not in the status:
 // wait for it with `bvk_wait` before, or read the reports. Handles of pending checkpoints stay until `bvk_release`.
 //
-// Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed all the same. `BVK_ERR_HANDLE`;
+// Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed nevertheless. `BVK_ERR_HANDLE`;
 // `BVK_ERR_STATE` in a forked child.
 //
 // Requirements:
@@ -506,7 +488,7 @@ int bvk_close(bvk_session_t *session);
 // Local, never waits.
 //
 // Requirements:
-// `generation` is a place for a number.
+// `generation` points to a number.
 int bvk_generation(bvk_session_t session, uint64_t *generation);
 
 // Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restart` loads them. The memory may be
@@ -529,7 +511,7 @@ int bvk_protect(bvk_session_t session,
                 uint64_t count,
                 int kind);
 
-// The same with the extents of `dimensions` dimensions, slowest first.
+// Protects an array with the extents of its `dimensions` dimensions, slowest first; otherwise as `bvk_protect`.
 //
 // Local, never waits.
 //
@@ -580,12 +562,12 @@ int bvk_protect_id(bvk_session_t session, int id, void *data, uint64_t count, in
 int bvk_unprotect(bvk_session_t session,
                   const char *name);
 
-// The same for one that was protected under a number.
+// Ends the protection of a region that was protected under a number; otherwise as `bvk_unprotect`.
 //
 // Local, waits as `bvk_unprotect`.
 int bvk_unprotect_id(bvk_session_t session, int id);
 
-// The same for all regions.
+// Ends the protection of all regions; otherwise as `bvk_unprotect`.
 //
 // Local, waits as `bvk_unprotect`.
 int bvk_unprotect_all(bvk_session_t session);
@@ -607,7 +589,7 @@ int bvk_set_stream(bvk_session_t session,
 // Errors: `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`, `BVK_ERR_STATE`; `*yes` is 0 then.
 //
 // Requirements:
-// `yes` is NULL or a place for a number.
+// `yes` is NULL or points to a number.
 int bvk_should_checkpoint(bvk_session_t session,
                           int *yes);
 
@@ -619,7 +601,7 @@ int bvk_should_checkpoint(bvk_session_t session,
 // Errors: as `bvk_should_checkpoint`.
 //
 // Requirements:
-// `yes` is NULL or a place for a number.
+// `yes` is NULL or points to a number.
 int bvk_should_exit(bvk_session_t session,
                     int *yes);
 
@@ -700,16 +682,16 @@ int bvk_log(int level);
 // Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks
 // for the copy; if regions are live, for that behind the checkpoint before; when node memory is full, for room, at most `timeouts.room`.
 //
-// `pending`: NULL, or a place for a handle, which is yours until `bvk_release`; NULL after an error. The first checkpoint with regions on a
+// `pending`: NULL, or a pointer to a handle, which the call sets and you own until `bvk_release`; after an error it is NULL. The first checkpoint with regions on a
 // GPU initialises its caches (up to a second).
 //
-// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`; the other ranks hear of it, the application may go
-// on. `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the others hear of nothing. `BVK_ERR_STATE` also if what is to be marked is on a
+// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`; the other ranks hear of it, and the application may
+// continue. `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the others hear of nothing. `BVK_ERR_STATE` also if what is to be marked is on a
 // stream that is captured into a CUDA graph; of that the others hear.
 //
 // Requirements:
-// What was promised with `bvk_protect` holds; `name` is NULL or ends with zero; `pending` is NULL or a
-// place for a handle.
+// What was promised with `bvk_protect` holds; `name` is NULL or ends with zero; `pending` is NULL or
+// points to a handle.
 int bvk_checkpoint(bvk_session_t session,
                    const char *name,
                    uint64_t version,
@@ -723,7 +705,7 @@ int bvk_checkpoint(bvk_session_t session,
 // `bvk_capture`.
 //
 // Requirements:
-// `name` is NULL or ends with zero; `checkpoint` is a place for a handle, which is yours until `bvk_capture` or `bvk_abort`.
+// `name` is NULL or ends with zero; `checkpoint` points to a handle, which the call sets and you own until `bvk_capture` or `bvk_abort`.
 int bvk_checkpoint_begin(bvk_session_t session,
                          const char *name,
                          uint64_t version,
@@ -743,7 +725,7 @@ int bvk_save(bvk_checkpoint_t checkpoint,
              uint64_t count,
              int kind);
 
-// The same with the extents of `dimensions` dimensions, slowest first.
+// Adds an array with the extents of its `dimensions` dimensions, slowest first; otherwise as `bvk_save`.
 //
 // Local, never waits.
 //
@@ -806,7 +788,7 @@ int bvk_reduce(bvk_checkpoint_t checkpoint,
 // Errors: as `bvk_checkpoint`, and `BVK_ERR_REGION` for a name that cannot be used.
 //
 // Requirements:
-// The memory of all regions is readable; `checkpoint` points to a handle; `pending` is NULL or a place for one.
+// The memory of all regions is readable; `checkpoint` points to a handle; `pending` is NULL or points to one.
 int bvk_capture(bvk_checkpoint_t *checkpoint,
                 bvk_pending_t *pending);
 
@@ -826,7 +808,7 @@ int bvk_abort(bvk_checkpoint_t *checkpoint);
 // Local, never waits, any thread that may call MPI.
 //
 // Requirements:
-// `finished` is a place for a number.
+// `finished` points to a number.
 int bvk_poll(bvk_pending_t pending, int *finished);
 
 // The highest level that all ranks have reached, as far as this rank has heard: `*reached` is one of `BVK_LEVEL_...`.
@@ -834,7 +816,7 @@ int bvk_poll(bvk_pending_t pending, int *finished);
 // Local, never waits, any thread.
 //
 // Requirements:
-// `reached` is a place for a number.
+// `reached` points to a number.
 int bvk_level(bvk_pending_t pending,
               int *reached);
 
@@ -846,12 +828,12 @@ int bvk_level(bvk_pending_t pending,
 // Errors: `BVK_ERR_NOT_COMMITTED` as soon as it is known that the level will not be reached; `BVK_ERR_ARGUMENT`.
 //
 // Requirements:
-// `reached` is NULL or a place for a number.
+// `reached` is NULL or points to a number.
 int bvk_wait(bvk_pending_t pending,
              int level,
              int *reached);
 
-// Gives the handle back; the checkpoint goes on its way all the same. `*pending` becomes NULL; one that is NULL already is no
+// Gives the handle back; the checkpoint continues on its way. `*pending` becomes NULL; one that is NULL already is no
 // error.
 //
 // Local, never waits, any thread.
@@ -889,7 +871,7 @@ int bvk_restart(bvk_session_t session,
 // Errors: as `bvk_restart`. `BVK_ERR_STATE` while another restart is open, whose handle then stays in `restart`.
 //
 // Requirements:
-// `name` is NULL or ends with zero; `restart` is a place for a handle, which is yours until `bvk_restart_end` ends it.
+// `name` is NULL or ends with zero; `restart` points to a handle, which the call sets and you own until `bvk_restart_end` ends it.
 int bvk_restart_begin(bvk_session_t session,
                       const char *name,
                       uint64_t version,
@@ -900,7 +882,7 @@ int bvk_restart_begin(bvk_session_t session,
 // Local, never waits.
 //
 // Requirements:
-// `version` is a place for a number.
+// `version` points to a number.
 int bvk_restart_version(bvk_restart_t restart, uint64_t *version);
 
 // How many elements of which type the region `name` has in the version that is being restored. `count` and `kind` may be NULL.
@@ -951,21 +933,21 @@ int bvk_load_protected(bvk_restart_t restart);
 // Errors: as `bvk_load`. The history then has some of the versions: close it.
 //
 // Requirements:
-// `count` is NULL or a place for a number.
+// `count` is NULL or points to a number.
 int bvk_load_history(bvk_restart_t restart,
                      bvk_history_t history,
                      uint64_t *count);
 
 // Ends an attempt. `ok`: 1 if this rank has loaded what it needs, 0 if not, -1 if not and no other version would help, as without
-// memory for it. Returns `BVK_OK` on all ranks if all had; `*restart` is
-// NULL then, and `restored` (NULL, or what is to be filled) tells of it. Returns `BVK_AGAIN` on all ranks if some rank could not load and
+// memory for it. Returns `BVK_OK` on all ranks if all had; then `*restart` is
+// NULL, and `restored`, unless it is NULL, describes the checkpoint. Returns `BVK_AGAIN` on all ranks if some rank could not load and
 // other copies or an older version may be better: load again from the same handle. Nothing that was loaded before may be used.
 //
 // Collective: all ranks. Blocks until all have called.
 //
-// With `ok` 0, what the last `bvk_load` of this rank that failed has said decides whether there is another try: an older version would
-// not help a region that is missing or of another length. To ask for a region that may be missing use `bvk_region_size`. With -1 there
-// is none.
+// With `ok` 0, the error of this rank's last failed `bvk_load` decides whether there is another try: an older version would not help
+// if a region is missing or has another length. To ask for a region that may be missing use `bvk_region_size`. With -1 there is no
+// other try.
 //
 // Errors: `BVK_ERR_RESTART`, the same on all ranks, also if `restored->size` was not set on one; `*restart` is NULL then.
 //
@@ -983,8 +965,8 @@ int bvk_restart_end(bvk_restart_t *restart,
 // Errors: as `bvk_restart`.
 //
 // Requirements:
-// `name` is NULL or ends with zero; `versions` has room for `capacity` numbers, or is NULL and `capacity` is 0; `count` is a place for a
-// number.
+// `name` is NULL or ends with zero; `versions` has room for `capacity` numbers, or is NULL and `capacity` is 0; `count` points
+// to a number.
 int bvk_versions(bvk_session_t session,
                  const char *name,
                  uint64_t *versions,
@@ -1008,8 +990,8 @@ int bvk_versions(bvk_session_t session,
 // others hear of nothing.
 //
 // Requirements:
-// `shape` has `dimensions` numbers, `origins` and `extents` have `count * dimensions` each, `before` and `after` are NULL or have `dimensions`. `boxes` is
-// a place for a handle, which is yours until `bvk_boxes_close` or `bvk_close`.
+// `shape` has `dimensions` numbers, `origins` and `extents` have `count * dimensions` each, `before` and `after` are NULL or have `dimensions`. `boxes` points
+// to a handle, which the call sets and you own until `bvk_boxes_close` or `bvk_close`.
 int bvk_boxes(bvk_session_t session,
               int dimensions,
               const uint64_t *shape,
@@ -1033,7 +1015,7 @@ int bvk_boxes(bvk_session_t session,
 // Errors: as `bvk_boxes`; `BVK_ERR_DISAGREED` also if a number is not below `total`, or twice in one list.
 //
 // Requirements:
-// `numbers` has `count` numbers. `boxes` is a place for a handle, which is yours until `bvk_boxes_close` or `bvk_close`.
+// `numbers` has `count` numbers. `boxes` points to a handle, which the call sets and you own until `bvk_boxes_close` or `bvk_close`.
 int bvk_ids(bvk_session_t session,
             uint64_t total,
             size_t count,
@@ -1067,8 +1049,8 @@ int bvk_protect_on(bvk_session_t session,
                    uint64_t elements,
                    int kind);
 
-// The same for a rank that owns any number of boxes: `count` pointers to the memory of each, in the order in which `bvk_boxes` was told of them, and how
-// many elements each has. The lists are not kept.
+// Protects an array of which this rank owns any number of boxes: `data` has a pointer to the memory of each, in the order in which they were passed to
+// `bvk_boxes`, and `elements` the number of elements of each. The lists are not kept. Otherwise as `bvk_protect_on`.
 //
 // Local, never waits, as `bvk_protect`.
 //
@@ -1100,7 +1082,7 @@ int bvk_save_on(bvk_checkpoint_t checkpoint,
                 uint64_t elements,
                 int kind);
 
-// The same for a rank that owns any number of boxes, with lists as in `bvk_protect_boxes_on`.
+// Adds an array of which this rank owns any number of boxes, with lists as in `bvk_protect_boxes_on`; otherwise as `bvk_save_on`.
 //
 // Local, never waits.
 //
@@ -1135,7 +1117,7 @@ int bvk_load_on(bvk_restart_t restart,
                 uint64_t elements,
                 int kind);
 
-// The same for a rank that owns any number of boxes, with lists as in `bvk_protect_boxes_on`.
+// Loads an array of which this rank owns any number of boxes, with lists as in `bvk_protect_boxes_on`; otherwise as `bvk_load_on`.
 //
 // Local or collective as `bvk_load_on`, and blocks as that.
 //
@@ -1250,7 +1232,7 @@ int bvk_load_per_rank(bvk_restart_t restart,
 // Local, never waits; the same on all ranks.
 //
 // Requirements:
-// `ranks` is a place for a number.
+// `ranks` points to a number.
 int bvk_saved_ranks(bvk_restart_t restart, int *ranks);
 
 // Loads what the ranks `first` to `first + count - 1` of those that took the checkpoint have saved with `BVK_RESIZE_ASK` under `name`: `each` elements of
@@ -1314,16 +1296,16 @@ int bvk_column_at(bvk_restart_t restart,
 // checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls `bvk_restart_end`.
 //
 // Requirements:
-// `name` is NULL or ends with zero. `rows` is a place for a handle, which is yours until `bvk_loaded_rows_close`, or until `bvk_restart_end`, which closes
-// it whatever it returns. `count` is NULL or a place for a number.
+// `name` is NULL or ends with zero. `rows` points to a handle, which the call sets and you own until `bvk_loaded_rows_close`, or until `bvk_restart_end`, which closes
+// it whatever it returns. `count` is NULL or points to a number.
 int bvk_load_rows(bvk_restart_t restart,
                   const char *name,
                   int how,
                   bvk_loaded_rows_t *rows,
                   uint64_t *count);
 
-// The same for the rows from number `first` on, `wanted` of them, in the order of the ranks that saved them. Ranks say what they like: what they want may
-// overlap, and leave rows out. How many there are in all says `bvk_parts`.
+// Gets `wanted` rows from number `first` on, in the order of the ranks that saved them. Each rank asks for the rows it likes: ranges may overlap, and
+// leave rows out. `bvk_parts` says how many rows there are in all. Otherwise as `bvk_load_rows`.
 //
 // Collective and blocking as `bvk_load_rows`.
 //
@@ -1338,8 +1320,8 @@ int bvk_load_rows_range(bvk_restart_t restart,
                         bvk_loaded_rows_t *rows,
                         uint64_t *count);
 
-// The same with each row on the rank that a function of the application says, by the values of a column: of the type `kind`, with `width` elements a row.
-// Rows come in the order of the ranks that saved them, and as they stood there.
+// Gets the rows that a function of the application assigns to this rank, by the values of a column of the type `kind` with `width` elements a row.
+// Rows keep the order of the ranks that saved them, and their order there. Otherwise as `bvk_load_rows`.
 //
 // `owners` is called on this thread before this returns, where rows are read: on some ranks for many rows and on others for none, once for each row, in
 // batches of up to 1 MiB of values. It goes by the values alone, and not by what its rank has. It calls neither Bivouac (`BVK_ERR_STATE`) nor
@@ -1399,7 +1381,7 @@ int bvk_loaded_rows_close(bvk_loaded_rows_t *rows);
 // part, and the others have an error when it calls `bvk_restart_end`.
 //
 // Requirements:
-// `name` is NULL or ends with zero. `parts` is a place for a handle, which is yours until `bvk_parts_close`, or until `bvk_restart_end`, which closes it
+// `name` is NULL or ends with zero. `parts` points to a handle, which the call sets and you own until `bvk_parts_close`, or until `bvk_restart_end`, which closes it
 // whatever it returns.
 int bvk_parts(bvk_restart_t restart,
               const char *name,
@@ -1451,7 +1433,7 @@ int bvk_parts_close(bvk_parts_t *parts);
 // Errors: `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`.
 //
 // Requirements:
-// `name` is NULL or ends with zero; `history` is a place for a handle, which is yours until `bvk_history_close`.
+// `name` is NULL or ends with zero; `history` points to a handle, which the call sets and you own until `bvk_history_close`.
 int bvk_history_open(bvk_session_t session,
                      const char *name,
                      int gpu,
@@ -1531,7 +1513,7 @@ int bvk_history_wait_flushed(bvk_history_t history);
 int bvk_history_close(bvk_history_t *history);
 
 // From now on checkpoints with regions in the memory of GPU number `gpu` are *marked*: they are sent from where they are while the
-// application goes on, which says what it is about to write to (`bvk_before_write`, `bvk_before`). Whether a checkpoint is marked, or copied
+// application continues, which says what it is about to write to (`bvk_before_write`, `bvk_before`). Whether a checkpoint is marked, or copied
 // inside the GPU as without this call, says the configuration (`[offload]`). Other checkpoints are taken as before. A session offloads one GPU. With
 // `BVK_NO_GPU` all declarations are accepted and nothing is marked, so that a program runs unchanged without a GPU. `docs/OFFLOAD.md` shows a
 // program.
@@ -1571,7 +1553,8 @@ int bvk_before_write(bvk_session_t session,
                      const void *data,
                      uint64_t bytes);
 
-// The same for work on another stream: a `cudaStream_t` or `CUstream` of the device's primary context; NULL is the legacy default stream.
+// Declares what work on another stream is about to write: a `cudaStream_t` or `CUstream` of the device's primary context; NULL is the legacy default
+// stream. Otherwise as `bvk_before_write`.
 //
 // Local, waits as `bvk_before_write`.
 //
@@ -1593,7 +1576,7 @@ int bvk_before_write_on(bvk_session_t session,
 // Errors: as `bvk_before_write`; the text says which entry it is, counted from 0.
 //
 // Requirements:
-// `name` is NULL or ends with zero. `data` has `count` pointers, which are not followed, and `bytes` as many numbers. `set` is a place for a handle.
+// `name` is NULL or ends with zero. `data` has `count` pointers, which are not followed, and `bytes` as many numbers. `set` points to a handle.
 int bvk_write_set(bvk_session_t session,
                   const char *name,
                   const void *const *data,
@@ -1647,7 +1630,7 @@ int bvk_settle(bvk_session_t session);
 int bvk_allow_marks(bvk_session_t session);
 
 // From now on, if `on` is not 0, the protected region `name` of the host is *live*: checkpoints protect its pages, and a thread of Bivouac copies
-// them while the application goes on. Whoever writes to a page that has not been copied waits for that page. It pays where little of the region is
+// them while the application continues. Whoever writes to a page that has not been copied waits for that page. It pays where little of the region is
 // written soon after a checkpoint; where it does not pay, or cannot be (`docs/OFFLOAD.md` says when), the region is copied before the checkpoint
 // returns, as without this call. With 0 it is no longer live. One that is protected anew stays live. What `bvk_save` adds never is.
 //

@@ -57,7 +57,7 @@ enum class level : int {
 // As a version: the newest that all ranks can restore.
 constexpr std::uint64_t newest = BVK_NEWEST;
 
-// A call that failed. The session goes on, unless the status is BVK_ERR_FAILED.
+// A call that failed. The session continues, unless the status is BVK_ERR_FAILED.
 class error : public std::runtime_error {
 public:
     error(int status, const std::string &text) : std::runtime_error(text), status_(status) {}
@@ -593,7 +593,7 @@ private:
 
 }  // namespace detail
 
-// A checkpoint on its way to its levels. It goes on its way without this object, too.
+// A checkpoint on its way to its levels. It continues its way without this object, too.
 class pending {
 public:
     explicit pending(bvk_pending_t handle = nullptr) noexcept : handle_(handle) {}
@@ -700,7 +700,7 @@ public:
         if (detail::exceptions_in_flight() <= in_flight_) bvk_close(&handle_);
     }
 
-    // Waits for what is being written and ends the session. Collective. Throws BVK_ERR_UNDRAINED and others; it is closed all the same.
+    // Waits for what is being written and ends the session. Collective. Throws BVK_ERR_UNDRAINED and others; it is closed nevertheless.
     void close() {
         places_.clear();
         detail::check(bvk_close(&handle_));
@@ -855,7 +855,7 @@ public:
 
     // Takes version `version` of the series `name`: all that is protected. When it returns the application may overwrite it. Collective,
     // with the same names and types on all ranks; lengths may differ. If it throws, this rank has no part in the checkpoint, the
-    // others have heard it, and the application may go on.
+    // others have heard it, and the application may continue.
     pending checkpoint(const std::string &name, std::uint64_t version) {
         detail::begun parts(handle_, name, version);
         for (const auto &entry : places_) entry.second->save(parts.handle(), entry.first);

@@ -46,6 +46,11 @@ fn polished(text: &str) -> String {
     for line in text.lines() {
         let is_forward = |name: &&str| line == format!("struct bvk_{name}_s;");
         if handles.iter().any(is_forward) {
+            // Its words stand beside the type of the handle.
+            while let Some(line) = out.lines().next_back().filter(|line| line.starts_with("//")) {
+                out.truncate(out.len() - line.len() - 1);
+            }
+            out.truncate(out.trim_end().len() + 1);
             continue;
         }
         let line = match line.rsplit_once(" -") {

@@ -15,7 +15,7 @@ use bivouac_core::region;
 use bivouac_core::session::Error;
 use std::ffi::{c_char, c_int, c_void};
 
-/// How an array lies over the ranks. Opaque; NULL is none.
+/// How an array lies over the ranks.
 pub struct BoxesHandle {
     _private: (),
 }
@@ -109,8 +109,8 @@ impl Described {
 /// others hear of nothing.
 ///
 /// # Safety
-/// `shape` has `dimensions` numbers, `origins` and `extents` have `count * dimensions` each, `before` and `after` are NULL or have `dimensions`. `boxes` is
-/// a place for a handle, which is yours until `bvk_boxes_close` or `bvk_close`.
+/// `shape` has `dimensions` numbers, `origins` and `extents` have `count * dimensions` each, `before` and `after` are NULL or have `dimensions`. `boxes` points
+/// to a handle, which the call sets and you own until `bvk_boxes_close` or `bvk_close`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_boxes(
     session: *mut SessionHandle,
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn bvk_boxes(
 /// Errors: as `bvk_boxes`; `BVK_ERR_DISAGREED` also if a number is not below `total`, or twice in one list.
 ///
 /// # Safety
-/// `numbers` has `count` numbers. `boxes` is a place for a handle, which is yours until `bvk_boxes_close` or `bvk_close`.
+/// `numbers` has `count` numbers. `boxes` points to a handle, which the call sets and you own until `bvk_boxes_close` or `bvk_close`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_ids(
     session: *mut SessionHandle,
@@ -295,8 +295,8 @@ pub unsafe extern "C" fn bvk_protect_on(
     })
 }
 
-/// The same for a rank that owns any number of boxes: `count` pointers to the memory of each, in the order in which `bvk_boxes` was told of them, and how
-/// many elements each has. The lists are not kept.
+/// Protects an array of which this rank owns any number of boxes: `data` has a pointer to the memory of each, in the order in which they were passed to
+/// `bvk_boxes`, and `elements` the number of elements of each. The lists are not kept. Otherwise as `bvk_protect_on`.
 ///
 /// Local, never waits, as `bvk_protect`.
 ///
@@ -347,7 +347,7 @@ pub unsafe extern "C" fn bvk_save_on(
     })
 }
 
-/// The same for a rank that owns any number of boxes, with lists as in `bvk_protect_boxes_on`.
+/// Adds an array of which this rank owns any number of boxes, with lists as in `bvk_protect_boxes_on`; otherwise as `bvk_save_on`.
 ///
 /// Local, never waits.
 ///
@@ -402,7 +402,7 @@ pub unsafe extern "C" fn bvk_load_on(
     })
 }
 
-/// The same for a rank that owns any number of boxes, with lists as in `bvk_protect_boxes_on`.
+/// Loads an array of which this rank owns any number of boxes, with lists as in `bvk_protect_boxes_on`; otherwise as `bvk_load_on`.
 ///
 /// Local or collective as `bvk_load_on`, and blocks as that.
 ///

@@ -14,12 +14,12 @@ use bivouac_core::session::{Checkpoint, Error, Pending};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
-/// A checkpoint that is being put together. Opaque; NULL is none.
+/// A checkpoint that is being put together.
 pub struct CheckpointHandle {
     _private: (),
 }
 
-/// A captured checkpoint on its way down the tiers. Opaque; NULL is none.
+/// A captured checkpoint on its way down the tiers.
 pub struct PendingHandle {
     _private: (),
 }
@@ -196,7 +196,7 @@ pub(super) unsafe fn finish(
 /// Hands a captured checkpoint out, if the caller wants it.
 ///
 /// # Safety
-/// `place` is NULL or a place for a handle.
+/// `place` is NULL or points to a handle.
 unsafe fn hand_out(pending: Pending, place: *mut *mut PendingHandle) -> c_int {
     if !place.is_null() {
         let id = handles::insert(Entry::Pending(Arc::new(pending)));
@@ -213,16 +213,16 @@ unsafe fn hand_out(pending: Pending, place: *mut *mut PendingHandle) -> c_int {
 /// Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks
 /// for the copy; if regions are live, for that behind the checkpoint before; when node memory is full, for room, at most `timeouts.room`.
 ///
-/// `pending`: NULL, or a place for a handle, which is yours until `bvk_release`; NULL after an error. The first checkpoint with regions on a
+/// `pending`: NULL, or a pointer to a handle, which the call sets and you own until `bvk_release`; after an error it is NULL. The first checkpoint with regions on a
 /// GPU initialises its caches (up to a second).
 ///
-/// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`; the other ranks hear of it, the application may go
-/// on. `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the others hear of nothing. `BVK_ERR_STATE` also if what is to be marked is on a
+/// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`; the other ranks hear of it, and the application may
+/// continue. `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the others hear of nothing. `BVK_ERR_STATE` also if what is to be marked is on a
 /// stream that is captured into a CUDA graph; of that the others hear.
 ///
 /// # Safety
-/// What was promised with [`bvk_protect`](super::session::bvk_protect) holds; `name` is NULL or ends with zero; `pending` is NULL or a
-/// place for a handle.
+/// What was promised with [`bvk_protect`](super::session::bvk_protect) holds; `name` is NULL or ends with zero; `pending` is NULL or
+/// points to a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_checkpoint(
     session: *mut SessionHandle,
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn bvk_checkpoint(
 /// `bvk_capture`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `checkpoint` is a place for a handle, which is yours until `bvk_capture` or `bvk_abort`.
+/// `name` is NULL or ends with zero; `checkpoint` points to a handle, which the call sets and you own until `bvk_capture` or `bvk_abort`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_checkpoint_begin(
     session: *mut SessionHandle,
@@ -323,7 +323,7 @@ pub unsafe extern "C" fn bvk_save(
     unsafe { bvk_save_shaped(checkpoint, name, data, kind, 1, &count) }
 }
 
-/// The same with the extents of `dimensions` dimensions, slowest first.
+/// Adds an array with the extents of its `dimensions` dimensions, slowest first; otherwise as `bvk_save`.
 ///
 /// Local, never waits.
 ///
@@ -445,7 +445,7 @@ pub unsafe extern "C" fn bvk_reduce(
 /// Errors: as `bvk_checkpoint`, and `BVK_ERR_REGION` for a name that cannot be used.
 ///
 /// # Safety
-/// The memory of all regions is readable; `checkpoint` points to a handle; `pending` is NULL or a place for one.
+/// The memory of all regions is readable; `checkpoint` points to a handle; `pending` is NULL or points to one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_capture(
     checkpoint: *mut *mut CheckpointHandle,
@@ -526,7 +526,7 @@ unsafe fn end(checkpoint: *mut *mut CheckpointHandle, work: impl FnOnce(&mut Ope
 /// Local, never waits, any thread that may call MPI.
 ///
 /// # Safety
-/// `finished` is a place for a number.
+/// `finished` points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_poll(pending: *mut PendingHandle, finished: *mut c_int) -> c_int {
     call(|| {
@@ -544,7 +544,7 @@ pub unsafe extern "C" fn bvk_poll(pending: *mut PendingHandle, finished: *mut c_
 /// Local, never waits, any thread.
 ///
 /// # Safety
-/// `reached` is a place for a number.
+/// `reached` points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_level(pending: *mut PendingHandle, reached: *mut c_int) -> c_int {
     call(|| {
@@ -563,7 +563,7 @@ pub unsafe extern "C" fn bvk_level(pending: *mut PendingHandle, reached: *mut c_
 /// Errors: `BVK_ERR_NOT_COMMITTED` as soon as it is known that the level will not be reached; `BVK_ERR_ARGUMENT`.
 ///
 /// # Safety
-/// `reached` is NULL or a place for a number.
+/// `reached` is NULL or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_wait(pending: *mut PendingHandle, level: c_int, reached: *mut c_int) -> c_int {
     call(|| {
@@ -576,7 +576,7 @@ pub unsafe extern "C" fn bvk_wait(pending: *mut PendingHandle, level: c_int, rea
     })
 }
 
-/// Gives the handle back; the checkpoint goes on its way all the same. `*pending` becomes NULL; one that is NULL already is no
+/// Gives the handle back; the checkpoint continues on its way. `*pending` becomes NULL; one that is NULL already is no
 /// error.
 ///
 /// Local, never waits, any thread.

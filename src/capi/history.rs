@@ -13,7 +13,7 @@ use bivouac_core::transfer::history::{Field, FieldMut};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 
-/// A history. Opaque; NULL is none.
+/// A history.
 pub struct HistoryHandle {
     _private: (),
 }
@@ -154,7 +154,7 @@ impl Past {
 /// Errors: `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `history` is a place for a handle, which is yours until `bvk_history_close`.
+/// `name` is NULL or ends with zero; `history` points to a handle, which the call sets and you own until `bvk_history_close`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_history_open(
     session: *mut SessionHandle,

@@ -1,4 +1,4 @@
-//! Host memory that the application goes on writing to while a checkpoint of it is taken.
+//! Host memory that the application continues writing to while a checkpoint of it is taken.
 //!
 //! A protected region is *live* from [`bvk_set_live`] on: captures leave it to be copied behind them. What may be being copied is always the memory
 //! of a region that is protected and live: one that is taken out, that moves, or that is live no more is waited for first.
@@ -44,7 +44,7 @@ impl Open {
 }
 
 /// From now on, if `on` is not 0, the protected region `name` of the host is *live*: checkpoints protect its pages, and a thread of Bivouac copies
-/// them while the application goes on. Whoever writes to a page that has not been copied waits for that page. It pays where little of the region is
+/// them while the application continues. Whoever writes to a page that has not been copied waits for that page. It pays where little of the region is
 /// written soon after a checkpoint; where it does not pay, or cannot be (`docs/OFFLOAD.md` says when), the region is copied before the checkpoint
 /// returns, as without this call. With 0 it is no longer live. One that is protected anew stays live. What `bvk_save` adds never is.
 ///

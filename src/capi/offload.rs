@@ -1,4 +1,4 @@
-//! Checkpoints of GPU memory that are marked and sent while the application goes on, which declares what it is about to write to.
+//! Checkpoints of GPU memory that are marked and sent while the application continues, which declares what it is about to write to.
 //!
 //! A session offloads one GPU. From [`bvk_offload`] on its captures mark what lies there; everything else of this module is a declaration, or
 //! waits. Declarations and [`bvk_settle`] are also for live host memory ([`super::live`]). What is declared is compared with the regions by its
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
 
-/// What a piece of work writes to. Opaque; NULL is none.
+/// What a piece of work writes to.
 pub struct WriteSetHandle {
     _private: (),
 }
@@ -167,7 +167,7 @@ fn of_entry(name: &str, at: usize, failure: &Failure) -> Failure {
 }
 
 /// From now on checkpoints with regions in the memory of GPU number `gpu` are *marked*: they are sent from where they are while the
-/// application goes on, which says what it is about to write to (`bvk_before_write`, `bvk_before`). Whether a checkpoint is marked, or copied
+/// application continues, which says what it is about to write to (`bvk_before_write`, `bvk_before`). Whether a checkpoint is marked, or copied
 /// inside the GPU as without this call, says the configuration (`[offload]`). Other checkpoints are taken as before. A session offloads one GPU. With
 /// `BVK_NO_GPU` all declarations are accepted and nothing is marked, so that a program runs unchanged without a GPU. `docs/OFFLOAD.md` shows a
 /// program.
@@ -213,7 +213,8 @@ pub unsafe extern "C" fn bvk_before_write(session: *mut SessionHandle, data: *co
     with(session, |open| unsafe { open.before_write(data, bytes, open.stream) })
 }
 
-/// The same for work on another stream: a `cudaStream_t` or `CUstream` of the device's primary context; NULL is the legacy default stream.
+/// Declares what work on another stream is about to write: a `cudaStream_t` or `CUstream` of the device's primary context; NULL is the legacy default
+/// stream. Otherwise as `bvk_before_write`.
 ///
 /// Local, waits as `bvk_before_write`.
 ///
@@ -241,7 +242,7 @@ pub unsafe extern "C" fn bvk_before_write_on(
 /// Errors: as `bvk_before_write`; the text says which entry it is, counted from 0.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero. `data` has `count` pointers, which are not followed, and `bytes` as many numbers. `set` is a place for a handle.
+/// `name` is NULL or ends with zero. `data` has `count` pointers, which are not followed, and `bytes` as many numbers. `set` points to a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_write_set(
     session: *mut SessionHandle,

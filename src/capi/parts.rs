@@ -18,7 +18,7 @@ pub const BVK_PART_IDS: c_int = 3;
 /// Dimensions of an array or of bounds, at most.
 const DIMENSIONS_MAX: usize = 8;
 
-/// What ranks that took a checkpoint had of an array or of rows. Opaque; NULL is none.
+/// What ranks that took a checkpoint had of an array or of rows.
 pub struct PartsHandle {
     _private: (),
 }
@@ -76,7 +76,7 @@ impl From<&RankPart> for CPart {
 /// part, and the others have an error when it calls `bvk_restart_end`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero. `parts` is a place for a handle, which is yours until `bvk_parts_close`, or until `bvk_restart_end`, which closes it
+/// `name` is NULL or ends with zero. `parts` points to a handle, which the call sets and you own until `bvk_parts_close`, or until `bvk_restart_end`, which closes it
 /// whatever it returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_parts(

@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// So many regions are named in a message.
 const NAMES_MAX: usize = 6;
 
-/// A restart under way. Opaque; NULL is none.
+/// A restart under way.
 pub struct RestartHandle {
     _private: (),
 }
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn bvk_restart(
         while let Some(attempt) = next {
             let mut running = Running::new(0, attempt);
             if let Err(mistake) = &fillable {
-                // A mistake of this rank ends the restart of all: none may go on from a version that another does not hear of.
+                // A mistake of this rank ends the restart of all: none may continue from a version that another does not hear of.
                 running.failed = Some((mistake.text.clone(), false));
             } else {
                 // SAFETY: as the caller says.
@@ -279,7 +279,7 @@ unsafe fn load_on_gpu(
 /// Errors: as `bvk_restart`. `BVK_ERR_STATE` while another restart is open, whose handle then stays in `restart`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `restart` is a place for a handle, which is yours until `bvk_restart_end` ends it.
+/// `name` is NULL or ends with zero; `restart` points to a handle, which the call sets and you own until `bvk_restart_end` ends it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_restart_begin(
     session: *mut SessionHandle,
@@ -380,7 +380,7 @@ pub(super) fn old_ranks(saved_ranks: u32, first: c_int, count: c_int) -> Outcome
 /// Local, never waits.
 ///
 /// # Safety
-/// `version` is a place for a number.
+/// `version` points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_restart_version(restart: *mut RestartHandle, version: *mut u64) -> c_int {
     with(restart, |_, running| {
@@ -484,7 +484,7 @@ pub unsafe extern "C" fn bvk_load_protected(restart: *mut RestartHandle) -> c_in
 /// Errors: as `bvk_load`. The history then has some of the versions: close it.
 ///
 /// # Safety
-/// `count` is NULL or a place for a number.
+/// `count` is NULL or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_history(
     restart: *mut RestartHandle,
@@ -512,15 +512,15 @@ pub unsafe extern "C" fn bvk_load_history(
 }
 
 /// Ends an attempt. `ok`: 1 if this rank has loaded what it needs, 0 if not, -1 if not and no other version would help, as without
-/// memory for it. Returns `BVK_OK` on all ranks if all had; `*restart` is
-/// NULL then, and `restored` (NULL, or what is to be filled) tells of it. Returns `BVK_AGAIN` on all ranks if some rank could not load and
+/// memory for it. Returns `BVK_OK` on all ranks if all had; then `*restart` is
+/// NULL, and `restored`, unless it is NULL, describes the checkpoint. Returns `BVK_AGAIN` on all ranks if some rank could not load and
 /// other copies or an older version may be better: load again from the same handle. Nothing that was loaded before may be used.
 ///
 /// Collective: all ranks. Blocks until all have called.
 ///
-/// With `ok` 0, what the last `bvk_load` of this rank that failed has said decides whether there is another try: an older version would
-/// not help a region that is missing or of another length. To ask for a region that may be missing use `bvk_region_size`. With -1 there
-/// is none.
+/// With `ok` 0, the error of this rank's last failed `bvk_load` decides whether there is another try: an older version would not help
+/// if a region is missing or has another length. To ask for a region that may be missing use `bvk_region_size`. With -1 there is no
+/// other try.
 ///
 /// Errors: `BVK_ERR_RESTART`, the same on all ranks, also if `restored->size` was not set on one; `*restart` is NULL then.
 ///
@@ -547,7 +547,7 @@ pub unsafe extern "C" fn bvk_restart_end(
         }
         // SAFETY: as the caller says.
         if let Err(mistake) = unsafe { arguments::check_fillable(restored, "bvk_restored") } {
-            // A mistake of this rank ends the restart of all: none may go on from a version that another does not hear of.
+            // A mistake of this rank ends the restart of all: none may continue from a version that another does not hear of.
             failure = Some((mistake.text, false));
         }
         let ranks = running.attempt.restorer().saved_ranks();
@@ -580,8 +580,8 @@ pub unsafe extern "C" fn bvk_restart_end(
 /// Errors: as `bvk_restart`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `versions` has room for `capacity` numbers, or is NULL and `capacity` is 0; `count` is a place for a
-/// number.
+/// `name` is NULL or ends with zero; `versions` has room for `capacity` numbers, or is NULL and `capacity` is 0; `count` points
+/// to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_versions(
     session: *mut SessionHandle,

@@ -24,12 +24,12 @@ pub const BVK_ROWS_EVEN: c_int = 1;
 /// No type of C needs more.
 const ALIGNMENT: usize = 16;
 
-/// Rows that this rank gets from a restart. Opaque; NULL is none.
+/// Rows that this rank gets from a restart.
 pub struct LoadedRowsHandle {
     _private: (),
 }
 
-/// Says which ranks get some rows: for each of the `count` rows whose values of a column stand one behind the other from `values` on, as many elements a
+/// Says which ranks get some rows: for each of the `count` rows whose values of a column stand one after the other from `values` on, as many elements a
 /// row as the column has, it puts the number of a rank of this run into `owners`. `user` is what the call was given.
 pub type OwnersFunction =
     Option<unsafe extern "C" fn(values: *const c_void, count: usize, owners: *mut c_int, user: *mut c_void)>;
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn bvk_save_rows(
 /// Deals rows, and hands them out.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `rows` is a place for a handle, `count` one for a number or NULL.
+/// `name` is NULL or ends with zero; `rows` points to a handle, `count` one for a number or NULL.
 unsafe fn deal(
     restart: *mut RestartHandle,
     name: *const c_char,
@@ -163,8 +163,8 @@ pub unsafe extern "C" fn bvk_column_at(
 /// checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls `bvk_restart_end`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero. `rows` is a place for a handle, which is yours until `bvk_loaded_rows_close`, or until `bvk_restart_end`, which closes
-/// it whatever it returns. `count` is NULL or a place for a number.
+/// `name` is NULL or ends with zero. `rows` points to a handle, which the call sets and you own until `bvk_loaded_rows_close`, or until `bvk_restart_end`, which closes
+/// it whatever it returns. `count` is NULL or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_rows(
     restart: *mut RestartHandle,
@@ -182,8 +182,8 @@ pub unsafe extern "C" fn bvk_load_rows(
     unsafe { deal(restart, name, how, (rows, count)) }
 }
 
-/// The same for the rows from number `first` on, `wanted` of them, in the order of the ranks that saved them. Ranks say what they like: what they want may
-/// overlap, and leave rows out. How many there are in all says `bvk_parts`.
+/// Gets `wanted` rows from number `first` on, in the order of the ranks that saved them. Each rank asks for the rows it likes: ranges may overlap, and
+/// leave rows out. `bvk_parts` says how many rows there are in all. Otherwise as `bvk_load_rows`.
 ///
 /// Collective and blocking as `bvk_load_rows`.
 ///
@@ -210,8 +210,8 @@ pub unsafe extern "C" fn bvk_load_rows_range(
     unsafe { deal(restart, name, how, (rows, count)) }
 }
 
-/// The same with each row on the rank that a function of the application says, by the values of a column: of the type `kind`, with `width` elements a row.
-/// Rows come in the order of the ranks that saved them, and as they stood there.
+/// Gets the rows that a function of the application assigns to this rank, by the values of a column of the type `kind` with `width` elements a row.
+/// Rows keep the order of the ranks that saved them, and their order there. Otherwise as `bvk_load_rows`.
 ///
 /// `owners` is called on this thread before this returns, where rows are read: on some ranks for many rows and on others for none, once for each row, in
 /// batches of up to 1 MiB of values. It goes by the values alone, and not by what its rank has. It calls neither Bivouac (`BVK_ERR_STATE`) nor

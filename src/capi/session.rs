@@ -20,7 +20,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A session: ranks that take and restore checkpoints together. Opaque; NULL is none.
+/// A session: ranks that take and restore checkpoints together.
 pub struct SessionHandle {
     _private: (),
 }
@@ -263,7 +263,7 @@ pub(super) unsafe fn open(comm: MPI_Comm, config: Result<Config, String>) -> Out
 ///
 /// # Safety
 /// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts end with zero and its list with NULL;
-/// `session` is NULL or a place for a handle.
+/// `session` is NULL or points to a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_open(comm: MPI_Comm, options: *const Options, session: *mut *mut SessionHandle) -> c_int {
     call(|| {
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn bvk_open(comm: MPI_Comm, options: *const Options, sessi
     })
 }
 
-/// The same for a communicator in the form that Fortran has (`MPI_Comm_c2f`).
+/// Opens a session on a communicator in Fortran's form (`MPI_Comm_c2f`); otherwise as `bvk_open`.
 ///
 /// Collective and blocking as `bvk_open`.
 ///
@@ -313,7 +313,7 @@ pub unsafe extern "C" fn bvk_open_f(comm: c_int, options: *const Options, sessio
 /// `timeouts.abandon` (30 minutes unless it is set), and some seconds for last messages. What has become of the last checkpoint is not in the status:
 /// wait for it with `bvk_wait` before, or read the reports. Handles of pending checkpoints stay until `bvk_release`.
 ///
-/// Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed all the same. `BVK_ERR_HANDLE`;
+/// Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed nevertheless. `BVK_ERR_HANDLE`;
 /// `BVK_ERR_STATE` in a forked child.
 ///
 /// # Safety
@@ -340,7 +340,7 @@ pub unsafe extern "C" fn bvk_close(session: *mut *mut SessionHandle) -> c_int {
 /// Local, never waits.
 ///
 /// # Safety
-/// `generation` is a place for a number.
+/// `generation` points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_generation(session: *mut SessionHandle, generation: *mut u64) -> c_int {
     with(session, |open| {
@@ -376,7 +376,7 @@ pub unsafe extern "C" fn bvk_protect(
     unsafe { bvk_protect_shaped(session, name, data, kind, 1, &count) }
 }
 
-/// The same with the extents of `dimensions` dimensions, slowest first.
+/// Protects an array with the extents of its `dimensions` dimensions, slowest first; otherwise as `bvk_protect`.
 ///
 /// Local, never waits.
 ///
@@ -515,7 +515,7 @@ pub unsafe extern "C" fn bvk_unprotect(session: *mut SessionHandle, name: *const
     })
 }
 
-/// The same for one that was protected under a number.
+/// Ends the protection of a region that was protected under a number; otherwise as `bvk_unprotect`.
 ///
 /// Local, waits as `bvk_unprotect`.
 #[unsafe(no_mangle)]
@@ -523,7 +523,7 @@ pub extern "C" fn bvk_unprotect_id(session: *mut SessionHandle, id: c_int) -> c_
     with(session, |open| unprotect(open, &name_of_id(id)))
 }
 
-/// The same for all regions.
+/// Ends the protection of all regions; otherwise as `bvk_unprotect`.
 ///
 /// Local, waits as `bvk_unprotect`.
 #[unsafe(no_mangle)]
@@ -565,7 +565,7 @@ pub unsafe extern "C" fn bvk_set_stream(session: *mut SessionHandle, stream: *mu
 /// Errors: `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`, `BVK_ERR_STATE`; `*yes` is 0 then.
 ///
 /// # Safety
-/// `yes` is NULL or a place for a number.
+/// `yes` is NULL or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_should_checkpoint(session: *mut SessionHandle, yes: *mut c_int) -> c_int {
     // SAFETY: as the caller says.
@@ -580,7 +580,7 @@ pub unsafe extern "C" fn bvk_should_checkpoint(session: *mut SessionHandle, yes:
 /// Errors: as `bvk_should_checkpoint`.
 ///
 /// # Safety
-/// `yes` is NULL or a place for a number.
+/// `yes` is NULL or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_should_exit(session: *mut SessionHandle, yes: *mut c_int) -> c_int {
     // SAFETY: as the caller says.
@@ -588,7 +588,7 @@ pub unsafe extern "C" fn bvk_should_exit(session: *mut SessionHandle, yes: *mut 
 }
 
 /// # Safety
-/// `yes` is NULL or a place for a number.
+/// `yes` is NULL or points to a number.
 unsafe fn decide(
     session: *mut SessionHandle,
     yes: *mut c_int,
@@ -631,7 +631,7 @@ pub extern "C" fn bvk_progress(session: *mut SessionHandle) -> c_int {
 pub const BVK_PIN_LAUNCHER: c_int = 0;
 /// Each rank on its share of neighbouring cores, a core for each thread.
 pub const BVK_PIN_COMPACT: c_int = 1;
-/// The same share, the threads in turn on its NUMA nodes or caches.
+/// Each rank on its share of neighbouring cores, with its threads in turn on the share's NUMA nodes or caches.
 pub const BVK_PIN_SCATTER: c_int = 2;
 
 /// Puts the threads of this rank where `policy` says (`BVK_PIN_...`), within what the job was given on this node.

@@ -26,7 +26,7 @@ pub const BVK_ERR_OPEN: c_int = -4;
 pub const BVK_ERR_MPI: c_int = -5;
 /// A name or a shape cannot be used, or a region was named twice.
 pub const BVK_ERR_REGION: c_int = -6;
-/// This rank could not capture the checkpoint; the other ranks hear of it, and the application may go on.
+/// This rank could not capture the checkpoint; the other ranks hear of it, and the application may continue.
 pub const BVK_ERR_CAPTURE: c_int = -7;
 /// A region could not be loaded: it is not in the checkpoint, has another type or length, or no copy of it is good.
 pub const BVK_ERR_LOAD: c_int = -8;
@@ -171,7 +171,7 @@ pub extern "C" fn bvk_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The name of a status, for example `BVK_ERR_LOAD`; `unknown status` for a number that is none.
+/// The name of a status, for example `BVK_ERR_LOAD`; `unknown status` for any other number.
 ///
 /// Local, never blocks, any thread. The text is constant.
 #[unsafe(no_mangle)]

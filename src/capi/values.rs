@@ -206,7 +206,7 @@ pub unsafe extern "C" fn bvk_load_per_rank(
 /// Local, never waits; the same on all ranks.
 ///
 /// # Safety
-/// `ranks` is a place for a number.
+/// `ranks` points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_saved_ranks(restart: *mut RestartHandle, ranks: *mut c_int) -> c_int {
     restart::with(restart, |_, running| {

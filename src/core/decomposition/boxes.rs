@@ -110,7 +110,7 @@ impl Boxes {
         self.margins(width.clone(), width)
     }
 
-    /// The same with another width before a box than behind it, for example for padded rows.
+    /// Sets the width of the ghost cells before and after a box, where these differ, for example for padded rows.
     #[must_use]
     pub fn margins(mut self, before: impl Into<Vec<u64>>, after: impl Into<Vec<u64>>) -> Boxes {
         (self.before, self.after) = (Some(before.into()), Some(after.into()));

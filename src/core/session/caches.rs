@@ -26,8 +26,8 @@ impl Session {
         self.caches_with(device, |_| {})
     }
 
-    /// The same with a say in what the configuration does not name, [`CacheConfig::trace`] above all: `change` gets what
-    /// the configuration makes of it last.
+    /// Opens caches as [`Session::caches`] does, after `change` has set what the configuration has no key for, such as
+    /// [`CacheConfig::trace`].
     ///
     /// # Collective
     /// Local.

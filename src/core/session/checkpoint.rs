@@ -78,7 +78,7 @@ impl<'a> Checkpoint<'a> {
         self.add(saved)
     }
 
-    /// The same with the extents of its dimensions, slowest first.
+    /// Adds a region in device memory with the extents of its dimensions, slowest first; otherwise as [`Checkpoint::save_device`].
     ///
     /// # Errors
     /// As [`Checkpoint::save_device`], and if the shape does not fit the memory.
@@ -121,7 +121,7 @@ impl<'a> Checkpoint<'a> {
         self.add(saved)
     }
 
-    /// The same with the extents of its dimensions, slowest first.
+    /// Adds live host memory with the extents of its dimensions, slowest first; otherwise as [`Checkpoint::save_live`].
     ///
     /// # Errors
     /// As [`Checkpoint::save_live`], and if the shape does not fit the memory.
@@ -156,7 +156,8 @@ impl<'a> Checkpoint<'a> {
         }
     }
 
-    /// The same for a rank that owns any number of boxes: the memory of each, in the order in which they were described.
+    /// Adds an array of which this rank owns any number of boxes: the memory of each, in the order in which they were described. Otherwise as
+    /// [`Checkpoint::save_on`].
     ///
     /// # Collective
     /// Local.
@@ -168,7 +169,7 @@ impl<'a> Checkpoint<'a> {
         self.add_on(saved, on)
     }
 
-    /// The same for elements of a type that is known at run time only.
+    /// Adds such an array whose elements have a type that is known at run time only.
     #[doc(hidden)]
     pub fn save_typed_on(
         &mut self,
@@ -181,7 +182,7 @@ impl<'a> Checkpoint<'a> {
         self.add_on(saved, on)
     }
 
-    /// The same for a box in device memory, with elements of type `T`. Such a checkpoint is captured with [`Checkpoint::capture_on`]; one that is marked
+    /// Adds an array whose box is in device memory, with elements of type `T`; otherwise as [`Checkpoint::save_on`]. Such a checkpoint is captured with [`Checkpoint::capture_on`]; one that is marked
     /// ([`Checkpoint::mark_on`]) and has a margin around a box, or several boxes, is copied instead. The region is recorded like a slice: it can be loaded into
     /// host memory and into device memory.
     ///
@@ -207,7 +208,8 @@ impl<'a> Checkpoint<'a> {
         }
     }
 
-    /// The same for a rank that owns any number of boxes: the device memory of each, in the order in which they were described.
+    /// Adds an array of which this rank owns any number of boxes: the device memory of each, in the order in which they were described. Otherwise as
+    /// [`Checkpoint::save_device_on`].
     ///
     /// # Collective
     /// Local.
@@ -224,7 +226,7 @@ impl<'a> Checkpoint<'a> {
         self.save_spans_on(name, on, T::TYPE, memory)
     }
 
-    /// The same for elements of a type that is known at run time only.
+    /// Adds such an array whose elements have a type that is known at run time only.
     #[doc(hidden)]
     pub fn save_spans_on(
         &mut self,
@@ -320,8 +322,8 @@ impl<'a> Checkpoint<'a> {
         self.value(&index_name(history.name()), &index)
     }
 
-    /// The same for a history whose fields are parts of arrays: of each its name and the decomposition that it lies on. Its versions come back on any number
-    /// of ranks, and on other decompositions ([`Restorer::load_history_on`](crate::Restorer::load_history_on)). A field holds the elements of the rank's boxes, one box behind
+    /// Adds a history whose fields are parts of arrays: `on` has the name of each field and the decomposition that it lies on. The versions can be loaded on any
+    /// number of ranks, and on other decompositions ([`Restorer::load_history_on`](crate::Restorer::load_history_on)). A field holds the elements of the rank's boxes, one box behind
     /// the other, without margins, or those of its list of numbers.
     ///
     /// ```no_run
@@ -492,8 +494,8 @@ impl<'a> Checkpoint<'a> {
         self.take(None)
     }
 
-    /// The same for a checkpoint with regions in device memory, which are complete once the work that is enqueued on `stream` has
-    /// run. They are copied into the GPU cache of `caches`, and from there to node memory after this call has returned; only
+    /// Captures a checkpoint with regions in device memory, which are complete once the work that is enqueued on `stream` has run;
+    /// otherwise as [`Checkpoint::capture`]. They are copied into the GPU cache of `caches`, and from there to node memory after this call has returned; only
     /// then does this rank vote. `caches` are of the device that the regions are on, from [`Session::caches`](crate::Session::caches).
     ///
     /// ```no_run
@@ -522,8 +524,8 @@ impl<'a> Checkpoint<'a> {
         self.take(Some(OnDevice { caches: &caches.handle(), stream, offload: None }))
     }
 
-    /// The same for a program that declares what it writes: device regions that have no room in the GPU cache are marked, and sent from
-    /// where they are while the program goes on ([`Offload`]). The snapshot is what the work that is enqueued on `stream` makes of them; host regions,
+    /// Captures a checkpoint of a program that declares what it writes: device regions that have no room in the GPU cache are marked, and
+    /// sent from where they are while the program continues ([`Offload`]). Otherwise as [`Checkpoint::capture_on`]. The snapshot is what the work that is enqueued on `stream` makes of them; host regions,
     /// values and histories are copied before this returns. With `offload.mode = "always"` all are marked.
     ///
     /// Kernels of other devices that write to these regions have ended before, and so have those on other streams that `stream` does not wait

@@ -65,7 +65,7 @@ impl Session {
         self.decompose_described(Ok(part.into()))
     }
 
-    /// The same for a caller that may have been told what is no description: the mistake is this rank's, and all ranks hear of it.
+    /// Decomposes as [`Session::decompose`] does, for a caller whose description may be a mistake: then all ranks hear of it.
     #[doc(hidden)]
     pub fn decompose_described(&self, described: std::result::Result<Part, String>) -> Result<Decomposition> {
         let engine = &self.engine;

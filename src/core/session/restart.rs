@@ -72,7 +72,7 @@ impl Session {
         self.restore(name, Want::Newest, load)
     }
 
-    /// The same for one version, also one that a later run left behind. Later checkpoints of this run then descend from it.
+    /// Restores one version, even one that a later run left behind; otherwise as [`Session::restart`]. Later checkpoints of this run then descend from it.
     ///
     /// # Collective
     /// All ranks.
@@ -240,7 +240,7 @@ impl Session {
         self.begin_attempt(name, want, true)
     }
 
-    /// The same to look at a checkpoint only: threads stay where they are. It is ended with [`Attempt::end_uncounted`].
+    /// Begins an attempt that only looks at a checkpoint: threads stay where they are. It is ended with [`Attempt::end_uncounted`].
     #[doc(hidden)]
     pub fn look(&self, name: &str, want: Want) -> Result<Option<Attempt>> {
         self.begin_attempt(name, want, false)
@@ -428,7 +428,7 @@ impl Attempt {
         })
     }
 
-    /// The same, and what was loaded does not count before [`Session::count`] is told so.
+    /// Ends the attempt as [`Attempt::end`] does, but what was loaded counts only once [`Session::count`] is called.
     ///
     /// # Collective
     /// All ranks.

@@ -46,13 +46,13 @@ impl<'a> Rows<'a> {
         self.columns(name, 1, data)
     }
 
-    /// The same with `width` elements in each row, one row behind the other.
+    /// Adds a column with `width` elements in each row, one row after the other.
     #[must_use]
     pub fn columns<T: Element>(self, name: &str, width: u32, data: &'a [T]) -> Rows<'a> {
         self.sized_columns(name, width, (T::TYPE, size_of::<T>()), bytemuck::cast_slice(data))
     }
 
-    /// The same for elements of a type that is known at run time only, of which there is a whole number.
+    /// Adds a column whose elements have a type that is known at run time only; `bytes` has a whole number of them.
     #[doc(hidden)]
     #[must_use]
     pub fn typed_columns(self, name: &str, width: u32, element: ElementType, bytes: &'a [u8]) -> Rows<'a> {

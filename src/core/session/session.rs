@@ -85,7 +85,8 @@ impl Session {
         Session::open_with::<C, String>(comm, Ok(config))
     }
 
-    /// The same for a program that makes or changes its configuration: what came of that on this rank.
+    /// Opens a session with a configuration that the program made or changed, or with the reason why it could not; otherwise as
+    /// [`Session::open`].
     ///
     /// # Collective
     /// All ranks of `comm`.
@@ -196,7 +197,7 @@ impl Session {
         self.begin(name, version)
     }
 
-    /// The same without the compiler's help: it has to end before the session does.
+    /// Begins a checkpoint without a lifetime: it has to end before the session does.
     #[doc(hidden)]
     pub fn begin(&self, name: &str, version: u64) -> Result<Checkpoint<'static>> {
         self.engine.reporter().step_beat();
@@ -413,7 +414,7 @@ impl Session {
         self.close_within(limit)
     }
 
-    /// The same with a limit of its own for what is being written; zero: it is left where it is.
+    /// Closes the session as [`Session::close`] does, and waits at most `limit` for what is being written; with zero it is left where it is.
     #[doc(hidden)]
     pub fn close_within(mut self, limit: Duration) -> Result<()> {
         let engine = self.engine.clone();
