@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Handles are opaque pointers. NULL stands for no handle. Using a handle that was closed is an error, and never a crash.
+// Handles are opaque pointers. NULL stands for no handle. Using one that was closed, or never was one, is an error and not a crash.
 typedef struct bvk_session_s *bvk_session_t;          // ranks that take and restore checkpoints together
 typedef struct bvk_checkpoint_s *bvk_checkpoint_t;    // a checkpoint that is being put together
 typedef struct bvk_pending_s *bvk_pending_t;          // a captured checkpoint on its way down the tiers

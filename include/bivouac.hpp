@@ -593,7 +593,7 @@ private:
 
 }  // namespace detail
 
-// A checkpoint on its way to its levels. It continues its way without this object, too.
+// A checkpoint on its way to its levels. It continues without this object, too.
 class pending {
 public:
     explicit pending(bvk_pending_t handle = nullptr) noexcept : handle_(handle) {}

@@ -26,8 +26,8 @@ impl Session {
         self.caches_with(device, |_| {})
     }
 
-    /// Opens caches as [`Session::caches`] does, after `change` has set what the configuration has no key for, such as
-    /// [`CacheConfig::trace`].
+    /// Opens caches as [`Session::caches`] does. `change` is called last, with what follows from the configuration, and sets what that has no key
+    /// for, such as [`CacheConfig::trace`].
     ///
     /// # Collective
     /// Local.
