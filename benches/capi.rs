@@ -8,7 +8,7 @@
 
 use bivouac_capi::arguments::{BVK_F64, BVK_U64};
 use bivouac_capi::checkpoint::bvk_checkpoint;
-use bivouac_capi::restart::{BVK_NEWEST, bvk_restart};
+use bivouac_capi::restart::{BVK_NEWEST, bvk_restore};
 use bivouac_capi::session::{Options, bvk_close, bvk_open, bvk_prepare, bvk_protect, bvk_unprotect_all};
 use bivouac_capi::status::BVK_OK;
 use bivouac_core::config::ConfigSource;
@@ -85,7 +85,7 @@ fn main() {
                 let status = unsafe { bvk_checkpoint(session, c"tiny".as_ptr(), version, std::ptr::null_mut()) };
                 assert_eq!(status, BVK_OK);
             } else {
-                let mut checkpoint = rust[which].checkpoint("tiny", version).expect("begun");
+                let mut checkpoint = rust[which].begin_checkpoint("tiny", version).expect("begun");
                 checkpoint.save("field", &field).expect("saved");
                 checkpoint.save("step", &step).expect("saved");
                 drop(checkpoint.capture().expect("captured"));
@@ -129,7 +129,7 @@ fn main() {
     }
     let through_c = restarts(&world, &source, || {
         // SAFETY: as above; nobody else uses the memory.
-        let status = unsafe { bvk_restart(session, c"large".as_ptr(), BVK_NEWEST, std::ptr::null_mut()) };
+        let status = unsafe { bvk_restore(session, c"large".as_ptr(), BVK_NEWEST, std::ptr::null_mut()) };
         assert_eq!(status, BVK_OK);
     });
     // SAFETY: the handle is open.
@@ -141,11 +141,11 @@ fn main() {
         rust.prepare(8 * LARGE as u64);
         std::thread::sleep(Duration::from_secs(2));
     }
-    let mut checkpoint = rust.checkpoint("large", 1).expect("begun");
+    let mut checkpoint = rust.begin_checkpoint("large", 1).expect("begun");
     checkpoint.save("field", &source).expect("saved");
     drop(checkpoint.capture().expect("captured"));
     let through_rust = restarts(&world, &source, || {
-        let restored = rust.restart("large", |restorer| Ok(restorer.load("field", &mut target)?));
+        let restored = rust.begin_restore("large").run(|restorer| Ok(restorer.load("field", &mut target)?));
         restored.expect("restored").expect("it is there");
     });
     rust.close().expect("closed");

@@ -302,7 +302,7 @@ impl Bench {
                     version += 1;
                     let mut pending = None;
                     let took = self.timed(|| {
-                        let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+                        let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
                         match is_dealt {
                             true => checkpoint.save_on("t", &on, &dealt).expect("saved"),
                             false => checkpoint.save("t", &packed).expect("saved"),
@@ -337,14 +337,15 @@ impl Bench {
             let memory = [0, 1, 2].map(|dim| mine.extent[dim] + 2 * halo[dim]).iter().product::<u64>();
             let mut dealt: Vec<f64> = (0..memory).map(value).collect();
             let mut packed: Vec<f64> = (0..mine.elements() as u64).map(value).collect();
-            let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
             checkpoint.save_on("t", &on, &dealt).expect("saved");
             checkpoint.save("u", &packed).expect("saved");
             checkpoint.capture().expect("captured").wait(Level::Process).expect("committed");
             let (mut ours, mut reference) = (Vec::new(), Vec::new());
             for round in 0..=self.options.rounds {
                 session
-                    .restart("heat", |r| {
+                    .begin_restore("heat")
+                    .run(|r| {
                         ours.push(self.timed(|| r.load_on("t", &on, &mut dealt).expect("loaded")));
                         reference.push(self.timed(|| r.load("u", &mut packed).expect("loaded")));
                         Ok(())
@@ -390,7 +391,7 @@ impl Bench {
         let mine = Mine::of(shape, cuts, u64::from(self.rank()));
         let on = session.decompose(mine.boxes([0; 3])).expect("it tiles");
         let data: Vec<f64> = mine.indices().map(value).collect();
-        let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
         checkpoint.save_on("first", &on, &data).expect("saved");
         checkpoint.save_on("second", &on, &data).expect("saved");
         let level = match &*self.options.figure {
@@ -421,7 +422,8 @@ impl Bench {
             some.barrier();
             let start = Instant::now();
             session
-                .restart("heat", |r| {
+                .begin_restore("heat")
+                .run(|r| {
                     times[0] = start.elapsed().as_secs_f64();
                     for (name, time) in [("first", 1), ("second", 2)] {
                         times[time] = timed(&mut || r.load_on(name, &on, &mut data[..]).expect("loaded"));

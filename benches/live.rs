@@ -70,7 +70,7 @@ impl Bed {
         let begun = Instant::now();
         self.version += 1;
         let pending = is_captured.then(|| {
-            let mut checkpoint = self.session.checkpoint("bench", self.version).expect("begun");
+            let mut checkpoint = self.session.begin_checkpoint("bench", self.version).expect("begun");
             checkpoint.save_live::<u64>("field", &self.memory).expect("saved");
             checkpoint.capture().expect("captured")
         });

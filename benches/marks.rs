@@ -8,10 +8,10 @@
 //! Node memory only. F is the blocking download of the same regions into pinned memory, in the same run, by all ranks at once. Figures are those of the
 //! slowest rank, printed by the root.
 //!
-//! - `mark`: `mark_on` in host time; and until the stream has come to its end, with and without audit; beside it one digest pass over the regions.
+//! - `mark`: a capture that marks in host time; and until the stream has come to its end, with and without audit; beside it one digest pass over the regions.
 //! - `write`: `before_write` with nothing marked, with a mark of which these blocks are there already, and before blocks that are copied into the buffer,
 //!   until the stream has come to the end of that; beside it a bare copy inside the device.
-//! - `send`: from the return of `mark_on` to the commit, unpaced: everything, and every second block of 64 KiB and of 4 KiB has changed.
+//! - `send`: from the return of a capture that marks to the commit, unpaced: everything, and every second block of 64 KiB and of 4 KiB has changed.
 //! - `changed`: the same with every hundredth block of 64 KiB.
 //! - `beside`: steps of a program that copies 4 GiB inside the device, alone, beside an unpaced transfer and beside a paced one.
 //!
@@ -170,13 +170,17 @@ impl<'a> Bed<'a> {
         self.world.barrier();
     }
 
-    /// Marks the region; how long `mark_on` took.
+    /// Marks the region; how long a capture that marks took.
     fn mark(&mut self) -> (Pending, f64) {
         self.version += 1;
-        let mut checkpoint = self.session.checkpoint("bench", self.version).expect("begun");
+        let mut checkpoint = self
+            .session
+            .begin_checkpoint("bench", self.version)
+            .expect("begun")
+            .with_offload(&self.offload, &*self.stream);
         checkpoint.save_device::<u8>("region", &self.region).expect("saved");
         let begun = Instant::now();
-        let pending = checkpoint.mark_on(&self.offload, &*self.stream).expect("marked");
+        let pending = checkpoint.capture().expect("marked");
         (pending, begun.elapsed().as_secs_f64())
     }
 
@@ -262,7 +266,7 @@ fn mark(world: &SimpleCommunicator, options: &Options, block: u64) {
             digests.push(bed.stream.copy_blocks(runs, block).and_then(|copied| copied.seconds()).expect("digests"));
         }
         let line = json!({
-            "figure": "mark", "gib": options.gib, "block": block, "audit": audit, "mark_on": most(world, median(&host)),
+            "figure": "mark", "gib": options.gib, "block": block, "audit": audit, "capture": most(world, median(&host)),
             "checkpoint_and_stream": most(world, median(&stream)), "digest_pass": most(world, median(&digests)), "F": bed.f(4),
         });
         say(world, line);
@@ -322,7 +326,7 @@ fn write(world: &SimpleCommunicator, options: &Options, block: u64) {
     bed.close();
 }
 
-/// From the return of `mark_on` to the commit where every `step`th block of so many bytes has changed.
+/// From the return of a capture that marks to the commit where every `step`th block of so many bytes has changed.
 fn send(world: &SimpleCommunicator, options: &Options, name: &str, block: u64, step: u64) {
     let mut bed = Bed::new(world, options, block, true);
     fill(&bed);

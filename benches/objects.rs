@@ -146,7 +146,7 @@ fn main() {
                 for round in 0..=options.rounds {
                     data.iter_mut().step_by(512).for_each(|value| *value += 1.0);
                     gate.wait();
-                    let mut checkpoint = session.checkpoint(NAME, round as u64 + 1).expect("begun");
+                    let mut checkpoint = session.begin_checkpoint(NAME, round as u64 + 1).expect("begun");
                     checkpoint.save("data", &data).expect("saved");
                     let pending = checkpoint.capture().expect("captured");
                     let began = Instant::now();

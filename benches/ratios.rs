@@ -162,7 +162,7 @@ impl Bench {
     }
 
     fn capture(&self, session: &Session, version: u64, data: &[f64]) -> bivouac_core::Pending {
-        let mut checkpoint = session.checkpoint("bench", version).expect("the name is fine");
+        let mut checkpoint = session.begin_checkpoint("bench", version).expect("the name is fine");
         checkpoint.save("data", data).expect("the region is fine");
         checkpoint.capture().expect("there is room")
     }
@@ -270,7 +270,7 @@ impl Bench {
             let mut saved = 0.0;
             let took = self.timed(|| {
                 let begun = Instant::now();
-                let mut checkpoint = session.checkpoint("bench", version).expect("the name is fine");
+                let mut checkpoint = session.begin_checkpoint("bench", version).expect("the name is fine");
                 for (name, region) in names.iter().zip(&regions) {
                     checkpoint.save(name, region).expect("the region is fine");
                 }
@@ -359,9 +359,12 @@ impl Bench {
         self.capture(&session, 1, &data).wait(Level::System).expect("committed");
         let mut ours = || {
             self.timed(|| {
-                let done =
-                    session.restart("bench", |r| Ok(r.load("data", &mut restored)?)).expect("restored").expect("there");
-                assert_eq!(done.tier, "memory");
+                let done = session
+                    .begin_restore("bench")
+                    .run(|r| Ok(r.load("data", &mut restored)?))
+                    .expect("restored")
+                    .expect("there");
+                assert_eq!(done.tier.name(), "memory");
             })
         };
         let mut copy = || self.timed(|| black_box(&mut target).copy_from_slice(black_box(source)));
@@ -379,9 +382,12 @@ impl Bench {
         let mut ours = || {
             self.assert_cold();
             self.timed(|| {
-                let done =
-                    session.restart("bench", |r| Ok(r.load("data", &mut restored)?)).expect("restored").expect("there");
-                assert_eq!(done.tier, "local");
+                let done = session
+                    .begin_restore("bench")
+                    .run(|r| Ok(r.load("data", &mut restored)?))
+                    .expect("restored")
+                    .expect("there");
+                assert_eq!(done.tier.name(), "local");
             })
         };
         let mut reference = || self.timed(|| read_raw(&raw, &mut target));

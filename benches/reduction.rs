@@ -198,11 +198,12 @@ fn captures(options: &Options, gpu: Option<&Gpu>) {
 
 /// Takes a version of the region, which lies in `bytes` or on the GPU.
 fn capture(session: &Session, version: u64, bytes: &[u8], gpu: Option<&Gpu>, caches: Option<&Caches>) -> Pending {
-    let mut checkpoint = session.checkpoint("bench", version).expect("begun");
+    let mut checkpoint = session.begin_checkpoint("bench", version).expect("begun");
     let pending = match (gpu, caches) {
         (Some(Gpu { stream, span, .. }), Some(caches)) => {
+            let mut checkpoint = checkpoint.with_device(caches, &**stream);
             checkpoint.save_device::<u8>("array", span).expect("saved");
-            checkpoint.capture_on(caches, &**stream)
+            checkpoint.capture()
         }
         _ => {
             checkpoint.save("array", bytes).expect("saved");
@@ -309,7 +310,7 @@ fn series(options: &Options, gpu: Option<&Gpu>, input: &str, method: Method, com
     away.job.memory_enabled = false;
     let session = open(away);
     let begun = Instant::now();
-    session.restart("bench", |r| Ok(r.load("array", &mut bytes)?)).expect("restored").expect("the last one");
+    session.begin_restore("bench").run(|r| Ok(r.load("array", &mut bytes)?)).expect("restored").expect("the last one");
     let restart = begun.elapsed().as_secs_f64();
     session.close().expect("closes");
     let shards = (last.shard_bytes - first.shard_bytes) as f64;

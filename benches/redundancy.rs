@@ -92,7 +92,7 @@ impl Bench {
         config.job.name = Some("redundancy".into());
         config.job.take_over = true;
         config.job.redundancy.scheme = scheme;
-        config.job.redundancy.names = "plain: none".parse().expect("an exception");
+        config.job.redundancy.names = "{ plain = 'none' }".parse().expect("an exception");
         config.job.local_enabled = false;
         config.job.global_enabled = false;
         config.node.writers = self.options.writers;
@@ -130,7 +130,7 @@ impl Bench {
     fn capture(&self, session: &Session, name: &str, version: u64, level: Level) -> (f64, f64) {
         self.world.barrier();
         let start = Instant::now();
-        let mut checkpoint = session.checkpoint(name, version).expect("begins");
+        let mut checkpoint = session.begin_checkpoint(name, version).expect("begins");
         checkpoint.save("data", &self.data).expect("saves");
         let pending = checkpoint.capture().expect("captured");
         let blocked = self.slowest(start.elapsed().as_secs_f64());
@@ -197,7 +197,8 @@ impl Bench {
             let start = Instant::now();
             let mut loading = 0.0;
             let restored = session
-                .restart("covered", |restorer| {
+                .begin_restore("covered")
+                .run(|restorer| {
                     let begin = Instant::now();
                     restorer.load("data", &mut target)?;
                     loading = begin.elapsed().as_secs_f64();

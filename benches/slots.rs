@@ -126,11 +126,12 @@ mod slots {
         for version in 1..=options.rounds {
             world.barrier();
             let begun = Instant::now();
-            let mut checkpoint = session.checkpoint("slots", version).expect("begun");
+            let mut checkpoint =
+                session.begin_checkpoint("slots", version).expect("begun").with_device(&caches, &*stream);
             for (name, part) in names.iter().zip(&parts) {
                 checkpoint.save_device::<u8>(name, part).expect("saved");
             }
-            let pending = checkpoint.capture_on(&caches, &*stream).expect("captured");
+            let pending = checkpoint.capture().expect("captured");
             let waited = begun.elapsed().as_secs_f64();
             pending.wait(Level::Process).expect("committed");
             let all = begun.elapsed().as_secs_f64();
@@ -144,10 +145,11 @@ mod slots {
         let places: Vec<_> = names.iter().map(String::as_str).zip((0..).step_by(region as usize)).map(place).collect();
         let mut elect = 0.0;
         let restart = timed(&mut || {
-            let restored = session.restart("slots", |restorer| Ok(restorer.load_devices::<u8>(&places, &*stream)?));
+            let restored =
+                session.begin_restore("slots").run(|restorer| Ok(restorer.load_devices::<u8>(&places, &*stream)?));
             let restored = restored.expect("restored").expect("there is a checkpoint");
-            assert_eq!(restored.tier, "memory");
-            elect = restored.elect_seconds;
+            assert_eq!(restored.tier.name(), "memory");
+            elect = restored.electing.as_secs_f64();
         });
         if world.rank() == 0 {
             println!(

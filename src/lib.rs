@@ -12,7 +12,7 @@
 pub use bivouac_core::config::{self, Config};
 pub use bivouac_core::session::{Checkpoint, Error, Pending, Restored, Result, Session, VersionInfo};
 pub use bivouac_core::transfer::{LevelVerdict, Stats};
-pub use bivouac_core::{AffinityReport, Element, ElementType, Level, LoadError, Pin, RestartError, Restorer};
+pub use bivouac_core::{AffinityReport, Attempt, Element, ElementType, Level, LoadError, Pin, RestartError};
 pub use bivouac_core::{Boxes, Decomposition, Elements, Ids, OnResize};
 pub use bivouac_core::{Caches, Field, FieldMut, History, HistoryError};
 pub use bivouac_core::{How, LoadedRows, RankPart, Rows};

@@ -99,7 +99,7 @@ fn ls_says_why_a_checkpoint_is_not_committed() {
 fn ls_says_why_a_checkpoint_is_still_here() {
     let store = Store::with(&[10, 20, 30]);
     let back = |session: &Session, rank: u32| {
-        session.restart_version("heat", 10, |_| Ok(())).expect("restarts").expect("version 10 was there");
+        session.begin_restore("heat").version(10).run(|_| Ok(())).expect("restarts").expect("version 10 was there");
         take(session, rank, &[15], Level::System);
     };
     store.run(|_| (), back);
@@ -132,7 +132,7 @@ fn ls_says_why_a_checkpoint_is_still_here() {
 fn inspect_shows_header_regions_origin_agreement_and_incarnation() {
     let store = Store::with(&[10]);
     let second = |session: &Session, rank: u32| {
-        session.restart("heat", |_| Ok(())).expect("restarts").expect("something was there");
+        session.begin_restore("heat").run(|_| Ok(())).expect("restarts").expect("something was there");
         take(session, rank, &[20], Level::System);
     };
     store.run(|_| (), second);
@@ -520,7 +520,7 @@ fn rm_keeps_the_newest_committed_version_unless_forced() {
         |_| (),
         |session, _| {
             assert_eq!(session.generation(), 2);
-            assert!(session.restart("heat", |_| Ok(())).expect("no damage").is_none());
+            assert!(session.begin_restore("heat").run(|_| Ok(())).expect("no damage").is_none());
         },
     );
 }
@@ -632,7 +632,7 @@ fn referring() -> Store {
         for version in [10, 20, 30] {
             array[version * 4096] = 1 + version as u8;
             let version = version as u64;
-            let mut checkpoint = session.checkpoint("heat", version).expect("a checkpoint");
+            let mut checkpoint = session.begin_checkpoint("heat", version).expect("a checkpoint");
             checkpoint.save("array", &array).expect("a region");
             let pending = checkpoint.capture().expect("captured");
             // All levels: what is still on its way to a tier is not referred to.
@@ -769,11 +769,11 @@ fn what_was_made_whole_needs_no_other_and_a_flip_in_a_source_is_no_longer_its_ow
         |_| (),
         |session, rank| {
             let mut array = Vec::new();
-            let load = |r: &mut bivouac_core::Restorer| {
+            let load = |r: &mut bivouac_core::Attempt| {
                 array = r.load_vec::<u8>("array")?;
                 Ok(())
             };
-            session.restart("heat", load).expect("restored").expect("version 30");
+            session.begin_restore("heat").run(load).expect("restored").expect("version 30");
             let value = |at: usize| array[at * 4096];
             assert_eq!((value(10), value(20), value(30), value(31)), (11, 21, 31, rank as u8));
         },

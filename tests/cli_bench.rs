@@ -163,7 +163,7 @@ fn a_session_that_sets_its_interval_comes_to_what_is_planned_with_its_profile() 
         while version < 12 {
             if session.should_checkpoint().expect("answered") {
                 version += 1;
-                let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+                let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
                 checkpoint.save("data", &data).expect("saved");
                 checkpoint.capture().expect("captured");
             }

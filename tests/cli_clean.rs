@@ -97,7 +97,7 @@ fn died_without_verdict(nodes: &[u32], takers: &[u32]) -> Store {
     store.run_killed(memory_first, |session, rank| {
         take(session, rank, &[10], Level::System);
         if takers.contains(&rank) {
-            let mut checkpoint = session.checkpoint("heat", 20).expect("a checkpoint");
+            let mut checkpoint = session.begin_checkpoint("heat", 20).expect("a checkpoint");
             checkpoint.value("step", &20u64).expect("a value");
             drop(checkpoint.capture().expect("captured"));
         }
@@ -186,7 +186,8 @@ fn a_living_job_keeps_all_that_is_its_own() {
                 up.wait();
                 down.wait();
                 // The old segment has not been touched.
-                let restored = session.restart("heat", |_| Ok(())).expect("restarts").map(|restored| restored.version);
+                let restored =
+                    session.begin_restore("heat").run(|_| Ok(())).expect("restarts").map(|restored| restored.version);
                 assert_eq!(restored, Some(20), "rank {rank}");
             });
         });
@@ -462,12 +463,12 @@ fn each_store_has_its_own_copies_in_one_configured_local_directory() {
             }
         };
         store.run(on_it, |session, _| {
-            let restored = session.restart("heat", |r| {
+            let restored = session.begin_restore("heat").run(|r| {
                 r.value::<u64>("step")?;
                 Ok(())
             });
             let restored = restored.expect("restarts").expect("there is one");
-            assert_eq!((restored.version, restored.tier), (newest, "local"));
+            assert_eq!((restored.version, restored.tier.name()), (newest, "local"));
         });
     }
 }

@@ -174,7 +174,7 @@ fn take(session: &Session, rank: u32, version: u64) {
     t[500] = version as f64;
     let small = [2u16; 6];
     let memory: Vec<&[u16]> = (0..6).map(|at| &small[..at + 1]).collect();
-    let mut checkpoint = session.checkpoint("heat", version).expect("a checkpoint");
+    let mut checkpoint = session.begin_checkpoint("heat", version).expect("a checkpoint");
     checkpoint.save_on("t", &rows, &t).expect("a region");
     checkpoint.save_boxes_on("patches", &patches, &memory).expect("a region");
     checkpoint.shared("step", &version).expect("a value");
@@ -215,7 +215,7 @@ fn take_rows(session: &Session, rank: u32, ranks: u32, heat: f64) {
     let cells = 60 / u64::from(ranks);
     let grid = session.decompose(Boxes::of([60]).own([cells * u64::from(rank)], [cells])).expect("a grid");
     let t = vec![heat; cells as usize];
-    let mut checkpoint = session.checkpoint("heat", 10).expect("a checkpoint");
+    let mut checkpoint = session.begin_checkpoint("heat", 10).expect("a checkpoint");
     checkpoint.save_on("t", &grid, &t).expect("a region");
     let rows = Rows::new(id.len() as u64).column("id", &id).columns("v", 3, &v);
     checkpoint.save_rows("electrons", rows.bounds([f64::from(rank)], [f64::from(rank + 1)])).expect("rows");
@@ -668,7 +668,7 @@ fn take_mesh(session: &Session, rank: u32, ranks: u32, changed: Option<u64>) {
     let t: Vec<u32> = own.iter().map(|number| *number as u32 + u32::from(changed == Some(*number))).collect();
     // Where vertex 77 is changed, so is this of the one before.
     let mark: Vec<u16> = some.iter().map(|number| *number as u16 ^ u16::from(changed == Some(*number + 1))).collect();
-    let mut checkpoint = session.checkpoint("heat", 10).expect("a checkpoint");
+    let mut checkpoint = session.begin_checkpoint("heat", 10).expect("a checkpoint");
     checkpoint.save_on("t", &mesh, &t).expect("a region");
     checkpoint.save_on("mark", &even, &mark).expect("a region");
     let pending = checkpoint.capture().expect("captured");

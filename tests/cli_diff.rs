@@ -62,7 +62,7 @@ fn take(session: &Session, rank: u32, state: &State) {
     let t = values(from, extent, state.element);
     let patches: Vec<Vec<f64>> = rows.iter().map(|row| values([*row, 3], [1, 4], state.element)).collect();
     let patches: Vec<&[f64]> = patches.iter().map(Vec::as_slice).collect();
-    let mut checkpoint = session.checkpoint("heat", 10).expect("a checkpoint");
+    let mut checkpoint = session.begin_checkpoint("heat", 10).expect("a checkpoint");
     match state.is_plain {
         true => checkpoint.save_shaped("t", &t, &extent).expect("a region"),
         false => checkpoint.save_on("t", &grid, &t).expect("a region"),

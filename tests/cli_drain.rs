@@ -318,7 +318,7 @@ fn a_drain_that_is_killed_goes_on_where_it_stopped() {
         let version = 20;
         let field = store::field(rank, version);
         let bulk: Vec<u64> = (0..MIB).map(|i| i ^ u64::from(rank)).collect();
-        let mut checkpoint = session.checkpoint("heat", version).expect("a checkpoint");
+        let mut checkpoint = session.begin_checkpoint("heat", version).expect("a checkpoint");
         checkpoint.save("field", &field).expect("a region");
         checkpoint.save("bulk", &bulk).expect("a region");
         checkpoint.value("step", &version).expect("a value");
@@ -577,7 +577,7 @@ fn a_late_drain_of_an_older_run_does_not_come_before_the_newer_one() {
         |_| (),
         |session, rank| {
             assert_eq!(
-                session.restart("heat", |_| Ok(())).expect("restarts").map(|restored| restored.version),
+                session.begin_restore("heat").run(|_| Ok(())).expect("restarts").map(|restored| restored.version),
                 Some(10)
             );
             take(session, rank, &[15], Level::System);

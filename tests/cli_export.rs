@@ -141,7 +141,7 @@ fn uneven(session: &Session, rank: u32) {
     let width = 4 + u64::from(rank);
     let field = vec![f32::from(u16::try_from(rank).expect("small")); 3 * width as usize];
     let scalar = [u64::from(rank)];
-    let mut checkpoint = session.checkpoint("heat", 10).expect("a checkpoint");
+    let mut checkpoint = session.begin_checkpoint("heat", 10).expect("a checkpoint");
     checkpoint.save_shaped("field", &field, &[3, width]).expect("a region");
     checkpoint.save_shaped("scalar", &scalar, &[]).expect("a region");
     let pending = checkpoint.capture().expect("captured");

@@ -72,7 +72,7 @@ fn take(session: &Session, rank: u32, version: u64) {
     let memory: Vec<&[f64]> = memory.iter().map(Vec::as_slice).collect();
     let own_array = [rank];
     let patch: Vec<i16> = (0..35).map(|at| at - 10 * rank as i16).collect();
-    let mut checkpoint = session.checkpoint("heat", version).expect("a checkpoint");
+    let mut checkpoint = session.begin_checkpoint("heat", version).expect("a checkpoint");
     checkpoint.save_boxes_on("t", &boxes, &memory).expect("a region");
     checkpoint.save_boxes_on("level", &level, &[patch.as_slice(); 5]).expect("a region");
     checkpoint.save("own", &own_array).expect("a region");
@@ -174,7 +174,7 @@ fn versions_that_can_be_restored_on_other_ranks_are_listed_so() {
         let (rows, own) = (Boxes::of([2000]).own([1000 * u64::from(rank)], [1000]), [rank; 7]);
         let (rows, data) = (session.decompose(rows).expect("rows"), [1.5f64; 1000]);
         for version in [10, 20, 30] {
-            let mut checkpoint = session.checkpoint("heat", version).expect("a checkpoint");
+            let mut checkpoint = session.begin_checkpoint("heat", version).expect("a checkpoint");
             checkpoint.save_on("t", &rows, &data).expect("a region");
             checkpoint.per_rank("seed", &rank, OnResize::Drop).expect("a value");
             if version == 20 {

@@ -73,7 +73,7 @@ fn one_rank_alone_is_shown() {
 fn many(session: &Session, _: u32) {
     let names: Vec<String> = (0..120).map(|at| format!("{at:03}-{}-end", "n".repeat(242))).collect();
     let data = vec![1.0f64; 600];
-    let mut checkpoint = session.checkpoint("heat", 10).expect("a checkpoint");
+    let mut checkpoint = session.begin_checkpoint("heat", 10).expect("a checkpoint");
     names.iter().for_each(|name| checkpoint.save(name, &data).expect("a region"));
     checkpoint.capture().expect("captured").wait(Level::System).expect("committed");
 }
@@ -141,7 +141,7 @@ fn dealt(session: &Session, rank: u32) {
     let (rows, patches) = (session.decompose(rows).expect("rows"), session.decompose(patches).expect("patches"));
     let (t, small) = (vec![1.0f64; 1002 * 7], vec![2u16; 6]);
     let memory: Vec<&[u16]> = (0..6).map(|at| &small[..at + 1]).collect();
-    let mut checkpoint = session.checkpoint("heat", 10).expect("a checkpoint");
+    let mut checkpoint = session.begin_checkpoint("heat", 10).expect("a checkpoint");
     checkpoint.save_on("t", &rows, &t).expect("a region");
     checkpoint.save_boxes_on("patches", &patches, &memory).expect("a region");
     checkpoint.shared("step", &10u64).expect("a value");

@@ -188,14 +188,14 @@ impl Machine {
             std::fs::remove_dir_all(folder).expect("it goes");
         }
         let versions = self.run(true, |rank, session| {
-            let restored = session.restart(NAME, |restorer| {
+            let restored = session.begin_restore(NAME).run(|restorer| {
                 let version: u64 = restorer.value("version")?;
                 let values: Vec<u64> = restorer.load_vec("values")?;
                 assert_eq!(values, data(rank, version), "rank {rank} got wrong data");
                 Ok(())
             });
             let restored = restored.expect("a restart")?;
-            assert_eq!(restored.tier, "global");
+            assert_eq!(restored.tier.name(), "global");
             Some(restored.version)
         });
         assert!(versions.iter().all(|version| *version == versions[0]), "{versions:?}");
@@ -239,7 +239,7 @@ fn take(session: &Session, rank: u32, version: u64) -> Result<Level, String> {
 
 fn take_to(session: &Session, rank: u32, version: u64, level: Level) -> Result<Level, String> {
     let values = data(rank, version);
-    let mut checkpoint = session.checkpoint(NAME, version).map_err(|error| error.to_string())?;
+    let mut checkpoint = session.begin_checkpoint(NAME, version).map_err(|error| error.to_string())?;
     checkpoint.save("values", &values).map_err(|error| error.to_string())?;
     checkpoint.value("version", &version).map_err(|error| error.to_string())?;
     let pending = checkpoint.capture().map_err(|error| error.to_string())?;

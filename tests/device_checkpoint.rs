@@ -8,7 +8,7 @@ mod machine;
 use bivouac_core::config::{FlushRate, Method, StaggerConfig};
 use bivouac_core::session::place::Workers;
 use bivouac_core::tier::TierId;
-use bivouac_core::{Level, Restorer, Session};
+use bivouac_core::{Attempt, Level, Session};
 use common::limit::wait_until;
 use machine::*;
 use std::sync::Barrier;
@@ -97,16 +97,17 @@ fn a_region_that_is_read_ahead_comes_to_device_memory() {
     let bytes = (17 << 20) + 12_345;
     machine.run(1, |rank, session| {
         let span = rank.span(&content(0, 1, 1, bytes));
-        let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
+        let mut checkpoint =
+            session.begin_checkpoint(NAME, 1).expect("begins").with_device(&rank.caches(session), &*rank.stream);
         checkpoint.save_device::<u8>("large", &span).expect("a region");
-        let pending = checkpoint.capture_on(&rank.caches(session), &*rank.stream);
+        let pending = checkpoint.capture();
         reaches(pending, Level::NodeReboot);
     });
     machine.run(1, |rank, session| {
         let span = rank.span(&vec![0; bytes]);
-        let load = |restorer: &mut Restorer| Ok(restorer.load_device::<u8>("large", &span, &*rank.stream)?);
-        let restored = session.restart(NAME, load).expect("a restart").expect("version 1");
-        assert_eq!((restored.version, restored.tier), (1, "local"));
+        let load = |restorer: &mut Attempt| Ok(restorer.load_device::<u8>("large", &span, &*rank.stream)?);
+        let restored = session.begin_restore(NAME).run(load).expect("a restart").expect("version 1");
+        assert_eq!((restored.version, restored.tier.name()), (1, "local"));
         assert!(rank.bytes(&span) == content(0, 1, 1, bytes));
     });
 }
@@ -150,9 +151,9 @@ fn what_lands_after_the_ranks_have_given_it_up_makes_room_and_nothing_else() {
         let caches = rank.caches(&session);
         // The others have nothing to bring down.
         let p = rank.span(&content(rank.rank, 1, 1, if rank.rank == VICTIM { P_BYTES } else { 0 }));
-        let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
+        let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begins").with_device(&caches, &*rank.stream);
         checkpoint.save_device::<f64>("p", &p).expect("a region");
-        let ended = committed(checkpoint.capture_on(&caches, &*rank.stream), Level::Process);
+        let ended = committed(checkpoint.capture(), Level::Process);
         names_the_victim(rank.rank, ended, "did not take part");
         // What this rank votes on next waits for the link as well.
         let mut later = (2..12).map(|version| rank.try_host(&session, version));
@@ -242,9 +243,9 @@ fn a_device_that_is_lost_before_capture_is_a_no_that_all_ranks_hear() {
         if rank.rank == VICTIM {
             rank.lose_device();
         }
-        let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
+        let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begins").with_device(&caches, &*rank.stream);
         checkpoint.save_device::<f64>("p", &p).expect("a region");
-        let ended = committed(checkpoint.capture_on(&caches, &*rank.stream), Level::Process);
+        let ended = committed(checkpoint.capture(), Level::Process);
         names_the_victim(rank.rank, ended, "fell off the bus");
         rank.take_host(session, 2);
     });
@@ -271,13 +272,15 @@ fn regions_in_device_memory_are_not_captured_without_caches() {
     Machine::new().run(RANKS, |rank, session| {
         let caches = rank.caches(session);
         let p = rank.span(&content(rank.rank, 1, 1, P_BYTES));
-        let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
-        checkpoint.save_device::<f64>("p", &p).expect("a region");
+        // As the interface for C adds them.
+        let region = device_array::<f64>("p", &p, None).expect("a region");
+        let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begins");
+        checkpoint.add(region).expect("its only one");
         let captured = match rank.rank {
             VICTIM => checkpoint.capture(),
-            _ => checkpoint.capture_on(&caches, &*rank.stream),
+            _ => checkpoint.with_device(&caches, &*rank.stream).capture(),
         };
-        names_the_victim(rank.rank, committed(captured, Level::Process), "capture_on");
+        names_the_victim(rank.rank, committed(captured, Level::Process), "with_device");
         rank.take_host(session, 2);
     });
 }
@@ -342,13 +345,13 @@ fn what_is_damaged_is_found_on_the_device_and_read_from_the_next_copy() {
         let tier = if is_hit { "local" } else { "memory" };
         let q = rank.span(&vec![0; Q_BYTES]);
         let p = rank.span(&vec![0; P_BYTES]);
-        let load = |restorer: &mut Restorer| {
+        let load = |restorer: &mut Attempt| {
             restorer.load_device::<u8>("q", &q, &*rank.stream)?;
             restorer.load_device::<f64>("p", &p, &*rank.stream)?;
             Ok(())
         };
-        let restored = session.restart(NAME, load).expect("a restart").expect("version 1");
-        assert_eq!((restored.version, restored.tier), (1, tier), "rank {}", rank.rank);
+        let restored = session.begin_restore(NAME).run(load).expect("a restart").expect("version 1");
+        assert_eq!((restored.version, restored.tier.name()), (1, tier), "rank {}", rank.rank);
         assert_eq!(session.stats().damaged[TierId::MEMORY], u64::from(is_hit));
         assert!(rank.bytes(&q) == content(rank.rank, 1, 2, Q_BYTES));
         assert!(rank.bytes(&p) == content(rank.rank, 1, 1, P_BYTES));
@@ -363,20 +366,22 @@ fn damage_in_one_of_several_regions_that_are_loaded_together_is_that_one_s() {
     let expected = |at: usize| content(0, 1, at as u8, REGIONS[at].1);
     machine.run(1, |rank, session| {
         let spans = [0, 1, 2].map(|at| rank.span(&expected(at)));
-        let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
+        let mut checkpoint =
+            session.begin_checkpoint(NAME, 1).expect("begins").with_device(&rank.caches(session), &*rank.stream);
         for ((name, _), span) in REGIONS.iter().zip(&spans) {
             checkpoint.save_device::<u8>(name, span).expect("a region");
         }
-        reaches(checkpoint.capture_on(&rank.caches(session), &*rank.stream), Level::NodeReboot);
+        reaches(checkpoint.capture(), Level::NodeReboot);
     });
     let load = |rank: &Rank, session: &Session| {
         let spans = REGIONS.map(|(name, bytes)| (name, rank.span(&vec![0; bytes])));
-        let restored = session.restart(NAME, |restorer| Ok(restorer.load_devices::<u8>(&spans, &*rank.stream)?));
+        let restored =
+            session.begin_restore(NAME).run(|restorer| Ok(restorer.load_devices::<u8>(&spans, &*rank.stream)?));
         let restored = restored.map_err(|error| error.to_string())?.expect("version 1");
         for (at, (name, span)) in spans.iter().enumerate() {
-            assert!(rank.bytes(span) == expected(at), "{name} from {}", restored.tier);
+            assert!(rank.bytes(span) == expected(at), "{name} from {}", restored.tier.name());
         }
-        Ok::<_, String>((restored.tier, session.stats().damaged[TierId::MEMORY]))
+        Ok::<_, String>((restored.tier.name(), session.stats().damaged[TierId::MEMORY]))
     };
     assert_eq!(machine.run(1, load), [Ok(("memory", 0))]);
     damage(&machine.folder("memory"), &expected(1)[200_000..200_100]);
@@ -399,14 +404,16 @@ fn a_device_that_fails_in_a_restart_ends_it_on_all_ranks_and_host_memory_still_t
         if rank.rank == VICTIM {
             rank.lose_device();
         }
-        let error = session.restart(NAME, |restorer| Ok(restorer.load_device::<f64>("p", &p, &*rank.stream)?));
+        let error =
+            session.begin_restore(NAME).run(|restorer| Ok(restorer.load_device::<f64>("p", &p, &*rank.stream)?));
         let error = error.expect_err("one device is gone").to_string();
         assert!(error.contains(&format!("rank {VICTIM}")) && error.contains("fell off the bus"), "{error}");
         let mut host = vec![0.0f64; P_BYTES / 8];
-        let restored = session.restart(NAME, |restorer| match restorer.load_device::<f64>("p", &p, &*rank.stream) {
-            Err(bivouac_core::LoadError::Device { .. }) => Ok(restorer.load("p", &mut host)?),
-            loaded => Ok(loaded?),
-        });
+        let restored =
+            session.begin_restore(NAME).run(|restorer| match restorer.load_device::<f64>("p", &p, &*rank.stream) {
+                Err(bivouac_core::LoadError::Device { .. }) => Ok(restorer.load("p", &mut host)?),
+                loaded => Ok(loaded?),
+            });
         assert_eq!(restored.expect("a restart").map(|restored| restored.version), Some(1));
         let bytes = if rank.rank == VICTIM { bytemuck::cast_slice(&host).to_vec() } else { rank.bytes(&p) };
         assert!(bytes == content(rank.rank, 1, 1, P_BYTES));

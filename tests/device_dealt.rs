@@ -88,7 +88,7 @@ fn save(rank: &Rank, session: &Session, on: &Decomposition, cut: Cut, ranks: u32
     let [wide, narrow] = [8, 3].map(|size| cut.memory(rank.rank, ranks, size, Some(version)));
     let spans = |memory: &[Vec<u8>]| memory.iter().map(|bytes| rank.span(bytes)).collect::<Vec<_>>();
     let (wide_spans, narrow_spans) = (spans(&wide), spans(&narrow));
-    let mut checkpoint = session.checkpoint(NAME, version).expect("begun");
+    let mut checkpoint = session.begin_checkpoint(NAME, version).expect("begun").with_device(&caches, &*rank.stream);
     checkpoint.save_device_boxes_on::<u64>("wide", on, &wide_spans.iter().collect::<Vec<_>>()).expect("saved");
     if version.is_multiple_of(2) {
         let slices: Vec<&[[u8; 3]]> = narrow.iter().map(|bytes| bytemuck::cast_slice(bytes)).collect();
@@ -98,7 +98,7 @@ fn save(rank: &Rank, session: &Session, on: &Decomposition, cut: Cut, ranks: u32
         checkpoint.save_device_boxes_on::<[u8; 3]>("narrow", on, &spans).expect("saved");
     }
     checkpoint.shared("version", &version).expect("saved");
-    let pending = checkpoint.capture_on(&caches, &*rank.stream).expect("captured");
+    let pending = checkpoint.capture().expect("captured");
     // What was captured may be overwritten at once.
     for span in wide_spans.iter().chain(&narrow_spans) {
         rank.stream.copy(&rank.span(&vec![0xff; span.bytes() as usize]), span).expect("enqueued");
@@ -119,7 +119,7 @@ fn load(
     let spans = |size| fresh(size).iter().map(|bytes| rank.span(bytes)).collect::<Vec<_>>();
     let (wide, narrow, mut host) = (spans(8), spans(3), fresh(8));
     let mut version = 0;
-    let restored = session.restart(NAME, |r| {
+    let restored = session.begin_restore(NAME).run(|r| {
         r.load_device_boxes_on::<u64>("wide", on, &wide, &*rank.stream)?;
         r.load_device_boxes_on::<[u8; 3]>("narrow", on, &narrow, &*rank.stream)?;
         let mut slices: Vec<&mut [u64]> = host.iter_mut().map(|bytes| bytemuck::cast_slice_mut(bytes)).collect();
@@ -136,7 +136,7 @@ fn load(
         }
     }
     assert!(host == cut.memory(rank.rank, ranks, 8, Some(version)), "rank {} of {ranks}, {cut:?}", rank.rank);
-    Ok((restored.version, restored.tier))
+    Ok((restored.version, restored.tier.name()))
 }
 
 /// One job after the other goes on from what the one before has taken.
@@ -231,7 +231,7 @@ fn a_device_that_fails_in_a_load_by_all_ranks_ends_it_on_all_of_them() {
             let span = rank.span(&cut(1).memory(rank.rank, 3, 8, None)[0]);
             rank.lose_device();
             let stream = &*rank.stream;
-            let lost = session.restart(NAME, |r| Ok(r.load_device_on::<u64>("wide", &on, &span, stream)?));
+            let lost = session.begin_restore(NAME).run(|r| Ok(r.load_device_on::<u64>("wide", &on, &span, stream)?));
             return lost.map(|_| (0, "")).map_err(|error| error.to_string());
         }
         load(rank, session, &on, cut(1), 3).map_err(|error| error.to_string())
@@ -276,7 +276,8 @@ fn device_memory_that_does_not_fit_is_refused_where_it_is_given() {
         let other = Cut::of(4, [0; 3], [0; 3]).boxes(1 - rank.rank, 2);
         let all = session.decompose(other).expect("it tiles");
         let whole = rank.span(&[0; 8]);
-        let mut checkpoint = session.checkpoint(NAME, 1).expect("begun");
+        let caches = rank.caches(session);
+        let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begun").with_device(&caches, &*rank.stream);
         let cases: [(&[&DeviceSpan], &str); 4] = [
             (&[&short], "elements of memory for box 0"),
             (&[&odd], "not a whole number of elements"),
@@ -290,16 +291,11 @@ fn device_memory_that_does_not_fit_is_refused_where_it_is_given() {
         let error = checkpoint.save_device_on::<u64>("t", &all, &whole).expect_err("refused").to_string();
         assert!(error.contains("\"t\""), "{error}");
         checkpoint.save_device_on::<u64>("t", &on, &good).expect("saved");
-        // Without caches nobody can read it.
-        let error = checkpoint.capture().err().expect("no caches").to_string();
-        assert!(error.contains("capture_on") || error.contains("caches"), "{error}");
-        let caches = rank.caches(session);
-        let mut checkpoint = session.checkpoint(NAME, 2).expect("begun");
-        checkpoint.save_device_on::<u64>("t", &on, &good).expect("saved");
-        reaches(checkpoint.capture_on(&caches, &*rank.stream), Level::Process);
+        reaches(checkpoint.capture(), Level::Process);
         let stream = &*rank.stream;
         session
-            .restart(NAME, |r| {
+            .begin_restore(NAME)
+            .run(|r| {
                 for (span, why) in [(&short, "elements of memory for box 0"), (&odd, "not a whole number of elements")]
                 {
                     let error = r.load_device_on::<u64>("t", &on, span, stream).expect_err("refused").to_string();

@@ -191,7 +191,7 @@ fn what_refers_to_other_files_is_drained_whole_whenever_that_is_stopped() {
         let mut array: Vec<u8> = (0..9 * 4096 + 7).map(|at: u32| (at / 4096 + at + rank) as u8).collect();
         for version in 1..=4 {
             array[version as usize * 4096] ^= 0xff;
-            let mut checkpoint = session.checkpoint("heat", version).expect("a checkpoint");
+            let mut checkpoint = session.begin_checkpoint("heat", version).expect("a checkpoint");
             checkpoint.save("array", &array).expect("a region");
             let pending = checkpoint.capture().expect("captured");
             limit::wait_until("all levels end", || pending.poll());

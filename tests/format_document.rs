@@ -618,7 +618,7 @@ fn a_set_is_as_documented() {
     let root = tempfile::tempdir().unwrap();
     let take = |rank: u32, session: &Session| {
         let values: Vec<u64> = (0..1000 * u64::from(rank) + 700).map(|at| at * 0x9e37_79b9 + u64::from(rank)).collect();
-        let mut checkpoint = session.checkpoint("state", 5).unwrap();
+        let mut checkpoint = session.begin_checkpoint("state", 5).unwrap();
         checkpoint.save("values", &values).unwrap();
         let pending = checkpoint.capture().unwrap();
         pending.wait(Level::NodeLoss).unwrap();
@@ -748,7 +748,7 @@ fn a_decomposition_record_and_its_regions_are_as_documented() {
         };
         let memory: Vec<&[u16]> = memory.iter().map(Vec::as_slice).collect();
         let on = session.decompose(boxes).unwrap();
-        let mut checkpoint = session.checkpoint("state", 5).unwrap();
+        let mut checkpoint = session.begin_checkpoint("state", 5).unwrap();
         checkpoint.save_boxes_on("t", &on, &memory).unwrap();
         checkpoint.shared("step", &5u64).unwrap();
         checkpoint.value("note", &rank).unwrap();
@@ -802,7 +802,7 @@ fn rows_and_their_record_are_as_documented() {
     let root = tempfile::tempdir().unwrap();
     let take = |_: u32, session: &Session| {
         let (x, v) = ([0.25f64, 1.0], [1u16, 2, 3, 4, 5, 6]);
-        let mut checkpoint = session.checkpoint("state", 5).unwrap();
+        let mut checkpoint = session.begin_checkpoint("state", 5).unwrap();
         let rows = Rows::new(2).column("x", &x).columns("v", 3, &v).bounds([0.0], [1.0]);
         checkpoint.save_rows("e", rows).unwrap();
         let pending = checkpoint.capture().unwrap();
@@ -826,7 +826,7 @@ fn lists_of_numbers_and_their_record_are_as_documented() {
     let take = |_: u32, session: &Session| {
         let mesh = session.decompose(Ids::of(10).own([7, 0, 3]).sparse()).unwrap();
         let t = [0.25f64, 1.0, -1.0];
-        let mut checkpoint = session.checkpoint("state", 5).unwrap();
+        let mut checkpoint = session.begin_checkpoint("state", 5).unwrap();
         checkpoint.save_on("t", &mesh, &t).unwrap();
         let pending = checkpoint.capture().unwrap();
         limit::wait_until("it is written", || pending.poll());

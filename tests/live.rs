@@ -6,7 +6,7 @@ mod machine;
 
 use bivouac_core::config::{HostWrites, OffloadConfig, OffloadMode};
 use bivouac_core::live::Watch;
-use bivouac_core::{Level, LiveMemory, LiveStats, Offload, Pending, Restorer, Session};
+use bivouac_core::{Attempt, Level, LiveMemory, LiveStats, Offload, Pending, Session};
 use common::limit::wait_until;
 use machine::*;
 use std::sync::RwLock;
@@ -84,7 +84,7 @@ impl Drop for Over<'_> {
 /// Captures a field while nobody writes: what was in it.
 fn capture(session: &Session, field: &Field, version: u64) -> (Pending, Vec<u64>) {
     let _nobody = field.gate.write().expect("nobody panics");
-    let mut checkpoint = session.checkpoint(NAME, version).expect("begins");
+    let mut checkpoint = session.begin_checkpoint(NAME, version).expect("begins");
     checkpoint.save_live::<u64>("field", &field.memory).expect("a region");
     checkpoint.value("version", &version).expect("a region");
     let snapshot = field.now();
@@ -93,8 +93,8 @@ fn capture(session: &Session, field: &Field, version: u64) -> (Pending, Vec<u64>
 
 fn restart(session: &Session) -> Option<(u64, Vec<u64>)> {
     let mut numbers = vec![0u64; NUMBERS];
-    let load = |restorer: &mut Restorer| Ok(restorer.load("field", &mut numbers)?);
-    session.restart(NAME, load).expect("a restart").map(|restored| (restored.version, numbers))
+    let load = |restorer: &mut Attempt| Ok(restorer.load("field", &mut numbers)?);
+    session.begin_restore(NAME).run(load).expect("a restart").map(|restored| (restored.version, numbers))
 }
 
 /// Versions that are captured while two threads go on writing to a tenth of the field; each must come back as it was. The counters.
@@ -206,7 +206,7 @@ fn memory_that_is_saved_twice_is_twice_what_it_was() {
         let field = Field::new(3);
         let half = LiveMemory::leaked(&field.numbers[NUMBERS / 2..]);
         for version in 1..=3 {
-            let mut checkpoint = session.checkpoint(NAME, version).expect("begins");
+            let mut checkpoint = session.begin_checkpoint(NAME, version).expect("begins");
             checkpoint.save_live::<u64>("field", &field.memory).expect("a region");
             checkpoint.save_live::<u64>("half", &half).expect("a region");
             let snapshot = field.now();
@@ -214,11 +214,11 @@ fn memory_that_is_saved_twice_is_twice_what_it_was() {
             field.numbers.iter().step_by(4096).for_each(|number| _ = number.fetch_add(1, Ordering::Relaxed));
             reaches(pending, Level::Process);
             let (mut all, mut part) = (vec![0u64; NUMBERS], vec![0u64; NUMBERS - NUMBERS / 2]);
-            let load = |restorer: &mut Restorer| {
+            let load = |restorer: &mut Attempt| {
                 restorer.load("field", &mut all)?;
                 Ok(restorer.load("half", &mut part)?)
             };
-            assert!(session.restart(NAME, load).expect("a restart").is_some());
+            assert!(session.begin_restore(NAME).run(load).expect("a restart").is_some());
             assert!(all == snapshot && part == snapshot[NUMBERS / 2..], "version {version}");
         }
         let stats = session.stats().live;
@@ -235,7 +235,7 @@ fn when_the_next_capture_has_returned_the_one_before_has_been_copied() {
     machine(HostWrites::Watched).run(1, |_, session| {
         let (field, small) = (Field::new(0), LiveMemory::leaked(vec![].leak()));
         let (first, snapshot) = capture(session, &field, 1);
-        let mut checkpoint = session.checkpoint("small", 1).expect("begins");
+        let mut checkpoint = session.begin_checkpoint("small", 1).expect("begins");
         checkpoint.save_live::<u64>("small", &small).expect("a region");
         let second = checkpoint.capture();
         assert_eq!(session.stats().live.regions, 1);
@@ -255,10 +255,10 @@ fn mark(
     version: u64,
 ) -> bivouac_core::Result<Pending> {
     let p = rank.span(&content(rank.rank, version, 1, P_BYTES));
-    let mut checkpoint = session.checkpoint(NAME, version)?;
+    let mut checkpoint = session.begin_checkpoint(NAME, version)?.with_offload(offload, &*rank.stream);
     checkpoint.save_live::<u64>("field", &field.memory)?;
     checkpoint.save_device::<u8>("p", &p)?;
-    checkpoint.mark_on(offload, &*rank.stream)
+    checkpoint.capture()
 }
 
 #[test]
@@ -279,11 +279,14 @@ fn a_shard_with_live_memory_on_host_and_device_lands_when_both_have_come() {
             field.numbers[NUMBERS - 1].store(version + 100, Ordering::Relaxed);
             reaches(pending, Level::Process);
             let (mut p, mut numbers) = (vec![0u8; P_BYTES], vec![0u64; NUMBERS]);
-            let load = |restorer: &mut Restorer| {
+            let load = |restorer: &mut Attempt| {
                 restorer.load("field", &mut numbers)?;
                 Ok(restorer.load("p", &mut p)?)
             };
-            assert_eq!(session.restart(NAME, load).expect("a restart").map(|restored| restored.version), Some(version));
+            assert_eq!(
+                session.begin_restore(NAME).run(load).expect("a restart").map(|restored| restored.version),
+                Some(version)
+            );
             assert!(numbers == snapshot && p == content(rank.rank, version, 1, P_BYTES), "version {version}");
         }
         // One whose slot was not ready yet was copied, all of it.

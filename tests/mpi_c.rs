@@ -57,7 +57,7 @@ fn who_is_missing_when_a_session_opens_is_said_while_the_others_wait() {
     assert!(said.lines().any(|line| line.contains("event=waiting") && line.contains("[r1]")), "{said}");
 }
 
-/// A mistyped name in `bvk_restart`, or a forgotten call, looks like a first run: the series starts over, and the run after that removes the
+/// A mistyped name in `bvk_restore`, or a forgotten call, looks like a first run: the series starts over, and the run after that removes the
 /// old versions. The tiny program restarts after its checkpoint only.
 #[test]
 fn a_run_that_starts_a_series_over_is_told_once() {

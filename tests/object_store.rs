@@ -156,7 +156,7 @@ fn data(rank: u32, version: u64) -> Vec<u64> {
 
 fn take(session: &Session, rank: u32, version: u64, level: Level) -> Result<Level, String> {
     let values = data(rank, version);
-    let mut checkpoint = session.checkpoint(NAME, version).map_err(|error| error.to_string())?;
+    let mut checkpoint = session.begin_checkpoint(NAME, version).map_err(|error| error.to_string())?;
     checkpoint.save("values", &values).map_err(|error| error.to_string())?;
     checkpoint.value("version", &version).map_err(|error| error.to_string())?;
     let pending = checkpoint.capture().map_err(|error| error.to_string())?;
@@ -164,7 +164,7 @@ fn take(session: &Session, rank: u32, version: u64, level: Level) -> Result<Leve
 }
 
 fn restart(session: &Session, rank: u32) -> Seen {
-    let restored = session.restart(NAME, |restorer| {
+    let restored = session.begin_restore(NAME).run(|restorer| {
         let version: u64 = restorer.value("version")?;
         let values: Vec<u64> = restorer.load_vec("values")?;
         assert!(values == data(rank, version), "rank {rank} got wrong data");

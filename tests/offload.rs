@@ -8,7 +8,7 @@ mod machine;
 use bivouac_core::config::{FlushRate, HostWrites, OffloadConfig, OffloadMode, StaggerConfig};
 use bivouac_core::device::DeviceSpan;
 use bivouac_core::format::ShardHeader;
-use bivouac_core::{Level, Offload, Pending, Restorer, Session};
+use bivouac_core::{Attempt, Level, Offload, Pending, Session};
 use common::limit::wait_until;
 use machine::*;
 use std::os::unix::fs::MetadataExt;
@@ -41,17 +41,17 @@ impl Program {
 
     fn mark(&self, rank: &Rank, session: &Session, offload: &Offload, version: u64) -> bivouac_core::Result<Pending> {
         let mesh = content(rank.rank, version, 3, MESH_BYTES);
-        let mut checkpoint = session.checkpoint(NAME, version)?;
+        let mut checkpoint = session.begin_checkpoint(NAME, version)?.with_offload(offload, &*rank.stream);
         checkpoint.save("mesh", &mesh)?;
         checkpoint.save_device::<u8>("p", &self.p)?;
         checkpoint.value("version", &version)?;
         checkpoint.save_device::<u8>("table", &self.table)?;
-        checkpoint.mark_on(offload, &*rank.stream)
+        checkpoint.capture()
     }
 
     /// The version that comes back, and from where.
     fn restart(rank: &Rank, session: &Session) -> Option<(u64, &'static str)> {
-        let load = |restorer: &mut Restorer| {
+        let load = |restorer: &mut Attempt| {
             let version: u64 = restorer.value("version")?;
             let (p, mut table) = (rank.span(&vec![0; P_BYTES]), vec![0u8; Q_BYTES]);
             let mut mesh = vec![0u8; MESH_BYTES];
@@ -62,7 +62,11 @@ impl Program {
             assert!(table == content(rank.rank, 0, 7, Q_BYTES) && mesh == content(rank.rank, version, 3, MESH_BYTES));
             Ok(())
         };
-        session.restart(NAME, load).expect("a restart").map(|restored| (restored.version, restored.tier))
+        session
+            .begin_restore(NAME)
+            .run(load)
+            .expect("a restart")
+            .map(|restored| (restored.version, restored.tier.name()))
     }
 }
 

@@ -16,7 +16,7 @@ mod program;
 use bivouac_core::base::rng::Rng;
 use bivouac_core::config::{HostWrites, OffloadConfig, OffloadMode};
 use bivouac_core::device::{DeviceSpan, Moment};
-use bivouac_core::{Level, Offload, OffloadError, Pending, Restorer, Session, WriteSet};
+use bivouac_core::{Attempt, Level, Offload, OffloadError, Pending, Session, WriteSet};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use kernels::{Kernel, Numbers};
 use machine::{MIB, Machine as Node, NAME, reaches};
@@ -122,7 +122,7 @@ impl Program {
     /// What is restored, and the shadows, are the same.
     fn compare(&self, session: &Session, version: u64) {
         let mut loaded = REGIONS.map(|bytes| vec![0u8; bytes as usize]);
-        let restored = session.restart(NAME, |restorer: &mut Restorer| {
+        let restored = session.begin_restore(NAME).run(|restorer: &mut Attempt| {
             restorer.load("large", &mut loaded[0])?;
             restorer.load("small", &mut loaded[1])?;
             Ok(())

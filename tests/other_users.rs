@@ -315,7 +315,7 @@ fn a_store_that_others_may_write_to_is_refused_with_the_command_that_closes_it()
     as_user(USER, || {
         bed.store.run(no_other, |session, rank| {
             let data = field(rank, 20);
-            let mut checkpoint = session.checkpoint("heat", 20).expect("a checkpoint");
+            let mut checkpoint = session.begin_checkpoint("heat", 20).expect("a checkpoint");
             checkpoint.save("field", &data).expect("a region");
             let taken = checkpoint.capture().and_then(|pending| pending.wait(Level::System));
             assert!(taken.is_err(), "{taken:?}");

@@ -131,7 +131,7 @@ fn data(rank: u32, version: u64) -> Vec<u64> {
 
 fn capture(session: &Session, rank: u32, version: u64) -> Result<Pending, String> {
     let values = data(rank, version);
-    let mut checkpoint = session.checkpoint(NAME, version).map_err(|error| error.to_string())?;
+    let mut checkpoint = session.begin_checkpoint(NAME, version).map_err(|error| error.to_string())?;
     checkpoint.save("values", &values).map_err(|error| error.to_string())?;
     checkpoint.value("version", &version).map_err(|error| error.to_string())?;
     checkpoint.capture().map_err(|error| error.to_string())
@@ -142,7 +142,7 @@ fn take(session: &Session, rank: u32, version: u64, level: Level) -> Result<Leve
 }
 
 fn restart(session: &Session, rank: u32) -> Seen {
-    let restored = session.restart(NAME, |restorer| {
+    let restored = session.begin_restore(NAME).run(|restorer| {
         let version: u64 = restorer.value("version")?;
         let values: Vec<u64> = restorer.load_vec("values")?;
         assert_eq!(values, data(rank, version), "rank {rank} got wrong data");
@@ -152,7 +152,7 @@ fn restart(session: &Session, rank: u32) -> Seen {
     match restored {
         Ok(restored) => {
             let version = restored.as_ref().map(|restored| restored.version);
-            Seen { version, tier: restored.map(|restored| restored.tier), stats, error: None }
+            Seen { version, tier: restored.map(|restored| restored.tier.name()), stats, error: None }
         }
         Err(error) => Seen { version: None, tier: None, stats, error: Some(error.to_string()) },
     }
@@ -345,7 +345,7 @@ fn a_protected_version_stays_on_disk_when_memory_had_to_give_it_up_and_later_one
     let ended = machine.run(&nodes, |rank, session| {
         (1..=5).try_for_each(|version| {
             let values = values(rank, version);
-            let mut checkpoint = session.checkpoint(NAME, version).map_err(|error| error.to_string())?;
+            let mut checkpoint = session.begin_checkpoint(NAME, version).map_err(|error| error.to_string())?;
             checkpoint.save("values", &values).map_err(|error| error.to_string())?;
             checkpoint.value("version", &version).map_err(|error| error.to_string())?;
             let level = if version == 1 { Level::NodeLoss } else { Level::NodeReboot };
@@ -358,7 +358,7 @@ fn a_protected_version_stays_on_disk_when_memory_had_to_give_it_up_and_later_one
     assert!(ended.iter().all(|ended| *ended == Ok(0)), "{ended:?}");
     machine.lose(2);
     let restored = machine.run(&[0, 1, 4, 3], |rank, session| {
-        let restored = session.restart(NAME, |restorer| {
+        let restored = session.begin_restore(NAME).run(|restorer| {
             let version: u64 = restorer.value("version")?;
             let loaded: Vec<u64> = restorer.load_vec("values")?;
             assert!(loaded == values(rank, version), "rank {rank} got wrong data");
@@ -630,7 +630,7 @@ fn memory_for_redundancy_is_reported_when_it_does_not_suffice() {
         let values = vec![7u64; 1 << 20];
         let mut last = Ok(Level::Captured);
         for version in 1..4 {
-            let mut checkpoint = session.checkpoint(NAME, version).expect("begins");
+            let mut checkpoint = session.begin_checkpoint(NAME, version).expect("begins");
             checkpoint.save("values", &values).expect("saves");
             let pending = checkpoint.capture().expect("is captured");
             last = pending.wait(Level::NodeLoss).map_err(|error| error.to_string());
@@ -655,7 +655,7 @@ fn what_a_failed_exchange_had_sealed_already_is_given_back() {
     let ended = machine.run(&NODES, |rank, session| {
         [1, 2, 3].map(|version| {
             let values = vec![7u64; if (rank, version) == (7, 2) { 2 << 20 } else { 1 << 16 }];
-            let mut checkpoint = session.checkpoint(NAME, version).expect("begins");
+            let mut checkpoint = session.begin_checkpoint(NAME, version).expect("begins");
             checkpoint.save("values", &values).expect("saves");
             checkpoint.capture().expect("is captured").wait(Level::NodeLoss).map_err(|error| error.to_string())
         })

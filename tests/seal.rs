@@ -84,7 +84,7 @@ impl Rank {
 }
 
 fn seal(session: &Session, version: u64, history: &History) -> bivouac_core::Result<Pending> {
-    let mut checkpoint = session.checkpoint(NAME, version)?;
+    let mut checkpoint = session.begin_checkpoint(NAME, version)?;
     checkpoint.save_history(history)?;
     checkpoint.value("left", &LEFT)?;
     checkpoint.capture()
@@ -93,7 +93,7 @@ fn seal(session: &Session, version: u64, history: &History) -> bivouac_core::Res
 /// The history that is restored, how many versions it has, and from which tier they came.
 fn load(session: &Session, caches: &Caches) -> (History, u64, &'static str) {
     let mut loaded = None;
-    let restored = session.restart(NAME, |restorer| {
+    let restored = session.begin_restore(NAME).run(|restorer| {
         let history = caches.history(WAVE, Keep::Discard);
         history.hint((0..restorer.value("left")?).rev());
         let versions = restorer.load_history(&history)?;
@@ -103,7 +103,7 @@ fn load(session: &Session, caches: &Caches) -> (History, u64, &'static str) {
     });
     let restored = restored.expect("a restart").expect("a checkpoint");
     let (history, versions) = loaded.expect("it was loaded");
-    (history, versions, restored.tier)
+    (history, versions, restored.tier.name())
 }
 
 /// Seals in the middle of a backward pass, goes on with it, dies, and goes on from the restored history.
@@ -161,7 +161,7 @@ fn an_empty_history_is_told_from_none() {
     });
     run(&machine, 1, |_, session, caches| {
         assert_eq!(load(session, caches).1, 0);
-        let missing = session.restart(NAME, |restorer| {
+        let missing = session.begin_restore(NAME).run(|restorer| {
             let other = caches.history("another", Keep::Persist);
             assert!(matches!(restorer.load_history(&other), Err(LoadError::Missing { .. })));
             Ok(())
@@ -199,30 +199,30 @@ fn mistakes_in_calls_are_told() {
     run(&machine, 1, |rank, session, caches| {
         let history = caches.history(WAVE, Keep::Discard);
         (0..3).for_each(|version| rank.append(&history, version, Return::Done));
-        let mut twice = session.checkpoint(NAME, 1).expect("begins");
+        let mut twice = session.begin_checkpoint(NAME, 1).expect("begins");
         twice.save_history(&history).expect("regions");
         let error = twice.save_history(&history).expect_err("the same names").to_string();
         assert!(error.contains("\"wave/0/p\" is saved twice"), "{error}");
         drop(twice);
-        let mut taken = session.checkpoint(NAME, 2).expect("begins");
+        let mut taken = session.begin_checkpoint(NAME, 2).expect("begins");
         taken.save("wave/2/p", &[1u8]).expect("a region");
         assert!(matches!(taken.save_history(&history), Err(Error::Region(_))));
         drop(taken);
-        let mut consumed = session.checkpoint(NAME, 3).expect("begins");
+        let mut consumed = session.begin_checkpoint(NAME, 3).expect("begins");
         consumed.save_history(&history).expect("regions");
         rank.restore(&history, 1);
         let error = consumed.capture().err().expect("it has gone").to_string();
         assert!(error.contains("wave/1/p") && error.contains("was restored before"), "{error}");
         let odd = rank.span(&[0; 9]);
         history.append(5, &[Field::device::<u64>("odd", &odd)], &*rank.stream).expect("room");
-        let mut partial = session.checkpoint(NAME, 4).expect("begins");
+        let mut partial = session.begin_checkpoint(NAME, 4).expect("begins");
         let error = partial.save_history(&history).expect_err("a part of an element").to_string();
         assert!(error.contains("\"wave/5/odd\"") && error.contains("whole number"), "{error}");
         drop(partial);
         history.restore(5, &mut [], &*rank.stream).expect("it is there");
         seal(session, 5, &history).expect("captured").wait(Level::Process).expect("committed");
         // It has what is to be loaded already.
-        let error = session.restart(NAME, |restorer| Ok(restorer.load_history(&history).map(drop)?));
+        let error = session.begin_restore(NAME).run(|restorer| Ok(restorer.load_history(&history).map(drop)?));
         let error = error.expect_err("they exist").to_string();
         assert!(error.contains("has a version 0 already"), "{error}");
     });
@@ -303,7 +303,7 @@ fn a_version_appended_anew_is_neither_sealed_for_the_old_one_nor_given_up() {
         run(&node(), 1, |rank, session, caches| {
             let history = caches.history(WAVE, Keep::Discard);
             append_host(&history, 1, &content(0, 1, 1, 500_000), rank);
-            let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
+            let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begins");
             checkpoint.save_history(&history).expect("regions");
             history.restore(1, &mut [], &*rank.stream).expect("it is there");
             let new = content(0, 1, 9, length);
@@ -326,7 +326,7 @@ fn a_version_that_the_application_knows_to_be_lost_stops_no_later_seal() {
         rank.append(&history, 71, Return::Done);
         damage(&machine.folder("memory"), &content(0, 70, 1, p_bytes(70))[70_000..70_100]);
         let capture = |version: u64| {
-            let mut checkpoint = session.checkpoint(NAME, version).expect("begins");
+            let mut checkpoint = session.begin_checkpoint(NAME, version).expect("begins");
             checkpoint.save_history(&history).expect("regions");
             checkpoint.capture().map(|pending| pending.wait(Level::Process).map_err(|error| error.to_string()))
         };
@@ -358,7 +358,7 @@ fn a_seal_ends_the_enqueued_append_of_another_thread() {
             is_begun.recv().expect("begun");
             // Into the half second of its upload; should it be missed, the test has less to say.
             std::thread::sleep(Duration::from_millis(100));
-            let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
+            let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begins");
             checkpoint.save_history(history).expect("not timeouts.room later, with an error");
         });
     });
@@ -371,7 +371,7 @@ fn a_history_without_its_caches_is_not_sealed_as_empty() {
         let history = caches.history(WAVE, Keep::Persist);
         rank.append(&history, 1, Return::Done);
         drop(caches);
-        let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
+        let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begins");
         let error = checkpoint.save_history(&history).expect_err("its versions are gone").to_string();
         assert!(error.contains("closed"), "{error}");
     });
@@ -418,15 +418,15 @@ fn a_history_on_decompositions_comes_back_version_by_version_on_any_number_of_ra
             let fields = [Field::device::<f64>("u", &span), Field::host("p", &p)];
             history.append(version, &fields, &*rank.stream).expect("room");
         }
-        let mut checkpoint = session.checkpoint(NAME, 1).expect("begun");
+        let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begun");
         let text = checkpoint.save_history_on(&history, &[("u", &grid)]).unwrap_err().to_string();
         assert!(text.contains("field \"p\" of history \"wave\": it was not said"), "{text}");
         drop(checkpoint);
-        let mut checkpoint = session.checkpoint(NAME, 2).expect("begun");
+        let mut checkpoint = session.begin_checkpoint(NAME, 2).expect("begun");
         let text = checkpoint.save_history_on(&history, &[("u", &mesh), ("p", &grid)]).unwrap_err().to_string();
         assert!(text.contains("elements, and this rank owns"), "{text}");
         drop(checkpoint);
-        let mut checkpoint = session.checkpoint(NAME, 3).expect("begun");
+        let mut checkpoint = session.begin_checkpoint(NAME, 3).expect("begun");
         checkpoint.save_history_on(&history, &[("u", &grid), ("p", &mesh)]).expect("saved");
         let pending = checkpoint.capture().expect("captured");
         assert!(pending.wait(Level::NodeReboot).expect("committed") >= Level::NodeReboot);
@@ -435,7 +435,7 @@ fn a_history_on_decompositions_comes_back_version_by_version_on_any_number_of_ra
         run(&machine, ranks, |rank, session, caches| {
             let (grid, mesh, own) = grid_and_mesh(session, rank.rank, ranks);
             let mut loaded = None;
-            let restored = session.restart(NAME, |restorer| {
+            let restored = session.begin_restore(NAME).run(|restorer| {
                 let history = caches.history(WAVE, Keep::Persist);
                 assert_eq!(restorer.load_history_on(&history, &[("p", &mesh), ("u", &grid)])?, 5);
                 loaded = Some(history);
@@ -449,7 +449,7 @@ fn a_history_on_decompositions_comes_back_version_by_version_on_any_number_of_ra
                 history.restore(version, fields, &*rank.stream).expect("it is there");
                 assert!(u == cells(version, rank.rank, ranks) && p == of_numbers(version, &own), "version {version}");
             }
-            let end = session.restart(NAME, |restorer| {
+            let end = session.begin_restore(NAME).run(|restorer| {
                 let history = caches.history("other", Keep::Persist);
                 restorer.load_history_on(&history, &[("p", &mesh), ("u", &grid)])?;
                 Ok(())

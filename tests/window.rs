@@ -102,7 +102,7 @@ fn a_load_stays_in_its_window() {
         let (first, count) = rows(rank);
         let on = session.decompose(Boxes::of(SHAPE).own([first, 0], [count, SHAPE[1]])).expect("it tiles");
         let field: Vec<u64> = (first * SHAPE[1]..(first + count) * SHAPE[1]).collect();
-        let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
         checkpoint.save_on("t", &on, &field).expect("saved");
         checkpoint.capture().expect("captured").wait(Level::Process).expect("committed");
         drop(session);
@@ -114,7 +114,7 @@ fn a_load_stays_in_its_window() {
         let count = if rank == 0 { SHAPE[0] } else { 0 };
         let on = session.decompose(Boxes::of(SHAPE).own([0, 0], [count, SHAPE[1]])).expect("it tiles");
         let mut field = vec![0u64; on.elements() as usize];
-        let restored = session.restart("heat", |r| {
+        let restored = session.begin_restore("heat").run(|r| {
             barrier.wait();
             let before = HELD.load(Ordering::Relaxed);
             if barrier.wait().is_leader() {

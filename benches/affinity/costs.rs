@@ -191,7 +191,7 @@ impl Bench<'_> {
     }
 
     fn capture(&self, session: &Session, version: u64, data: &[f64]) -> bivouac_core::Pending {
-        let mut checkpoint = session.checkpoint("bench", version).expect("the name is fine");
+        let mut checkpoint = session.begin_checkpoint("bench", version).expect("the name is fine");
         checkpoint.save("data", data).expect("the region is fine");
         checkpoint.capture().expect("there is room")
     }
@@ -268,7 +268,7 @@ impl Bench<'_> {
             let (start, bytes) = (target.as_ptr().addr(), size_of_val(target) as u64);
             let ask = move || _ = black_box(scan::whole(start, bytes, &mut || true, &mut |at| numa::query(at)));
             timed(|| {
-                let restored = session.restart("bench", |restorer| match pages {
+                let restored = session.begin_restore("bench").run(|restorer| match pages {
                     Pages::Alone => Ok(restorer.load("data", target)?),
                     Pages::Placed => {
                         place(bytemuck::cast_slice_mut(target));
@@ -283,7 +283,7 @@ impl Bench<'_> {
                         Ok(restorer.load("data", target)?)
                     }),
                 });
-                assert_eq!(restored.expect("restored").expect("there").tier, "memory");
+                assert_eq!(restored.expect("restored").expect("there").tier.name(), "memory");
             })
         };
         let target = RefCell::new(vec![1.0; self.data.len()]);

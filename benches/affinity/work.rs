@@ -11,7 +11,7 @@ use crate::team::Team;
 use bivouac_core::affinity::machine::Machine;
 use bivouac_core::affinity::{cpus, numa, threads};
 use bivouac_core::config::{AffinityMode, Budget};
-use bivouac_core::{Checkpoint, Config, Level, Restorer, Session};
+use bivouac_core::{Attempt, CheckpointBuilder, Config, Level, Session};
 use mpi::collective::SystemOperation;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives};
@@ -98,11 +98,11 @@ pub fn resume(world: SimpleCommunicator, work: Work, point: u64) {
     let opened_s = begun.elapsed().as_secs_f64();
     let begun = Instant::now();
     let mut cpus: Vec<usize> = Vec::new();
-    let load = |restorer: &mut Restorer| {
+    let load = |restorer: &mut Attempt| {
         cpus = restorer.value("cpus")?;
         load(restorer, &*kernel)
     };
-    let restored = session.restart_version(NAME, point, load).expect("it can be restored");
+    let restored = session.begin_restore(NAME).version(point).run(load).expect("it can be restored");
     assert_eq!(restored.map(|restored| restored.version), Some(point));
     let restart_s = begun.elapsed().as_secs_f64();
     let running = Running { world, work, kernel, team, session };
@@ -155,7 +155,7 @@ fn open(world: &SimpleCommunicator, work: &Work, points: u64) -> Session {
     Session::open(world, config).expect("the session opens")
 }
 
-fn load(restorer: &mut Restorer, kernel: &dyn Kernel) -> bivouac_core::Result<()> {
+fn load(restorer: &mut Attempt, kernel: &dyn Kernel) -> bivouac_core::Result<()> {
     for (name, parts) in kernel.reals() {
         for thread in 0..parts.count() {
             restorer.load(&format!("{name}.{thread}"), &mut parts.part_mut(thread))?;
@@ -200,7 +200,7 @@ impl Running {
         let before = bytes_below(&self.work.dir);
         self.world.barrier();
         let begun = Instant::now();
-        let mut checkpoint: Checkpoint = self.session.checkpoint(NAME, version).expect("the name is fine");
+        let mut checkpoint: CheckpointBuilder = self.session.begin_checkpoint(NAME, version).expect("the name is fine");
         checkpoint.value("cpus", &cpus).expect("a value");
         for (name, at, part) in &reals {
             checkpoint.save(&format!("{name}.{at}"), part).expect("a region");

@@ -77,18 +77,18 @@ pub fn same(bench: &Bench) {
         let on = session.decompose(mine.boxes(halo)).expect("it tiles");
         let data: Vec<f64> = mine.indices().map(value).collect();
         let plain = session.decompose(mine.boxes([0; 3])).expect("it tiles");
-        let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
         checkpoint.save_on("t", &plain, &data).expect("saved");
         checkpoint.capture().expect("captured").wait(Level::Process).expect("committed");
         let target = gpu.memory(&mine, halo);
         let (mut ours, mut reference) = (Vec::new(), Vec::new());
         for round in 0..=bench.options.rounds {
-            let load = |r: &mut bivouac_core::Restorer| {
+            let load = |r: &mut bivouac_core::Attempt| {
                 ours.push(bench.timed(|| r.load_device_on::<f64>("t", &on, &target, &*gpu.stream).expect("loaded")));
                 reference.push(bench.timed(|| gpu.upload()));
                 Ok(())
             };
-            session.restart("heat", load).expect("restored");
+            session.begin_restore("heat").run(load).expect("restored");
             if round == 0 {
                 gpu.check(&target, &mine, halo);
                 ours.clear();
@@ -116,7 +116,7 @@ pub fn other(bench: &Bench) {
                 let mine = Mine::of(shape, cuts, u64::from(bench.rank()));
                 let on = session.decompose(mine.boxes(halo)).expect("it tiles");
                 let target = gpu.memory(&mine, halo);
-                let load = |r: &mut bivouac_core::Restorer| {
+                let load = |r: &mut bivouac_core::Attempt| {
                     for (name, time) in ["first", "second"].into_iter().zip(&mut times) {
                         some.barrier();
                         let start = Instant::now();
@@ -128,7 +128,7 @@ pub fn other(bench: &Bench) {
                     }
                     Ok(())
                 };
-                session.restart("heat", load).expect("restored").expect("it is there");
+                session.begin_restore("heat").run(load).expect("restored").expect("it is there");
                 drop(session);
             }
             let [first, second] = times.map(|time| bench.slowest(time));

@@ -61,7 +61,7 @@ fn blocking(bench: &Bench, run: u64) {
             let mut pending = None;
             let took = bench.timed(|| {
                 let Some((session, part)) = &mut open else { return };
-                let mut checkpoint = session.checkpoint("mesh", version).expect("begun");
+                let mut checkpoint = session.begin_checkpoint("mesh", version).expect("begun");
                 match is_dealt {
                     true => checkpoint.save_on("p", &part.on, &part.data).expect("saved"),
                     false => checkpoint.save("p", &part.data).expect("saved"),
@@ -87,7 +87,7 @@ fn resized(bench: &Bench, run: u64) {
     let Options { from, to, mib, rounds, .. } = bench.options;
     if let Some((_, session)) = bench.open(from, true) {
         let part = part(bench, &session, run, from, 0);
-        let mut checkpoint = session.checkpoint("mesh", 1).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("mesh", 1).expect("begun");
         checkpoint.save_on("first", &part.on, &part.data).expect("saved");
         checkpoint.save_on("second", &part.on, &part.data).expect("saved");
         checkpoint.capture().expect("captured").wait(Level::Process).expect("committed");
@@ -101,7 +101,7 @@ fn resized(bench: &Bench, run: u64) {
             let part = part(bench, &session, run, to, 3);
             let mut data = vec![1.0; part.data.len()];
             let mut times = [0.0; 2];
-            let load = |r: &mut bivouac_core::recovery::Restorer| {
+            let load = |r: &mut bivouac_core::recovery::Attempt| {
                 for (name, time) in ["first", "second"].into_iter().zip(&mut times) {
                     mpi::traits::CommunicatorCollectives::barrier(&some);
                     let start = Instant::now();
@@ -111,7 +111,7 @@ fn resized(bench: &Bench, run: u64) {
                 }
                 Ok(())
             };
-            session.restart("mesh", load).expect("restored").expect("it is there");
+            session.begin_restore("mesh").run(load).expect("restored").expect("it is there");
             times
         });
         let [first, second] = times.unwrap_or_default().map(|time| bench.slowest(time));

@@ -54,9 +54,9 @@ pub fn measure(options: &Options, comm: &SimpleCommunicator) {
         let (mut restart, mut ranges, mut whole) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..options.rounds {
             restart.push(timed(&files, || {
-                let restored = session.restart_version(NAME, version, |r| Ok(r.load(NAME, &mut values)?));
+                let restored = session.begin_restore(NAME).version(version).run(|r| Ok(r.load(NAME, &mut values)?));
                 let restored = restored.expect("restored").expect("it is there");
-                assert_eq!((restored.version, restored.tier), (version, "local"));
+                assert_eq!((restored.version, restored.tier.name()), (version, "local"));
             }));
             assert!(values == expected, "version {version} is what it was");
             ranges.push(timed(&files, || read(&needed)));
@@ -84,7 +84,7 @@ fn write(options: &Options, comm: &SimpleCommunicator, config: Config) -> Vec<(u
     values.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&rng.next_u64().to_le_bytes()));
     let session = Session::open(comm, config).expect("opens");
     for version in 1..=options.versions {
-        let mut checkpoint = session.checkpoint(NAME, version).expect("begun");
+        let mut checkpoint = session.begin_checkpoint(NAME, version).expect("begun");
         checkpoint.save(NAME, &values).expect("saved");
         let pending = checkpoint.capture().expect("captured");
         assert!(pending.wait(Level::NodeReboot).expect("committed") >= Level::NodeReboot);

@@ -182,11 +182,12 @@ pub fn take(
 }
 
 fn capture(session: &Session, version: u64, counters: &Counters, caches: Option<&Caches>) -> Pending {
-    let mut checkpoint = session.checkpoint(NAME, version).expect("begun");
+    let mut checkpoint = session.begin_checkpoint(NAME, version).expect("begun");
     let pending = match (counters, caches) {
         (Counters::Device(machine), Some(caches)) => {
+            let mut checkpoint = checkpoint.with_device(caches, machine.stream());
             checkpoint.save_device::<u32>(NAME, machine.counters()).expect("saved");
-            checkpoint.capture_on(caches, machine.stream())
+            checkpoint.capture()
         }
         (Counters::Host { values, .. }, _) => {
             checkpoint.save(NAME, values).expect("saved");

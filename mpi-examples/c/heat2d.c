@@ -179,7 +179,7 @@ int main(int argc, char **argv) {
     must(bvk_protect_shared(session, "grid", grid, 2, BVK_I64), "protecting the grid");
 
     bvk_restored restored = BVK_RESTORED_INIT;
-    int status = bvk_restart(session, "heat", BVK_NEWEST, &restored);
+    int status = bvk_restore(session, "heat", BVK_NEWEST, &restored);
     must(status, "restarting");
     if (status == BVK_OK) {
         if (grid[0] != plate.nx || grid[1] != plate.ny) fail("the checkpoint is of another grid");

@@ -225,9 +225,9 @@ int main(int argc, char **argv) {
     BVK(bvk_protect(session, "step", &step, 1, BVK_U64));
 
     bvk_restored restored = BVK_RESTORED_INIT;
-    int found = bvk_restart(session, "heat", BVK_NEWEST, &restored);
+    int found = bvk_restore(session, "heat", BVK_NEWEST, &restored);
     if (found < 0) {
-        printf("bivouac: bvk_restart: %s\n", bvk_error());
+        printf("bivouac: bvk_restore: %s\n", bvk_error());
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
     if (rank == 0) {

@@ -91,9 +91,9 @@ contains
   subroutine restart()
     type(bvk_restored) :: restored
     integer :: status
-    status = bvk_restart(session, NAME, restored=restored)
+    status = bvk_restore(session, NAME, restored=restored)
     if (status == BVK_NOTHING) return
-    call check(status, 'bvk_restart')
+    call check(status, 'bvk_restore')
     if (rank == 0) print '(a,i0,a,i0,a,i0)', 'restored version=', restored%version, ' generation=', restored%generation, &
       ' level=', restored%level
     flush (output_unit)

@@ -58,7 +58,7 @@ impl Checkpoints {
         let mut next = 0;
         let mut found = String::new();
         // The closure may run several times: if any rank fails, all ranks try the next older checkpoint.
-        let restored = self.session.restart(NAME, |r: &mut bivouac::Restorer| -> bivouac::Result<()> {
+        let restored = self.session.begin_restore(NAME).run(|r: &mut bivouac::Attempt| -> bivouac::Result<()> {
             found = r.value("problem")?;
             if found != self.problem {
                 return Ok(());
@@ -80,7 +80,10 @@ impl Checkpoints {
         if self.rank == 0 {
             println!(
                 "restored version={} generation={} tier={} seconds={:.3}",
-                restored.version, restored.generation, restored.tier, restored.seconds
+                restored.version,
+                restored.generation,
+                restored.tier.name(),
+                restored.took.as_secs_f64()
             );
         }
         Ok(next)
@@ -91,13 +94,14 @@ impl Checkpoints {
     /// A checkpoint that fails is reported and the computation goes on: it costs a longer way back after a failure, nothing else.
     pub fn take(&mut self, counters: &Counters, next: u32) {
         let capture = || -> bivouac::Result<Pending> {
-            let mut ckpt = self.session.checkpoint(NAME, u64::from(next))?;
+            let mut ckpt = self.session.begin_checkpoint(NAME, u64::from(next))?;
             ckpt.value("problem", &self.problem)?;
             ckpt.value("next", &next)?;
             match (counters, &self.caches) {
                 (Counters::Device(machine), Some(caches)) => {
+                    let mut ckpt = ckpt.with_device(caches, machine.stream());
                     ckpt.save_device::<u32>(COUNTERS, machine.counters())?;
-                    ckpt.capture_on(caches, machine.stream())
+                    ckpt.capture()
                 }
                 (Counters::Device(_), None) => unreachable!("caches are opened for counters on a device"),
                 (Counters::Host { values, .. }, _) => {

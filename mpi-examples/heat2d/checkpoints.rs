@@ -51,7 +51,7 @@ pub fn restart(
     let mut step = 0u64;
     let mut found = String::new();
     // The closure may run several times: if any rank fails, all ranks try the next older checkpoint.
-    let restored = session.restart(NAME, |r: &mut bivouac::Restorer| -> bivouac::Result<()> {
+    let restored = session.begin_restore(NAME).run(|r: &mut bivouac::Attempt| -> bivouac::Result<()> {
         r.load_on("temperature", blocks, &mut field.now.cells)?;
         step = r.shared("step")?;
         found = r.shared("problem")?;
@@ -63,11 +63,19 @@ pub fn restart(
     if rank == 0 {
         println!(
             "restored version={} generation={} tier={} seconds={:.3}",
-            restored.version, restored.generation, restored.tier, restored.seconds
+            restored.version,
+            restored.generation,
+            restored.tier.name(),
+            restored.took.as_secs_f64()
         );
     }
     if verbose {
-        println!("rank={rank} loaded bytes={} tier={} seconds={:.6}", restored.bytes, restored.tier, restored.seconds);
+        println!(
+            "rank={rank} loaded bytes={} tier={} seconds={:.6}",
+            restored.bytes,
+            restored.tier.name(),
+            restored.took.as_secs_f64()
+        );
     }
     if found != problem {
         return Err(format!(
@@ -105,7 +113,7 @@ impl Checkpoints {
         rank: i32,
     ) {
         let capture = || -> bivouac::Result<Pending> {
-            let mut ckpt = session.checkpoint(NAME, step)?;
+            let mut ckpt = session.begin_checkpoint(NAME, step)?;
             ckpt.save_on("temperature", blocks, &field.now.cells)?;
             ckpt.shared("step", &step)?;
             ckpt.shared("problem", &problem)?;

@@ -81,7 +81,7 @@ impl Checkpoints {
     pub fn restart(&self, app: &mut dyn App, machine: &dyn Machine) -> Result<u64> {
         let (mut next, mut found) = (0, String::new());
         // The closure may run several times: if any rank fails, all ranks try the next older checkpoint.
-        let restored = self.session.restart(NAME, |r: &mut bivouac::Restorer| -> bivouac::Result<()> {
+        let restored = self.session.begin_restore(NAME).run(|r: &mut bivouac::Attempt| -> bivouac::Result<()> {
             found = r.value("problem")?;
             if found != self.problem {
                 return Ok(());
@@ -99,7 +99,12 @@ impl Checkpoints {
             return Err(format!("the checkpoint is of {found:?}, this run is {ours:?}: use another --dir").into());
         }
         if self.rank == 0 {
-            println!("restored version={} tier={} seconds={:.3}", restored.version, restored.tier, restored.seconds);
+            println!(
+                "restored version={} tier={} seconds={:.3}",
+                restored.version,
+                restored.tier.name(),
+                restored.took.as_secs_f64()
+            );
         }
         Ok(next)
     }
@@ -113,7 +118,7 @@ impl Checkpoints {
             Way::Nothing => vec![("nothing", self.nothing.clone())],
             _ => app.fields(),
         };
-        let mut checkpoint = self.session.checkpoint(NAME, next)?;
+        let mut checkpoint = self.session.begin_checkpoint(NAME, next)?;
         checkpoint.value("problem", &self.problem)?;
         checkpoint.value("next", &next)?;
         checkpoint.value("scalar", app.scalar())?;
@@ -121,14 +126,14 @@ impl Checkpoints {
             // Regions of other names each time: nothing is known of what the slot holds of them.
             checkpoint.value(&format!("full {next}"), &next)?;
         }
+        let mut checkpoint = match way {
+            Way::Copy => checkpoint.with_device(&self.caches, machine.stream()),
+            _ => checkpoint.with_offload(&self.offload, machine.stream()),
+        };
         for (name, field) in &fields {
             checkpoint.save_device::<u32>(name, field)?;
         }
-        let pending = match way {
-            Way::Copy => checkpoint.capture_on(&self.caches, machine.stream())?,
-            _ => checkpoint.mark_on(&self.offload, machine.stream())?,
-        };
-        self.pending.push(pending);
+        self.pending.push(checkpoint.capture()?);
         Ok(())
     }
 

@@ -267,7 +267,7 @@ fn of_one(data: &*const c_void, elements: &u64, kind: c_int, open: &Open, boxes:
 }
 
 /// Protects this rank's part of an array: the memory of its box, with the ghost cells that `boxes` say, as region `name`. `bvk_checkpoint` saves it,
-/// `bvk_restart` loads it, on any number of ranks. `elements`: how many there are in memory, ghost cells among them, which is compared with what box and
+/// `bvk_restore` loads it, on any number of ranks. `elements`: how many there are in memory, ghost cells among them, which is compared with what box and
 /// ghost cells take. A rank that owns nothing gives 0. The memory is the host's or a GPU's, on each rank as it likes. All else is as with `bvk_protect`, and all
 /// ranks protect their regions in the same order.
 ///
@@ -380,7 +380,7 @@ pub unsafe extern "C" fn bvk_save_boxes_on(
 ///
 /// Errors: `BVK_ERR_LOAD`: the region is not there, has another type or shape, was not saved on boxes, or elements that are wanted were saved by nobody;
 /// the memory is not that of the boxes. Where it is collective all ranks have an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this rank does not take part,
-/// and the others have an error when it calls `bvk_restart_end`.
+/// and the others have an error when it calls `bvk_end_restore`.
 ///
 /// # Safety
 /// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.

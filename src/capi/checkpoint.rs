@@ -10,7 +10,7 @@ use super::session::{self, SessionHandle, level_number};
 use super::status::{BVK_OK, Failure, Outcome, call};
 use bivouac_core::config::Method;
 use bivouac_core::format;
-use bivouac_core::session::{Checkpoint, Error, Pending};
+use bivouac_core::session::{CheckpointBuilder, Error, Pending};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
@@ -128,8 +128,8 @@ pub(super) unsafe fn take(
 }
 
 /// Begins a checkpoint: whatever fails from here on, the others hear of it.
-pub(super) fn begin(open: &Open, name: &str, version: u64) -> Outcome<Checkpoint<'static>> {
-    let mut checkpoint = open.session.begin(name, version)?;
+pub(super) fn begin(open: &Open, name: &str, version: u64) -> Outcome<CheckpointBuilder<'static>> {
+    let mut checkpoint = open.session.begin_unbound(name, version)?;
     let usable = match version {
         BVK_NEWEST => {
             Err(Failure::argument("this version number means the newest one (BVK_NEWEST) and cannot be taken"))
@@ -152,13 +152,13 @@ pub(super) fn begin(open: &Open, name: &str, version: u64) -> Outcome<Checkpoint
 /// As [`take`].
 pub(super) unsafe fn finish(
     open: &mut Open,
-    checkpoint: Checkpoint<'static>,
+    checkpoint: CheckpointBuilder<'static>,
     regions: &[Region],
     histories: &[handles::Id],
 ) -> Outcome<Pending> {
     let spans;
     // What is lent from here on lives shorter than what was begun.
-    let mut checkpoint: Checkpoint<'_> = checkpoint;
+    let mut checkpoint: CheckpointBuilder<'_> = checkpoint;
     let ordinal = only_gpu(regions)?;
     let gpu = match ordinal {
         None => None,
@@ -185,8 +185,8 @@ pub(super) unsafe fn finish(
             // SAFETY: what the application has promised of its stream.
             let stream = unsafe { gpu.stream(open.stream) }?;
             match open.offload.as_ref().and_then(|offloading| offloading.of(ordinal)) {
-                Some(offload) => checkpoint.mark_on(offload, &*stream)?,
-                None => checkpoint.capture_on(&gpu.caches, &*stream)?,
+                Some(offload) => checkpoint.with_offload(offload, &*stream).capture()?,
+                None => checkpoint.with_device(&gpu.caches, &*stream).capture()?,
             }
         }
     };
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn bvk_checkpoint(
 /// # Safety
 /// `name` is NULL or ends with zero; `checkpoint` points to a handle, which the call sets and you own until `bvk_capture` or `bvk_abort`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bvk_checkpoint_begin(
+pub unsafe extern "C" fn bvk_begin_checkpoint(
     session: *mut SessionHandle,
     name: *const c_char,
     version: u64,
@@ -283,6 +283,7 @@ pub unsafe extern "C" fn bvk_checkpoint_begin(
                     with_protected: false,
                     histories: Vec::new(),
                     wishes: Vec::new(),
+                    stream: None,
                 },
             ));
             id
@@ -468,6 +469,11 @@ pub unsafe extern "C" fn bvk_capture(
         begun.values.iter().try_for_each(|value| value.add_to(&mut checkpoint))?;
         // SAFETY: as the caller says; what is read from there is read before this returns.
         begun.rows.iter().try_for_each(|rows| unsafe { rows.add_to(&mut checkpoint) })?;
+            Holding::Some(checkpoint) if begun.stream.is_some() => {
+                let unfinished = "a region is still being written: end it before the capture (fclose)";
+                checkpoint.refuse(unfinished);
+                return Err(Failure::state(unfinished));
+            }
         begun.wishes.iter().for_each(|(region, method)| checkpoint.reduce(region, *method));
         // SAFETY: as the caller says.
         let taken = unsafe { finish(open, checkpoint, &regions, &begun.histories) }?;

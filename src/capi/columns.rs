@@ -6,7 +6,7 @@ use super::status::{Failure, Outcome};
 use bivouac_core::Rows;
 use bivouac_core::base::units::page_ceil;
 use bivouac_core::decomposition::rows::region_name;
-use bivouac_core::session::Checkpoint;
+use bivouac_core::session::CheckpointBuilder;
 use std::ffi::{c_char, c_int, c_void};
 
 /// Columns of a set: as many as anybody would name by hand, and far more.
@@ -128,7 +128,7 @@ impl SavedRows {
     ///
     /// # Safety
     /// As [`SavedRows::rows`], for the checkpoint.
-    pub(super) unsafe fn add_to(&self, checkpoint: &mut Checkpoint<'_>) -> Outcome<()> {
+    pub(super) unsafe fn add_to(&self, checkpoint: &mut CheckpointBuilder<'_>) -> Outcome<()> {
         // SAFETY: as the caller says.
         Ok(checkpoint.save_rows(&self.name, unsafe { self.rows() })?)
     }

@@ -384,7 +384,7 @@ mod tests {
     use super::super::history::{BVK_KEEP_ALL, HistoryHandle};
     use super::super::history::{bvk_history_append, bvk_history_field, bvk_history_open, bvk_history_restore};
     use super::super::live::bvk_set_live;
-    use super::super::restart::{BVK_NEWEST, bvk_restart};
+    use super::super::restart::{BVK_NEWEST, bvk_restore};
     use super::super::session::{BVK_LEVEL_NODE_REBOOT, CStats, bvk_close, bvk_get_stats, bvk_protect};
     use super::super::status::{
         BVK_ERR_ARGUMENT, BVK_ERR_DEVICE, BVK_ERR_NOT_COMMITTED, BVK_ERR_REGION, BVK_ERR_STATE, BVK_NOTHING, bvk_error,
@@ -547,7 +547,7 @@ mod tests {
 
         fn restart(&self) -> c_int {
             // SAFETY: regions live as long as the program, and nobody else uses them.
-            unsafe { bvk_restart(self.session, c"run".as_ptr(), BVK_NEWEST, null_mut()) }
+            unsafe { bvk_restore(self.session, c"run".as_ptr(), BVK_NEWEST, null_mut()) }
         }
 
         fn stats(&self) -> CStats {
@@ -768,7 +768,7 @@ mod tests {
         is(program.restart(), BVK_OK);
         assert!(program.holds(2));
         // SAFETY: as above.
-        is(unsafe { bvk_restart(session, c"another".as_ptr(), BVK_NEWEST, null_mut()) }, BVK_NOTHING);
+        is(unsafe { bvk_restore(session, c"another".as_ptr(), BVK_NEWEST, null_mut()) }, BVK_NOTHING);
         program.close();
     }
 

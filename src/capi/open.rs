@@ -9,8 +9,8 @@ use super::status::{Failure, Outcome, call};
 use bivouac_core::config::Method;
 use bivouac_core::decomposition::Decomposition;
 use bivouac_core::format::ElementType;
-use bivouac_core::recovery::{DealtRows, RankPart};
-use bivouac_core::session::{Attempt, Checkpoint, Session};
+use bivouac_core::recovery::{DealtRows, RankPart, Unloaded};
+use bivouac_core::session::{CheckpointBuilder, Restart, Session};
 use bivouac_core::transfer::Report;
 use bivouac_core::transfer::history::History;
 use bivouac_core::transfer::offload::{Offload, WriteSet};
@@ -70,7 +70,7 @@ impl Open {
     pub(super) fn check_no_restart(&self) -> Outcome<()> {
         match &self.attempt {
             None => Ok(()),
-            Some(_) => Err(Failure::state("a restart is open on this session: end it with bvk_restart_end first")),
+            Some(_) => Err(Failure::state("a restart is open on this session: end it with bvk_end_restore first")),
         }
     }
 
@@ -144,7 +144,7 @@ pub(super) struct Begun {
 pub(super) enum Holding {
     Nothing,
     /// The others count with this rank.
-    Some(Box<Checkpoint<'static>>),
+    Some(Box<CheckpointBuilder<'static>>),
     /// The others have heard this rank's no, which has this reason.
     Refused(Failure),
 }
@@ -154,7 +154,7 @@ impl Begun {
     pub(super) fn give_up(self, session: &Session) {
         match self.held {
             // Dropping it without a capture is this rank's no.
-            Holding::Nothing => drop(session.checkpoint(&self.name, self.version)),
+            Holding::Nothing => drop(session.begin_checkpoint(&self.name, self.version)),
             Holding::Some(checkpoint) => drop(checkpoint),
             Holding::Refused(_) => {}
         }
@@ -195,8 +195,8 @@ pub(super) struct Asked {
 /// A restart, its open attempt, and what went wrong in it on this rank.
 pub(super) struct Running {
     pub id: Id,
-    pub attempt: Attempt,
-    pub failed: Option<(String, bool)>,
+    pub restart: Restart,
+    pub failed: Option<Unloaded>,
     pub rows: BTreeMap<Id, DealtRows>,
     /// The sets of rows whose columns were asked for.
     pub columns: BTreeMap<String, Columns>,
@@ -204,9 +204,9 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn new(id: Id, attempt: Attempt) -> Running {
+    pub(super) fn new(id: Id, restart: Restart) -> Running {
         let (rows, columns, parts) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Running { id, attempt, failed: None, rows, columns, parts }
+        Running { id, restart, failed: None, rows, columns, parts }
     }
 
     /// Closes what was found out in the attempt: no other one has the same.
@@ -229,9 +229,9 @@ impl Running {
 
     /// Ends the attempt as one that this rank does not count, however often the others would try again.
     pub(super) fn give_up(self, session: &Session) {
-        let given_up = Some(("the restart was given up".to_owned(), false));
+        let given_up = Some(Unloaded::Refused("the restart was given up".into()));
         // Whatever the ranks make of it, this session has nothing to do with it any more.
-        drop(self.attempt.end(session, given_up));
+        drop(self.restart.end(session, given_up));
     }
 }
 

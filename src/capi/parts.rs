@@ -73,10 +73,10 @@ impl From<&RankPart> for CPart {
 /// Collective: all ranks. Blocks on the tiers that hold the shards, and until all have called.
 ///
 /// Errors: `BVK_ERR_LOAD`: there is neither such an array nor such a set. `BVK_ERR_ARGUMENT` for ranks that there were not: this rank does not take
-/// part, and the others have an error when it calls `bvk_restart_end`.
+/// part, and the others have an error when it calls `bvk_end_restore`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero. `parts` points to a handle, which the call sets and you own until `bvk_parts_close`, or until `bvk_restart_end`, which closes it
+/// `name` is NULL or ends with zero. `parts` points to a handle, which the call sets and you own until `bvk_parts_close`, or until `bvk_end_restore`, which closes it
 /// whatever it returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_parts(
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn bvk_parts(
             &open,
             |running| running.id == attempt,
             |_, running| {
-                let restorer = running.attempt.restorer();
+                let restorer = running.restart.attempt();
                 // SAFETY: as the caller says.
                 let asked = unsafe { text(name, "the name of an array or of rows") }.and_then(|name| {
                     if parts.is_null() {
@@ -190,11 +190,11 @@ pub unsafe extern "C" fn bvk_boxes_of(
     })
 }
 
-/// Gives back what `bvk_parts` has found. `*parts` becomes NULL; one that is NULL already is no error. `bvk_restart_end` closes what is left.
+/// Gives back what `bvk_parts` has found. `*parts` becomes NULL; one that is NULL already is no error. `bvk_end_restore` closes what is left.
 ///
 /// Local, never waits.
 ///
-/// Errors: `BVK_ERR_HANDLE`, also after `bvk_restart_end`.
+/// Errors: `BVK_ERR_HANDLE`, also after `bvk_end_restore`.
 ///
 /// # Safety
 /// `parts` is NULL or points to a handle.

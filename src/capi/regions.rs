@@ -10,7 +10,7 @@ use bivouac_core::device::DeviceSpan;
 use bivouac_core::format::ElementType;
 use bivouac_core::live::LiveMemory;
 use bivouac_core::region::{self, RegionData, RegionError, SHARED_MAX, SavedRegion};
-use bivouac_core::session::{Checkpoint, Error};
+use bivouac_core::session::{CheckpointBuilder, Error};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
@@ -318,7 +318,11 @@ impl Region {
     ///
     /// # Safety
     /// As [`Region::saved`].
-    pub(super) unsafe fn add_to<'a>(&self, checkpoint: &mut Checkpoint<'a>, spans: &'a [DeviceSpan]) -> Outcome<()> {
+    pub(super) unsafe fn add_to<'a>(
+        &self,
+        checkpoint: &mut CheckpointBuilder<'a>,
+        spans: &'a [DeviceSpan],
+    ) -> Outcome<()> {
         match &self.lies {
             // SAFETY: as the caller says.
             Lies::Own => checkpoint.add(unsafe { self.saved(spans.first()) }?)?,
@@ -369,7 +373,7 @@ impl Value {
     }
 
     /// Adds it to a checkpoint.
-    pub(super) fn add_to(&self, checkpoint: &mut Checkpoint<'_>) -> Outcome<()> {
+    pub(super) fn add_to(&self, checkpoint: &mut CheckpointBuilder<'_>) -> Outcome<()> {
         match self.lies {
             Lies::PerRank(on_resize) => checkpoint.per_rank(&self.name, &self.elements, on_resize)?,
             _ => checkpoint.shared(&self.name, &self.elements)?,

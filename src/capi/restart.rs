@@ -4,12 +4,12 @@ use super::arguments::{self, fill, must_put, put, text};
 use super::handles::{self, Id, Part, Shared, lock, part, to_pointer};
 use super::open::{Open, Running, described, insert_part, kind_of, with as with_session};
 use super::regions::{Lies, Region, only_gpu};
-use super::session::SessionHandle;
+use super::session::{SessionHandle, level_number};
 use super::status::{BVK_AGAIN, BVK_ERR_LOAD, BVK_ERR_STATE, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
 use bivouac_core::Elements;
 use bivouac_core::base::text::list;
 use bivouac_core::format::RegionKind;
-use bivouac_core::recovery::{LoadError, Restorer, Want};
+use bivouac_core::recovery::{Attempt, LoadError, Unloaded, Want};
 use bivouac_core::session::{AttemptEnd, Error, Restored, Session};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{c_char, c_int, c_void};
@@ -57,15 +57,13 @@ fn check_wanted(version: u64) -> Outcome<()> {
 }
 
 fn described_restored(restored: &Restored, ranks: u32) -> CRestored {
-    let tiers = ["memory", "local", "peers", "global"];
-    let level = tiers.iter().position(|tier| *tier == restored.tier).map_or(0, |at| at as i64 + 1);
     CRestored {
         size: 0,
         version: restored.version,
         generation: restored.generation,
         bytes: restored.bytes,
-        seconds: restored.seconds,
-        level,
+        seconds: restored.took.as_secs_f64(),
+        level: level_number(restored.tier.level()).into(),
         ranks: ranks.into(),
     }
 }
@@ -75,7 +73,7 @@ fn described_restored(restored: &Restored, ranks: u32) -> CRestored {
 /// # Safety
 /// What the application has promised of its memory and stream.
 pub(super) unsafe fn load_region(
-    restorer: &mut Restorer,
+    restorer: &mut Attempt,
     region: &Region,
     session: &Session,
     gpus: &mut BTreeMap<Option<usize>, super::gpu::Gpu>,
@@ -124,30 +122,27 @@ pub(super) unsafe fn load_region(
 pub(super) unsafe fn load_described(open: &mut Open, running: &mut Running, region: Outcome<Region>) -> Outcome {
     let Open { session, gpus, stream, .. } = open;
     // SAFETY: as the caller says.
-    let load = |region: Region| unsafe { load_region(running.attempt.restorer(), &region, session, gpus, *stream) };
+    let load = |region: Region| unsafe { load_region(running.restart.attempt(), &region, session, gpus, *stream) };
     let loaded = region.and_then(load);
     running.note(loaded)
 }
 
 impl Running {
-    /// What was asked for is not there, which the application may have expected. Should it then ask for another version, this is why.
+    /// What was asked for is not there, which the application may have expected. Should it then say that it has not loaded, this is why.
     pub(super) fn missing(&mut self, error: LoadError) -> Failure {
-        self.failed.get_or_insert_with(|| (error.to_string(), true));
+        self.failed.get_or_insert_with(|| Unloaded::by(&error));
         Error::from(error).into()
     }
 
     /// Keeps what went wrong last, for the end of the attempt.
     pub(super) fn note(&mut self, outcome: Outcome<Result<(), LoadError>>) -> Outcome {
-        let (failure, would_help) = match outcome {
+        let (failure, unloaded) = match outcome {
             Ok(Ok(())) => return Ok(BVK_OK),
-            Ok(Err(error)) => {
-                let is_damage = error.is_damage();
-                (Failure::new(BVK_ERR_LOAD, error.to_string()), is_damage)
-            }
+            Ok(Err(error)) => (Failure::new(BVK_ERR_LOAD, error.to_string()), Unloaded::by(&error)),
             // A device that is gone is so for older versions, too.
-            Err(failure) => (failure, false),
+            Err(failure) => (failure.clone(), Unloaded::Refused(failure.text)),
         };
-        self.failed = Some((failure.text.clone(), would_help));
+        self.failed = Some(unloaded);
         Err(failure)
     }
 }
@@ -167,7 +162,7 @@ impl Running {
 /// What was promised with [`bvk_protect`](super::session::bvk_protect) holds; `name` is NULL or ends with zero; `restored` is NULL or
 /// begins with its size.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bvk_restart(
+pub unsafe extern "C" fn bvk_restore(
     session: *mut SessionHandle,
     name: *const c_char,
     version: u64,
@@ -179,18 +174,18 @@ pub unsafe extern "C" fn bvk_restart(
         let fillable = unsafe { arguments::check_fillable(restored, "bvk_restored") };
         check_wanted(version)?;
         // SAFETY: as the caller says.
-        let mut next = open.session.attempt(unsafe { arguments::name(name) }, want(version))?;
+        let mut next = open.session.start_restore(unsafe { arguments::name(name) }, want(version))?;
         while let Some(attempt) = next {
             let mut running = Running::new(0, attempt);
             if let Err(mistake) = &fillable {
                 // A mistake of this rank ends the restart of all: none may continue from a version that another does not hear of.
-                running.failed = Some((mistake.text.clone(), false));
+                running.failed = Some(Unloaded::Refused(mistake.text.clone()));
             } else {
                 // SAFETY: as the caller says.
                 _ = unsafe { load_protected(open, &mut running, true) };
             }
-            let ranks = running.attempt.restorer().saved_ranks();
-            match running.attempt.end(&open.session, running.failed)? {
+            let ranks = running.restart.attempt().saved_ranks();
+            match running.restart.end(&open.session, running.failed)? {
                 AttemptEnd::Counts(done) => {
                     // SAFETY: as the caller says; there is no padding.
                     unsafe { fill(restored, described_restored(&done, ranks), "bvk_restored") }?;
@@ -212,7 +207,7 @@ unsafe fn load_protected(open: &mut Open, running: &mut Running, is_all: bool) -
     if let Err(failure) = only_gpu(protected.iter()) {
         return running.note(Err(failure));
     }
-    let saved = match running.attempt.restorer().regions() {
+    let saved = match running.restart.attempt().regions() {
         Ok(saved) => saved,
         Err(error) => return running.note(Ok(Err(error))),
     };
@@ -225,7 +220,7 @@ unsafe fn load_protected(open: &mut Open, running: &mut Running, is_all: bool) -
     let names = || list(left_out.iter().cloned(), NAMES_MAX, ", ");
     if named.is_empty() && !left_out.is_empty() {
         let text =
-            format!("nothing is protected, and the checkpoint has {}: bvk_protect comes before bvk_restart", names());
+            format!("nothing is protected, and the checkpoint has {}: bvk_protect comes before bvk_restore", names());
         return running.note(Err(Failure::state(text)));
     }
     if is_all && !left_out.is_empty() {
@@ -238,11 +233,11 @@ unsafe fn load_protected(open: &mut Open, running: &mut Running, is_all: bool) -
     let (on_gpu, others): (Vec<&Region>, Vec<&Region>) = protected.iter().partition(is_by_itself);
     for region in others {
         // SAFETY: as the caller says.
-        let loaded = unsafe { load_region(running.attempt.restorer(), region, session, gpus, *stream) };
+        let loaded = unsafe { load_region(running.restart.attempt(), region, session, gpus, *stream) };
         running.note(loaded)?;
     }
     // SAFETY: as the caller says.
-    let loaded = unsafe { load_on_gpu(running.attempt.restorer(), &on_gpu, session, gpus, *stream) };
+    let loaded = unsafe { load_on_gpu(running.restart.attempt(), &on_gpu, session, gpus, *stream) };
     running.note(loaded)
 }
 
@@ -251,7 +246,7 @@ unsafe fn load_protected(open: &mut Open, running: &mut Running, is_all: bool) -
 /// # Safety
 /// As [`load_protected`].
 unsafe fn load_on_gpu(
-    restorer: &mut Restorer,
+    restorer: &mut Attempt,
     regions: &[&Region],
     session: &Session,
     gpus: &mut BTreeMap<Option<usize>, super::gpu::Gpu>,
@@ -269,19 +264,19 @@ unsafe fn load_on_gpu(
     Ok(restorer.load_spans(&spans, &*stream))
 }
 
-/// Begins a restart that the application loads itself: `bvk_load` what is needed, then `bvk_restart_end`, and all again while that
-/// returns `BVK_AGAIN`. Version as in `bvk_restart`. `BVK_NOTHING`: there is nothing to restore, and no restart is open.
+/// Begins a restart that the application loads itself: `bvk_load` what is needed, then `bvk_end_restore`, and all again while that
+/// returns `BVK_AGAIN`. Version as in `bvk_restore`. `BVK_NOTHING`: there is nothing to restore, and no restart is open.
 ///
 /// Collective: all ranks; no other collective call of the session until it has ended. Blocks until the ranks have elected a version.
-/// Below `MPI_THREAD_MULTIPLE` no rank may wait for others by calls of its own between this and `bvk_restart_end`: ranks read from
+/// Below `MPI_THREAD_MULTIPLE` no rank may wait for others by calls of its own between this and `bvk_end_restore`: ranks read from
 /// each other's nodes meanwhile.
 ///
-/// Errors: as `bvk_restart`. `BVK_ERR_STATE` while another restart is open, whose handle then stays in `restart`.
+/// Errors: as `bvk_restore`. `BVK_ERR_STATE` while another restart is open, whose handle then stays in `restart`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `restart` points to a handle, which the call sets and you own until `bvk_restart_end` ends it.
+/// `name` is NULL or ends with zero; `restart` points to a handle, which the call sets and you own until `bvk_end_restore` ends it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bvk_restart_begin(
+pub unsafe extern "C" fn bvk_begin_restore(
     session: *mut SessionHandle,
     name: *const c_char,
     version: u64,
@@ -303,7 +298,7 @@ pub unsafe extern "C" fn bvk_restart_begin(
         locked.check_no_restart()?;
         check_wanted(version)?;
         // SAFETY: as the caller says.
-        let attempt = locked.session.attempt(unsafe { arguments::name(name) }, want(version))?;
+        let attempt = locked.session.start_restore(unsafe { arguments::name(name) }, want(version))?;
         let Some(attempt) = attempt else { return Ok(BVK_NOTHING) };
         if restart.is_null() {
             // Found only now, so that the other ranks hear of it.
@@ -382,10 +377,10 @@ pub(super) fn old_ranks(saved_ranks: u32, first: c_int, count: c_int) -> Outcome
 /// # Safety
 /// `version` points to a number.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bvk_restart_version(restart: *mut RestartHandle, version: *mut u64) -> c_int {
+pub unsafe extern "C" fn bvk_saved_version(restart: *mut RestartHandle, version: *mut u64) -> c_int {
     with(restart, |_, running| {
         // SAFETY: as the caller says.
-        unsafe { must_put(version, running.attempt.restorer().version(), "version") }?;
+        unsafe { must_put(version, running.restart.attempt().version(), "version") }?;
         Ok(BVK_OK)
     })
 }
@@ -409,7 +404,7 @@ pub unsafe extern "C" fn bvk_region_size(
     with(restart, |_, running| {
         // SAFETY: as the caller says.
         let name = unsafe { text(name, "the name of a region") }?;
-        let found = running.attempt.restorer().describe(name);
+        let found = running.restart.attempt().describe(name);
         let region = match found {
             Ok(region) => region,
             Err(error) => {
@@ -456,7 +451,7 @@ pub unsafe extern "C" fn bvk_load(
         let region = unsafe { described(name, data, kind, 1, &count) }?;
         let Open { session, gpus, stream, .. } = open;
         // SAFETY: as the caller says.
-        let loaded = unsafe { load_region(running.attempt.restorer(), &region, session, gpus, *stream) };
+        let loaded = unsafe { load_region(running.restart.attempt(), &region, session, gpus, *stream) };
         running.note(loaded)
     })
 }
@@ -503,7 +498,7 @@ pub unsafe extern "C" fn bvk_load_history(
         let running = running.ok_or_else(|| Failure::state("this restart has ended"))?;
         let past = histories.get(&past).ok_or_else(|| Failure::state("this history was closed"))?;
         let mut loaded = 0;
-        let outcome = running.attempt.restorer().load_history(&past.history).map(|versions| loaded = versions);
+        let outcome = running.restart.attempt().load_history(&past.history).map(|versions| loaded = versions);
         running.note(Ok(outcome))?;
         // SAFETY: as the caller says.
         unsafe { put(count, loaded) };
@@ -511,25 +506,45 @@ pub unsafe extern "C" fn bvk_load_history(
     })
 }
 
-/// Ends an attempt. `ok`: 1 if this rank has loaded what it needs, 0 if not, -1 if not and no other version would help, as without
-/// memory for it. Returns `BVK_OK` on all ranks if all had; then `*restart` is
-/// NULL, and `restored`, unless it is NULL, describes the checkpoint. Returns `BVK_AGAIN` on all ranks if some rank could not load and
-/// other copies or an older version may be better: load again from the same handle. Nothing that was loaded before may be used.
+/// Says that this version must not be used, though it can be loaded: it has a NaN, or fails another check of the program. After
+/// `bvk_end_restore` all ranks go on to the next older version. It is enough that one rank says so. `reason` is for the log, and for the
+/// error if there is no older version; if a rank gives several, the first counts.
+///
+/// Local, never waits.
+///
+/// # Safety
+/// `reason` ends with zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_reject(restart: *mut RestartHandle, reason: *const c_char) -> c_int {
+    with(restart, |_, running| {
+        // SAFETY: as the caller says.
+        let reason = unsafe { text(reason, "the reason") }?;
+        running.restart.attempt().reject(reason);
+        Ok(BVK_OK)
+    })
+}
+
+/// Ends an attempt. `loaded`: 1 if this rank has loaded what it needs, 0 if not, -1 if not and no other version would help, for example
+/// because it has no memory for it. There are three ends, the same on all ranks:
+///
+/// - `BVK_OK`: all ranks have loaded. `*restart` is NULL, and `restored`, unless it is NULL, describes the checkpoint.
+/// - `BVK_AGAIN`: a rank has found damage, or has rejected the version (`bvk_reject`). Load again from the same handle, which is now at
+///   other copies of the version or at an older one. Nothing that was loaded before may be used.
+/// - `BVK_ERR_RESTART`: the restart has ended, and `*restart` is NULL. A rank has not loaded and no other version would help: a region is missing
+///   or has another type or length, or the rank says 0 without an error of a load, or -1.
+///
+/// Whether a region is there can be asked with `bvk_region_size`, which changes nothing.
 ///
 /// Collective: all ranks. Blocks until all have called.
-///
-/// With `ok` 0, the error of this rank's last failed `bvk_load` decides whether there is another try: an older version would not help
-/// if a region is missing or has another length. To ask for a region that may be missing use `bvk_region_size`. With -1 there is no
-/// other try.
 ///
 /// Errors: `BVK_ERR_RESTART`, the same on all ranks, also if `restored->size` was not set on one; `*restart` is NULL then.
 ///
 /// # Safety
 /// `restart` points to a handle; `restored` is NULL or begins with its size.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bvk_restart_end(
+pub unsafe extern "C" fn bvk_end_restore(
     restart: *mut *mut RestartHandle,
-    ok: c_int,
+    loaded: c_int,
     restored: *mut CRestored,
 ) -> c_int {
     call(|| {
@@ -540,18 +555,19 @@ pub unsafe extern "C" fn bvk_restart_end(
         let running = open.attempt.take_if(|running| running.id == id);
         let mut running = running.ok_or_else(|| Failure::state("this restart has ended"))?;
         running.forget();
-        let refused = || ("the application could not use it".to_owned(), true);
-        let mut failure = (ok <= 0).then(|| running.failed.unwrap_or_else(refused));
-        if let Some((_, retry)) = failure.as_mut() {
-            *retry &= ok == 0;
+        let mut failure = running.failed.filter(|_| loaded <= 0);
+        if loaded < 0 || loaded == 0 && failure.is_none() && !running.restart.attempt().is_rejected() {
+            let why =
+                failure.map_or_else(|| "it has not loaded what it needs".to_owned(), |failure| failure.to_string());
+            failure = Some(Unloaded::Refused(why));
         }
         // SAFETY: as the caller says.
         if let Err(mistake) = unsafe { arguments::check_fillable(restored, "bvk_restored") } {
             // A mistake of this rank ends the restart of all: none may continue from a version that another does not hear of.
-            failure = Some((mistake.text, false));
+            failure = Some(Unloaded::Refused(mistake.text));
         }
-        let ranks = running.attempt.restorer().saved_ranks();
-        match running.attempt.end(&open.session, failure) {
+        let ranks = running.restart.attempt().saved_ranks();
+        match running.restart.end(&open.session, failure) {
             Ok(AttemptEnd::Again(next)) => {
                 open.attempt = Some(Running::new(id, *next));
                 Ok(BVK_AGAIN)
@@ -575,9 +591,9 @@ pub unsafe extern "C" fn bvk_restart_end(
 /// The versions of the series `name` that all ranks can restore, newest first: as many as fit into `versions`, which has room for
 /// `capacity`; `*count` says how many there are.
 ///
-/// Collective: all ranks. Blocks as `bvk_restart_begin`.
+/// Collective: all ranks. Blocks as `bvk_begin_restore`.
 ///
-/// Errors: as `bvk_restart`.
+/// Errors: as `bvk_restore`.
 ///
 /// # Safety
 /// `name` is NULL or ends with zero; `versions` has room for `capacity` numbers, or is NULL and `capacity` is 0; `count` points

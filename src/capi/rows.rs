@@ -90,7 +90,7 @@ unsafe fn deal(
                     Ok(asked) => asked,
                     Err(mistake) => return running.note(Err(mistake)),
                 };
-                let restorer = running.attempt.restorer();
+                let restorer = running.restart.attempt();
                 let dealt = match restorer.deal_rows(name, how) {
                     Ok(dealt) => dealt,
                     Err(error) => return running.note(Ok(Err(error))),
@@ -109,7 +109,7 @@ unsafe fn deal(
 }
 
 /// Which columns the set `name` has: of column number `at`, counted from 0, in the order in which they were saved, its name, the type of its elements, and how
-/// many a row has. `BVK_NOTHING` behind the last one. `column`, `kind` and `width` may be NULL; a name lives until `bvk_restart_end`.
+/// many a row has. `BVK_NOTHING` behind the last one. `column`, `kind` and `width` may be NULL; a name lives until `bvk_end_restore`.
 ///
 /// Local; the same on all ranks. Blocks on the tier that holds the copy.
 ///
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn bvk_column_at(
         // SAFETY: as the caller says.
         let name = unsafe { text(name, "the name of a set of rows") }?;
         if !running.columns.contains_key(name) {
-            let columns = match running.attempt.restorer().columns_of(name) {
+            let columns = match running.restart.attempt().columns_of(name) {
                 Ok(columns) => columns,
                 Err(error) => return Err(running.missing(error)),
             };
@@ -160,10 +160,10 @@ pub unsafe extern "C" fn bvk_column_at(
 /// Collective: all ranks, with the same `how`, except that `BVK_ROWS_OWN` is local. Blocks on the tiers that hold the shards, and until all have called.
 ///
 /// Errors: `BVK_ERR_LOAD`: there is no such set, it was not saved with `bvk_save_rows`, or `how` is `BVK_ROWS_OWN` and another number of ranks took the
-/// checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls `bvk_restart_end`.
+/// checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls `bvk_end_restore`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero. `rows` points to a handle, which the call sets and you own until `bvk_loaded_rows_close`, or until `bvk_restart_end`, which closes
+/// `name` is NULL or ends with zero. `rows` points to a handle, which the call sets and you own until `bvk_loaded_rows_close`, or until `bvk_end_restore`, which closes
 /// it whatever it returns. `count` is NULL or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_rows(
@@ -271,7 +271,7 @@ pub unsafe extern "C" fn bvk_load_rows_by(
 ///
 /// Errors: `BVK_ERR_LOAD`: there is no such column, it has another type or width, or `elements` is not `width` times the number of rows; where loading is
 /// collective, all ranks have an error in the last case. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls
-/// `bvk_restart_end`. `data` then holds nothing of use.
+/// `bvk_end_restore`. `data` then holds nothing of use.
 ///
 /// # Safety
 /// The memory is writable, and nobody else uses it before this returns. `column` is NULL or ends with zero.
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn bvk_load_column(
     width: u32,
 ) -> c_int {
     with_found(rows, Part::Rows, |running, id| {
-        let Running { attempt, rows, .. } = running;
+        let Running { restart, rows, .. } = running;
         let rows = rows.get_mut(&id).expect("the attempt keeps it");
         // SAFETY: as the caller says.
         let described = unsafe { text(column, "the name of a column") }.and_then(|column| {
@@ -296,17 +296,17 @@ pub unsafe extern "C" fn bvk_load_column(
         let loaded = described.map(|(column, region)| {
             // SAFETY: as the caller says.
             let memory = unsafe { region.host_mut() };
-            attempt.restorer().load_column(rows, column, (region.element(), width), Ok(memory))
+            restart.attempt().load_column(rows, column, (region.element(), width), Ok(memory))
         });
         running.note(loaded)
     })
 }
 
-/// Gives rows back that were dealt, with what they take. `*rows` becomes NULL; one that is NULL already is no error. `bvk_restart_end` closes what is left.
+/// Gives rows back that were dealt, with what they take. `*rows` becomes NULL; one that is NULL already is no error. `bvk_end_restore` closes what is left.
 ///
 /// Local, never waits.
 ///
-/// Errors: `BVK_ERR_HANDLE`, also after `bvk_restart_end`.
+/// Errors: `BVK_ERR_HANDLE`, also after `bvk_end_restore`.
 ///
 /// # Safety
 /// `rows` is NULL or points to a handle.

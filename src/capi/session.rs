@@ -350,7 +350,7 @@ pub unsafe extern "C" fn bvk_generation(session: *mut SessionHandle, generation:
     })
 }
 
-/// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restart` loads them. The memory may be
+/// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restore` loads them. The memory may be
 /// on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again (before that of
 /// a live one: `bvk_settle`). Node memory for a checkpoint of all that is protected is made ready in the background.
 ///

@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Success.
 pub const BVK_OK: c_int = 0;
-/// `bvk_restart_end`: some rank could not load this version; load again, now from other copies of it or from an older version
-/// (`bvk_restart_version` says which). Nothing that was loaded before may be used.
+/// `bvk_end_restore`: some rank could not load this version; load again, now from other copies of it or from an older version
+/// (`bvk_saved_version` says which). Nothing that was loaded before may be used.
 pub const BVK_AGAIN: c_int = 1;
 /// There is nothing: no checkpoint to restore, no report to read.
 pub const BVK_NOTHING: c_int = 2;

@@ -45,7 +45,7 @@ unsafe fn valued(
     unsafe { described(name, data, kind, 1, &count) }?.of_values(lies?)
 }
 
-/// Protects `count` elements at `data` that are the same on all ranks, as a step or a time is, under `name`: `bvk_checkpoint` saves them, `bvk_restart`
+/// Protects `count` elements at `data` that are the same on all ranks, as a step or a time is, under `name`: `bvk_checkpoint` saves them, `bvk_restore`
 /// loads them, on any number of ranks. Less than 1 MiB, on the host. Where a rank has others than the rest there is no checkpoint: the verdict names it. All
 /// else is as with `bvk_protect`, and all ranks protect their regions in the same order.
 ///
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn bvk_protect_shared(
 }
 
 /// Protects `count` elements at `data` that are this rank's own, such as the state of its random numbers, under `name`, and says what becomes of them when
-/// the checkpoint is restored on another number of ranks: `on_resize` is one of `BVK_RESIZE_...`, the same on all ranks. On the same number `bvk_restart`
+/// the checkpoint is restored on another number of ranks: `on_resize` is one of `BVK_RESIZE_...`, the same on all ranks. On the same number `bvk_restore`
 /// loads them. On another number it is refused with `BVK_RESIZE_REFUSE`; otherwise it leaves them as they are, and `bvk_restored` says how many ranks there
 /// were. Less than 1 MiB, on the host.
 ///
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn bvk_load_per_rank(
     restart::with(restart, |_, running| {
         // SAFETY: as the caller says. What is to become of it says the checkpoint.
         let region = unsafe { valued(name, data, count, kind, Ok(Lies::PerRank(OnResize::Drop))) };
-        let loaded = region.and_then(|region| match running.attempt.restorer().value::<Elements>(&region.name) {
+        let loaded = region.and_then(|region| match running.restart.attempt().value::<Elements>(&region.name) {
             // SAFETY: as the caller says.
             Ok(elements) => unsafe { region.land(&elements) }.map(Ok),
             Err(error) => Ok(Err(error)),
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn bvk_load_per_rank(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_saved_ranks(restart: *mut RestartHandle, ranks: *mut c_int) -> c_int {
     restart::with(restart, |_, running| {
-        let saved = c_int::try_from(running.attempt.restorer().saved_ranks()).unwrap_or(c_int::MAX);
+        let saved = c_int::try_from(running.restart.attempt().saved_ranks()).unwrap_or(c_int::MAX);
         // SAFETY: as the caller says.
         unsafe { must_put(ranks, saved, "ranks") }?;
         Ok(BVK_OK)
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn bvk_saved_ranks(restart: *mut RestartHandle, ranks: *mu
 ///
 /// Collective: all ranks. Blocks on the tiers that hold the shards, and until all ranks have called.
 ///
-/// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for ranks that there were not, of which the others do not hear before `bvk_restart_end`. `data` then holds
+/// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for ranks that there were not, of which the others do not hear before `bvk_end_restore`. `data` then holds
 /// nothing of use.
 ///
 /// # Safety
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn bvk_of_ranks(
     kind: c_int,
 ) -> c_int {
     restart::with(restart, |_, running| {
-        let restorer = running.attempt.restorer();
+        let restorer = running.restart.attempt();
         // SAFETY: as the caller says.
         let asked = unsafe { asked(restorer.saved_ranks(), first, count, (name, data, each, kind)) };
         // A rank with a mistake asks for nothing, and the others hear of it at the end.

@@ -38,9 +38,9 @@ fn with_faults<T: Send>(
 
 /// A checkpoint of memory that was got before.
 fn try_span(rank: &Rank, session: &Session, caches: &Caches, version: u64, p: &DeviceSpan) -> Result<Level, String> {
-    let mut checkpoint = session.checkpoint(NAME, version).expect("begins");
+    let mut checkpoint = session.begin_checkpoint(NAME, version).expect("begins").with_device(caches, &*rank.stream);
     checkpoint.save_device::<f64>("p", p).expect("a region");
-    committed(checkpoint.capture_on(caches, &*rank.stream), Level::Process)
+    committed(checkpoint.capture(), Level::Process)
 }
 
 #[test]
@@ -198,7 +198,8 @@ fn a_region_that_is_damaged_on_its_way_up_is_read_from_the_next_copy() {
     let faults = [(Call::Upload(High), Fault::Damage, 0, ALWAYS)];
     with_faults(&machine, RANKS, &faults, |rank, session, _| {
         let p = rank.span(&vec![0; P_BYTES]);
-        let restored = session.restart(NAME, |restorer| Ok(restorer.load_device::<f64>("p", &p, &*rank.stream)?));
+        let restored =
+            session.begin_restore(NAME).run(|restorer| Ok(restorer.load_device::<f64>("p", &p, &*rank.stream)?));
         assert!(!matches!(restored, Ok(Some(_))), "rank {}", rank.rank);
     });
 }
@@ -212,7 +213,8 @@ fn a_load_that_fails_ends_the_restart_on_all_ranks_and_the_next_one_works() {
     let faults = [(Call::Upload(High), Fault::Fail, 0, 1)];
     with_faults(&machine, RANKS, &faults, |rank, session, _| {
         let p = rank.span(&vec![0; P_BYTES]);
-        let error = session.restart(NAME, |restorer| Ok(restorer.load_device::<f64>("p", &p, &*rank.stream)?));
+        let error =
+            session.begin_restore(NAME).run(|restorer| Ok(restorer.load_device::<f64>("p", &p, &*rank.stream)?));
         let error = error.expect_err("one device failed").to_string();
         assert!(error.contains(&format!("rank {VICTIM}")) && error.contains("upload: a test said so"), "{error}");
         assert_eq!(rank.restart(session), Some((1, "memory")));
@@ -233,7 +235,7 @@ fn a_version_whose_enqueued_restore_was_wrong_is_left_out_once_the_application_h
         let fields = &mut [FieldMut::device::<f64>("p", &spans[0])];
         history.restore_and(70, fields, &*rank.stream, Return::Enqueued).expect("enqueued");
         let capture = |version: u64| {
-            let mut checkpoint = session.checkpoint(NAME, version).expect("begins");
+            let mut checkpoint = session.begin_checkpoint(NAME, version).expect("begins");
             checkpoint.save_history(&history).expect("regions");
             committed(checkpoint.capture(), Level::Process)
         };

@@ -7,7 +7,7 @@ use bivouac_core::config::{Budget, Method, OffloadConfig, StaggerConfig};
 use bivouac_core::device::host::{HostDevice, HostModel};
 use bivouac_core::device::{Device, DeviceSpan, Priority, Stream};
 use bivouac_core::session::place::{Place, Workers};
-use bivouac_core::{Caches, Config, Level, Pending, Restorer, Session};
+use bivouac_core::{Attempt, Caches, Config, Level, Pending, Session};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -201,7 +201,7 @@ impl Rank {
         let p = self.span(&content(rank, version, 1, P_BYTES));
         let (q, mesh) = (content(rank, version, 2, Q_BYTES), content(rank, version, 3, MESH_BYTES));
         let (q_device, empty) = (self.span(&q), self.span(&[]));
-        let mut checkpoint = session.checkpoint(NAME, version)?;
+        let mut checkpoint = session.begin_checkpoint(NAME, version)?.with_device(caches, &*self.stream);
         checkpoint.save_device_shaped::<f64>("p", &p, &[64, (P_BYTES / 512) as u64])?;
         checkpoint.save("mesh", &mesh)?;
         match rank % 2 {
@@ -210,14 +210,14 @@ impl Rank {
         }
         checkpoint.save_device::<f32>("empty", &empty)?;
         checkpoint.value("version", &version)?;
-        let pending = checkpoint.capture_on(caches, &*self.stream)?;
+        let pending = checkpoint.capture()?;
         self.stream.copy(&self.span(&vec![0xff; P_BYTES]), &p).expect("enqueued");
         self.stream.finish().expect("copied");
         Ok(pending)
     }
 
     /// Loads all regions into device memory, and all of them into host memory.
-    pub fn load(&self, restorer: &mut Restorer) -> bivouac_core::Result<()> {
+    pub fn load(&self, restorer: &mut Attempt) -> bivouac_core::Result<()> {
         let version: u64 = restorer.value("version")?;
         for (name, what, bytes) in [("p", 1, P_BYTES), ("q", 2, Q_BYTES), ("mesh", 3, MESH_BYTES), ("empty", 4, 0)] {
             let expected = content(self.rank, version, what, bytes);
@@ -244,14 +244,14 @@ impl Rank {
 
     /// The version that was restored, and from where.
     pub fn restart(&self, session: &Session) -> Option<(u64, &'static str)> {
-        let restored = session.restart(NAME, |restorer| self.load(restorer)).expect("a restart");
-        restored.map(|restored| (restored.version, restored.tier))
+        let restored = session.begin_restore(NAME).run(|restorer| self.load(restorer)).expect("a restart");
+        restored.map(|restored| (restored.version, restored.tier.name()))
     }
 
     /// A checkpoint of host memory only.
     pub fn try_host(&self, session: &Session, version: u64) -> Result<Level, String> {
         let bytes = content(self.rank, version, 9, 4000);
-        let mut checkpoint = session.checkpoint("host", version).expect("begins");
+        let mut checkpoint = session.begin_checkpoint("host", version).expect("begins");
         checkpoint.save("bytes", &bytes).expect("a region");
         committed(checkpoint.capture(), Level::Process)
     }
@@ -265,10 +265,10 @@ impl Rank {
 pub fn take_reduced(rank: &Rank, session: &Session, caches: &Caches, version: u64) {
     let (device, mesh) = (reduced_content(version), content(0, 0, 3, MESH_BYTES));
     let p = rank.span(&device);
-    let mut checkpoint = session.checkpoint(NAME, version).expect("begins");
+    let mut checkpoint = session.begin_checkpoint(NAME, version).expect("begins").with_device(caches, &*rank.stream);
     checkpoint.save("mesh", &mesh).expect("a region");
     checkpoint.save_device::<u8>("p", &p).expect("a region");
-    reaches(checkpoint.capture_on(caches, &*rank.stream), Level::NodeReboot);
+    reaches(checkpoint.capture(), Level::NodeReboot);
 }
 
 pub fn reduced_content(version: u64) -> Vec<u8> {
@@ -290,13 +290,13 @@ pub fn reduced_content(version: u64) -> Vec<u8> {
 /// Loads what [`take_reduced`] took: the version, and from where.
 pub fn load_reduced(rank: &Rank, session: &Session) -> (u64, &'static str) {
     let (p, mut mesh) = (rank.span(&vec![0; P_BYTES + 1000]), vec![0u8; MESH_BYTES]);
-    let load = |restorer: &mut Restorer| {
+    let load = |restorer: &mut Attempt| {
         restorer.load_device::<u8>("p", &p, &*rank.stream)?;
         Ok(restorer.load("mesh", &mut mesh)?)
     };
-    let restored = session.restart(NAME, load).expect("a restart").expect("the newest");
+    let restored = session.begin_restore(NAME).run(load).expect("a restart").expect("the newest");
     assert!(rank.bytes(&p) == reduced_content(restored.version) && mesh == content(0, 0, 3, MESH_BYTES));
-    (restored.version, restored.tier)
+    (restored.version, restored.tier.name())
 }
 
 pub fn committed(pending: bivouac_core::Result<Pending>, level: Level) -> Result<Level, String> {

@@ -194,7 +194,7 @@ fn save(rank: usize, options: &Options, session: &Session, topology: &Topology) 
     worker.cpus();
     // The second one is exact wherever pages lie: the whole map has been made by then, because that comes before a check.
     for version in 1..=2 {
-        let mut checkpoint = session.checkpoint(NAME, version)?;
+        let mut checkpoint = session.begin_checkpoint(NAME, version)?;
         for region in &regions {
             checkpoint.save(region.name, &region.bytes)?;
         }
@@ -225,7 +225,7 @@ fn restore(
     }
     // Half of the ranks have their threads before the restart, the others start them later.
     let early = (rank.is_multiple_of(2)).then(|| Worker::start(None));
-    let restored = session.restart(NAME, |restorer| {
+    let restored = session.begin_restore(NAME).run(|restorer| {
         for region in &mut regions {
             restorer.load(region.name, &mut region.bytes)?;
         }
@@ -272,7 +272,7 @@ fn groups(rank: usize, world: &impl Communicator, what: &str) -> Result<(), Box<
         let free = sched_getaffinity(None)?;
         let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| free.is_set(*cpu)).collect();
         run_on(&[cpus[rank % cpus.len()]]);
-        let mut checkpoint = session.checkpoint(NAME, 1)?;
+        let mut checkpoint = session.begin_checkpoint(NAME, 1)?;
         checkpoint.save("data", &[7u8; 100])?;
         checkpoint.capture()?.wait(Level::System)?;
         tell(rank, "saved", &session);
@@ -280,7 +280,7 @@ fn groups(rank: usize, world: &impl Communicator, what: &str) -> Result<(), Box<
         nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL)?;
     }
     let mut data = [0u8; 100];
-    session.restart(NAME, |restorer| Ok(restorer.load("data", &mut data)?))?;
+    session.begin_restore(NAME).run(|restorer| Ok(restorer.load("data", &mut data)?))?;
     tell(rank, "restored", &session);
     world.barrier();
     session.close()?;
@@ -298,7 +298,7 @@ fn checks(session: &Session, more: u64) {
 fn wander(rank: usize, session: &Session) -> Result<(), Box<dyn Error>> {
     let data = vec![1u8; 10_000];
     let take = |version| -> Result<(), Box<dyn Error>> {
-        let mut checkpoint = session.checkpoint(NAME, version)?;
+        let mut checkpoint = session.begin_checkpoint(NAME, version)?;
         checkpoint.save("data", &data)?;
         checkpoint.capture()?.wait(Level::Process)?;
         Ok(())

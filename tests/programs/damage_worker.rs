@@ -31,7 +31,7 @@
 
 use bivouac_core::base::digest::digest_bytes;
 use bivouac_core::tier::TierId;
-use bivouac_core::{Config, Level, LevelVerdict, Pending, Restorer, Session, Stats};
+use bivouac_core::{Attempt, Config, Level, LevelVerdict, Pending, Session, Stats};
 use clap::{Args, Parser};
 use mpi::Threading;
 use mpi::topology::SimpleCommunicator;
@@ -208,7 +208,7 @@ impl Data {
         self.varying = (0..length as u32).map(|index| index ^ seed as u32).collect();
     }
 
-    fn load(&mut self, r: &mut Restorer) -> bivouac_core::Result<()> {
+    fn load(&mut self, r: &mut Attempt) -> bivouac_core::Result<()> {
         r.load("main", &mut self.main)?;
         r.load("bytes", &mut self.bytes)?;
         r.load("one", &mut self.one)?;
@@ -219,7 +219,7 @@ impl Data {
     }
 
     fn capture(&self, session: &Session) -> bivouac_core::Result<Pending> {
-        let mut checkpoint = session.checkpoint(NAME, self.version)?;
+        let mut checkpoint = session.begin_checkpoint(NAME, self.version)?;
         checkpoint.save("main", &self.main)?;
         checkpoint.save("bytes", &self.bytes)?;
         checkpoint.save("one", &self.one)?;
@@ -254,9 +254,9 @@ impl Data {
 
 /// Restores, checks and tells.
 fn restart(session: &Session, data: &mut Data, elements: usize, log: &mut Log) -> std::io::Result<()> {
-    match session.restart(NAME, |r: &mut Restorer| data.load(r)) {
+    match session.begin_restore(NAME).run(|r: &mut Attempt| data.load(r)) {
         Ok(Some(restored)) => {
-            let (version, generation, tier) = (restored.version, restored.generation, restored.tier);
+            let (version, generation, tier) = (restored.version, restored.generation, restored.tier.name());
             log.line(format!("restored version={version} generation={generation} tier={tier}"))?;
             log.line(data.check(elements, version))?;
         }

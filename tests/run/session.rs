@@ -50,7 +50,7 @@ fn run(bed: &Bed, work: impl Fn(&Session, u32) + Sync) {
 
 fn take(session: &Session, version: u64) {
     let field = vec![version as f64; 1000];
-    let mut checkpoint = session.checkpoint("heat", version).expect("a checkpoint");
+    let mut checkpoint = session.begin_checkpoint("heat", version).expect("a checkpoint");
     checkpoint.save("field", &field).expect("a region");
     let pending = checkpoint.capture().expect("captured");
     pending.wait(Level::System).expect("committed");
@@ -89,7 +89,11 @@ fn the_root_tells_what_the_session_has_come_to() {
     // The next run goes on counting, and tells what it has restored.
     run(&bed, |session, _| {
         let mut field = vec![0.0; 1000];
-        session.restart("heat", |r| r.load("field", &mut field).map_err(Into::into)).expect("restored").expect("found");
+        session
+            .begin_restore("heat")
+            .run(|r| r.load("field", &mut field).map_err(Into::into))
+            .expect("restored")
+            .expect("found");
         take(session, 30);
     });
     let again = status(&bed);
@@ -101,7 +105,7 @@ fn the_root_tells_what_the_session_has_come_to() {
 
 /// Takes a checkpoint of a value that all ranks share, and, if `seed` says what becomes of it on other ranks, one of each rank.
 fn take_shared(session: &Session, version: u64, seed: Option<OnResize>) {
-    let mut checkpoint = session.checkpoint("heat", version).expect("a checkpoint");
+    let mut checkpoint = session.begin_checkpoint("heat", version).expect("a checkpoint");
     checkpoint.shared("step", &version).expect("a value");
     if let Some(on_resize) = seed {
         checkpoint.per_rank("seed", &1u64, on_resize).expect("a value");

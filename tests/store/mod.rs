@@ -192,7 +192,7 @@ impl Store {
     pub fn restart_with(&self, change: impl Fn(&mut Config)) -> Option<u64> {
         let found = std::sync::Mutex::new(None);
         self.run(change, |session, rank| {
-            let restored = session.restart("heat", |r| {
+            let restored = session.begin_restore("heat").run(|r| {
                 let version: u64 = r.value("step")?;
                 let mut data = field(rank, version);
                 data.fill(0.0);
@@ -216,7 +216,7 @@ pub fn field(rank: u32, version: u64) -> Vec<f64> {
 pub fn take(session: &Session, rank: u32, versions: &[u64], level: Level) {
     for version in versions {
         let field = field(rank, *version);
-        let mut checkpoint = session.checkpoint("heat", *version).expect("a checkpoint");
+        let mut checkpoint = session.begin_checkpoint("heat", *version).expect("a checkpoint");
         checkpoint.save_shaped("field", &field, &[30, 50]).expect("a region");
         checkpoint.save("few", &[7u16, 8, 9]).expect("a region");
         checkpoint.save::<u8>("none", &[]).expect("a region");

@@ -283,7 +283,7 @@ impl Application<'_> {
         let mut run = 0;
         let (rank, script) = (self.own.rank, &self.own.script);
         let (on, mesh) = (self.on.clone(), self.mesh.clone());
-        let load = |restorer: &mut bivouac_core::Restorer| {
+        let load = |restorer: &mut bivouac_core::Attempt| {
             if let (Some(on), Some(ranks)) = (&on, script.elastic) {
                 run = restorer.shared::<u64>("run")?;
                 let version = restorer.version();
@@ -341,12 +341,12 @@ impl Application<'_> {
             Ok(())
         };
         let result = match version {
-            None => self.session.restart(series, load),
-            Some(version) => self.session.restart_version(series, version, load),
+            None => self.session.begin_restore(series).run(load),
+            Some(version) => self.session.begin_restore(series).version(version).run(load),
         };
         let outcome = match &result {
             Ok(Some(restored)) => {
-                Restart::Restored { key: (restored.generation, restored.version), run, tier: restored.tier }
+                Restart::Restored { key: (restored.generation, restored.version), run, tier: restored.tier.name() }
             }
             Ok(None) => Restart::Nothing,
             Err(Error::Restart(RestartError::Session { reason })) => Restart::Lost(reason.clone()),
@@ -420,7 +420,7 @@ impl Application<'_> {
         let numbers = script.elastic.map_or_else(Vec::new, |ranks| listed(script.run, self.own.rank, ranks));
         let of_number = |number: &u64| numbered(script, script.run, series, version, *number);
         let values: Vec<u64> = numbers.iter().map(of_number).collect();
-        let captured = self.session.checkpoint(series, version).and_then(|mut checkpoint| {
+        let captured = self.session.begin_checkpoint(series, version).and_then(|mut checkpoint| {
             if let (Some(on), Some(field)) = (&self.on, &field) {
                 let slices: Vec<&[u64]> = field.iter().map(|memory| &memory[..]).collect();
                 checkpoint.save_boxes_on("field", on, &slices)?;
@@ -466,7 +466,7 @@ impl Application<'_> {
             return self.checkpoint(series, None);
         }
         let version = self.next_version(series);
-        match self.session.checkpoint(series, version) {
+        match self.session.begin_checkpoint(series, version) {
             Ok(checkpoint) => drop(checkpoint),
             Err(error) => self.note(Entry::NotCaptured { text: error.to_string() }),
         }

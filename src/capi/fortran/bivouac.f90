@@ -176,7 +176,7 @@ module bivouac
   public :: bvk_open, bvk_close, bvk_generation, bvk_set_stream, bvk_should_checkpoint, bvk_should_exit, bvk_prepare, &
     bvk_progress, bvk_pin, bvk_set_affinity, bvk_get_stats, bvk_get_level_stats, bvk_next_report
   public :: bvk_protect, bvk_unprotect, bvk_unprotect_all
-  public :: bvk_checkpoint, bvk_checkpoint_begin, bvk_save, bvk_save_protected, bvk_save_history, bvk_hold, &
+  public :: bvk_checkpoint, bvk_begin_checkpoint, bvk_save, bvk_save_protected, bvk_save_history, bvk_hold, &
     bvk_reduce, bvk_capture, bvk_abort
   public :: bvk_poll, bvk_level, bvk_wait, bvk_release
   public :: bvk_restart, bvk_restart_begin, bvk_restart_version, bvk_region_size, bvk_load, bvk_load_protected, &
@@ -434,7 +434,7 @@ module bivouac
       integer(c_int64_t), value :: version
       integer(c_int) :: status
     end function
-    function c_checkpoint_begin(session, name, version, checkpoint) result(status) bind(c, name='bvk_checkpoint_begin')
+    function c_begin_checkpoint(session, name, version, checkpoint) result(status) bind(c, name='bvk_begin_checkpoint')
       import :: c_int, c_ptr, c_char, c_int64_t
       type(c_ptr), value :: session
       character(kind=c_char), intent(in) :: name(*)
@@ -508,7 +508,7 @@ module bivouac
       integer(c_int) :: status
     end function
 
-    function c_restart(session, name, version, restored) result(status) bind(c, name='bvk_restart')
+    function c_restore(session, name, version, restored) result(status) bind(c, name='bvk_restore')
       import :: c_int, c_ptr, c_char, c_int64_t, bvk_restored
       type(c_ptr), value :: session
       character(kind=c_char), intent(in) :: name(*)
@@ -516,7 +516,7 @@ module bivouac
       type(bvk_restored), intent(inout) :: restored
       integer(c_int) :: status
     end function
-    function c_restart_begin(session, name, version, restart) result(status) bind(c, name='bvk_restart_begin')
+    function c_begin_restore(session, name, version, restart) result(status) bind(c, name='bvk_begin_restore')
       import :: c_int, c_ptr, c_char, c_int64_t
       type(c_ptr), value :: session
       character(kind=c_char), intent(in) :: name(*)
@@ -524,7 +524,7 @@ module bivouac
       type(c_ptr), intent(inout) :: restart
       integer(c_int) :: status
     end function
-    function c_restart_version(restart, version) result(status) bind(c, name='bvk_restart_version')
+    function c_saved_version(restart, version) result(status) bind(c, name='bvk_saved_version')
       import :: c_int, c_ptr, c_int64_t
       type(c_ptr), value :: restart
       integer(c_int64_t), intent(inout) :: version
@@ -560,7 +560,7 @@ module bivouac
     function c_restart_end(restart, ok, restored) result(status) bind(c, name='bvk_restart_end')
       import :: c_int, c_ptr, bvk_restored
       type(c_ptr), intent(inout) :: restart
-      integer(c_int), value :: ok
+      integer(c_int), value :: loaded
       type(bvk_restored), intent(inout) :: restored
       integer(c_int) :: status
     end function
@@ -1554,13 +1554,13 @@ contains
   end function
 
   ! Begins a checkpoint that is put together: bvk_save, then bvk_capture or bvk_abort.
-  function bvk_checkpoint_begin(session, name, version, checkpoint) result(status)
+  function bvk_begin_checkpoint(session, name, version, checkpoint) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
     integer(int64), intent(in) :: version
     type(bvk_checkpoint_t), intent(inout) :: checkpoint
     integer :: status
-    status = told(c_checkpoint_begin(session%handle, ended(name), version, checkpoint%handle))
+    status = told(c_begin_checkpoint(session%handle, ended(name), version, checkpoint%handle))
   end function
 
   ! Adds all regions that are protected on the session at the capture.
@@ -1656,7 +1656,7 @@ contains
   ! --------------------------------------------------------------------------------------------------- restarts
 
   ! Restores the newest version, or the one that is given, into all protected regions. BVK_NOTHING: there is nothing.
-  function bvk_restart(session, name, version, restored) result(status)
+  function bvk_restore(session, name, version, restored) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
     integer(int64), intent(in), optional :: version
@@ -1664,18 +1664,18 @@ contains
     integer :: status
     type(bvk_restored) :: found
     found%size = c_sizeof(found)
-    status = told(c_restart(session%handle, ended(name), chosen(version), found))
+    status = told(c_restore(session%handle, ended(name), chosen(version), found))
     if (present(restored)) restored = found
   end function
 
-  ! Begins a restart that the application loads itself; bvk_restart_end ends the attempt.
-  function bvk_restart_begin(session, name, restart, version) result(status)
+  ! Begins a restart that the application loads itself; bvk_end_restore ends the attempt.
+  function bvk_begin_restore(session, name, restart, version) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
     type(bvk_restart_t), intent(inout) :: restart
     integer(int64), intent(in), optional :: version
     integer :: status
-    status = told(c_restart_begin(session%handle, ended(name), chosen(version), restart%handle))
+    status = told(c_begin_restore(session%handle, ended(name), chosen(version), restart%handle))
   end function
 
   function chosen(version) result(number)
@@ -1686,11 +1686,11 @@ contains
   end function
 
   ! The version that is being restored.
-  function bvk_restart_version(restart, version) result(status)
+  function bvk_saved_version(restart, version) result(status)
     type(bvk_restart_t), intent(in) :: restart
     integer(int64), intent(inout) :: version
     integer :: status
-    status = told(c_restart_version(restart%handle, version))
+    status = told(c_saved_version(restart%handle, version))
   end function
 
   ! How many elements of which type the region has.
@@ -1730,16 +1730,16 @@ contains
   ! that is not ok asks for no other version.
   function bvk_restart_end(restart, ok, restored, gives_up) result(status)
     type(bvk_restart_t), intent(inout) :: restart
-    logical, intent(in) :: ok
+    logical, intent(in) :: loaded
     type(bvk_restored), intent(inout), optional :: restored
     logical, intent(in), optional :: gives_up
     integer :: status
     type(bvk_restored) :: found
-    integer(c_int) :: not_ok
-    not_ok = 0
-    if (present(gives_up)) not_ok = merge(-1_c_int, 0_c_int, gives_up)
+    integer(c_int) :: not_loaded
+    not_loaded = 0
+    if (present(gives_up)) not_loaded = merge(-1_c_int, 0_c_int, gives_up)
     found%size = c_sizeof(found)
-    status = told(c_restart_end(restart%handle, merge(1_c_int, not_ok, ok), found))
+    status = told(c_end_restore(restart%handle, merge(1_c_int, not_loaded, loaded), found))
     if (present(restored)) restored = found
   end function
 
@@ -2986,7 +2986,7 @@ contains
     status = told(c_load_column(rows%handle, ended(column), address, count*width, int(kind, c_int), int(width, c_int32_t)))
   end function
 
-  ! Gives rows back that were dealt; bvk_restart_end closes what is left.
+  ! Gives rows back that were dealt; bvk_end_restore closes what is left.
   function bvk_loaded_rows_close(rows) result(status)
     type(bvk_loaded_rows_t), intent(inout) :: rows
     integer :: status

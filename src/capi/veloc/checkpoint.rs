@@ -13,7 +13,7 @@ use bivouac_core::base::units::page_ceil;
 use bivouac_core::coordination::Payload;
 use bivouac_core::format::ElementType;
 use bivouac_core::region::{self, ReadBlocks};
-use bivouac_core::session::{Checkpoint, Pending};
+use bivouac_core::session::{CheckpointBuilder, Pending};
 use bivouac_core::transfer::LevelVerdict;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -28,7 +28,7 @@ pub(super) struct Begun {
     pub(super) series: String,
     pub(super) version: u64,
     /// `None` for an announced version, which goes to a history.
-    checkpoint: Option<Box<Checkpoint<'static>>>,
+    checkpoint: Option<Box<CheckpointBuilder<'static>>>,
     parts: BTreeMap<String, Part>,
     /// Files that the application writes itself, by the names that it gave.
     files: BTreeMap<String, PathBuf>,
@@ -62,7 +62,7 @@ impl State {
             Ok(checked) => checked,
             Err(failure) => {
                 // No series has this name: the others hear that this rank refuses.
-                drop(self.open.session.checkpoint("", 0));
+                drop(self.open.session.begin_checkpoint("", 0));
                 return Err(failure);
             }
         };
@@ -273,7 +273,7 @@ impl State {
     /// Gives up a checkpoint that was begun: the other ranks hear of it.
     pub(super) fn give_up(&self, begun: Begun) {
         if begun.checkpoint.is_none() {
-            drop(self.open.session.checkpoint(&begun.series, begun.version));
+            drop(self.open.session.begin_checkpoint(&begun.series, begun.version));
         }
         if !begun.files.is_empty() {
             self.file_folder(&begun.series, begun.version).remove();

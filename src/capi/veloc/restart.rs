@@ -13,8 +13,8 @@ use crate::restart::load_region;
 use crate::status::{BVK_ERR_LOAD, BVK_ERR_RESTART, Failure, Outcome};
 use bivouac_core::base::log;
 use bivouac_core::coordination::Payload;
-use bivouac_core::recovery::{RestartError, Restorer, Want};
-use bivouac_core::session::{Attempt, Error, Loaded, Session, UncountedEnd};
+use bivouac_core::recovery::{Attempt, RestartError, Unloaded, Want};
+use bivouac_core::session::{Error, Loaded, Restart, Session, UncountedEnd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ enum Source {
     Ours {
         generation: u64,
         /// Open until the ranks have ended it together.
-        attempt: Option<Box<Attempt>>,
+        attempt: Option<Box<Restart>>,
         /// What the ranks have loaded of it last: it counts when the restart ends well.
         loaded: Option<Box<Loaded>>,
         /// The files that it holds, back in their place.
@@ -63,13 +63,10 @@ impl Restarting {
     /// Ends an attempt that is open as one that does not count.
     fn give_up(source: Source, session: &Session) {
         if let Source::Ours { attempt: Some(attempt), .. } = source {
-            drop(attempt.end_uncounted(session, Some(("the restart was given up".to_owned(), false))));
+            drop(attempt.end_uncounted(session, Some(Unloaded::Refused("the restart was given up".into()))));
         }
     }
 }
-
-/// Why a rank has not loaded what it should, and whether another copy or version would help.
-type Unloaded = (String, bool);
 
 /// Ends an attempt, and goes on with the same checkpoint while the ranks find other copies of it. What they then refuse is
 /// noted.
@@ -78,20 +75,23 @@ type Unloaded = (String, bool);
 /// All ranks.
 fn complete(
     open: &mut Open,
-    first: Attempt,
-    mut load: impl FnMut(&mut Open, &mut Restorer) -> Result<(), Unloaded>,
+    first: Restart,
+    mut load: impl FnMut(&mut Open, &mut Attempt) -> Result<(), Unloaded>,
 ) -> Outcome<Box<Loaded>> {
     let mut attempt = first;
-    let key = attempt.restorer().key();
+    let key = attempt.attempt().key();
     loop {
-        let failure = load(open, attempt.restorer()).err();
+        let failure = load(open, attempt.attempt()).err();
         match attempt.end_uncounted(&open.session, failure)? {
             UncountedEnd::Loaded(loaded) => return Ok(loaded),
             UncountedEnd::Again(next) => attempt = *next,
         }
-        if attempt.restorer().key() != key {
+        if attempt.attempt().key() != key {
             // The same number, taken earlier or by a run that was left behind: not what was asked for.
-            drop(attempt.end_uncounted(&open.session, Some(("another checkpoint of that number".into(), false))));
+            drop(
+                attempt
+                    .end_uncounted(&open.session, Some(Unloaded::Refused("another checkpoint of that number".into()))),
+            );
             let text = format!("version {} cannot be restored: no good copy on some rank", key.version);
             return Err(Failure::new(BVK_ERR_RESTART, text));
         }
@@ -180,22 +180,22 @@ impl State {
         // What is read now is what is restored next: it stays in node memory, if that has room without waiting.
         self.kept = None;
         let mut kept = None;
-        let whole = |open: &mut Open, restorer: &mut Restorer| {
+        let whole = |open: &mut Open, restorer: &mut Attempt| {
             kept = None;
             let (memory, share) = (open.session.engine().memory(), open.session.memory_share());
             // Out of this rank's share, of which the next checkpoint needs as much.
             let room = |bytes| memory.filter(|_| 2 * bytes <= share)?.reserve(bytes).ok().flatten();
-            let copy = restorer.verify(room).map_err(|error| (error.to_string(), error.is_damage()))?;
+            let copy = restorer.verify(room).map_err(|error| Unloaded::by(&error))?;
             kept = copy.map(|copy| (restorer.key(), copy));
             Ok(())
         };
         let gone = || Err(Failure::state("it is gone"));
         let outcome = match self.open.session.look(&key.0, Want::Version(key.1)) {
-            Ok(Some(mut attempt)) => match attempt.restorer().generation() == key.2 {
+            Ok(Some(mut attempt)) => match attempt.attempt().generation() == key.2 {
                 true => complete(&mut self.open, attempt, whole).map(drop),
                 false => {
                     let other = "another run's version of that number was found";
-                    drop(attempt.end_uncounted(&self.open.session, Some((other.into(), false))));
+                    drop(attempt.end_uncounted(&self.open.session, Some(Unloaded::Refused(other.into()))));
                     gone()
                 }
             },
@@ -276,7 +276,7 @@ impl State {
             agreed?;
             (Source::Ahead, sizes)
         } else {
-            match self.open.session.attempt(&series, Want::Version(version)) {
+            match self.open.session.start_restore(&series, Want::Version(version)) {
                 Ok(Some(attempt)) => self.begin_ours(&series, version, attempt)?,
                 Ok(None) => self.begin_old(name, version, None)?,
                 Err(error @ Error::Restart(RestartError::Session { .. } | RestartError::Refused { .. })) => {
@@ -294,13 +294,13 @@ impl State {
     }
 
     /// What this rank's shard holds; the files of all ranks are brought back first of all.
-    fn begin_ours(&mut self, series: &str, version: u64, first: Attempt) -> Outcome<(Source, BTreeMap<String, u64>)> {
+    fn begin_ours(&mut self, series: &str, version: u64, first: Restart) -> Outcome<(Source, BTreeMap<String, u64>)> {
         let mut attempt = first;
         self.prefer_kept(&mut attempt);
-        let generation = attempt.restorer().generation();
+        let generation = attempt.attempt().generation();
         let folder = self.file_folder(series, version);
         let (mut stored, mut files) = (BTreeMap::new(), BTreeMap::new());
-        let listed = list(attempt.restorer());
+        let listed = list(attempt.attempt());
         let is_plain = matches!(&listed, Ok(listed) if listed.keys().all(|name| names::parse_file(name).is_none()));
         let mine = Payload::Bits { all: u64::from(is_plain), any: 0 };
         let agreed = self.open.session.agree("restart begin", mine, None)?;
@@ -313,8 +313,8 @@ impl State {
             stored = list(restorer)?;
             for name in stored.keys() {
                 let Some(original) = names::parse_file(name) else { continue };
-                let bytes = restorer.load_vec::<u8>(name).map_err(|error| (error.to_string(), error.is_damage()))?;
-                let path = folder.bring_back(original, &bytes).map_err(|text| (text, false))?;
+                let bytes = restorer.load_vec::<u8>(name).map_err(|error| Unloaded::by(&error))?;
+                let path = folder.bring_back(original, &bytes).map_err(Unloaded::Refused)?;
                 files.insert(original.to_owned(), path);
             }
             Ok(())
@@ -459,14 +459,14 @@ impl State {
                     None => self.again(series, *version, *generation)?,
                 };
                 let done = complete(&mut self.open, attempt, |open, restorer| {
-                    let targets = targets.as_ref().map_err(|text| (text.clone(), false))?;
+                    let targets = targets.as_ref().map_err(|text| Unloaded::Refused(text.clone()))?;
                     for region in targets {
                         let Open { session, gpus, stream, .. } = open;
                         // SAFETY: as the caller says.
                         let loaded = unsafe { load_region(restorer, region, session, gpus, *stream) };
                         // A device that is gone is so for other copies, too.
-                        let loaded = loaded.map_err(|failure| (failure.text, false))?;
-                        loaded.map_err(|error| (error.to_string(), error.is_damage()))?;
+                        let loaded = loaded.map_err(|failure| Unloaded::Refused(failure.text))?;
+                        loaded.map_err(|error| Unloaded::by(&error))?;
                     }
                     Ok(())
                 })?;
@@ -496,12 +496,12 @@ impl State {
     }
 
     /// Another attempt at the checkpoint that was restored in part.
-    fn again(&mut self, series: &str, version: u64, generation: u64) -> Outcome<Attempt> {
+    fn again(&mut self, series: &str, version: u64, generation: u64) -> Outcome<Restart> {
         let gone = || Failure::new(BVK_ERR_RESTART, format!("version {version} of {series:?} is gone"));
-        let mut attempt = self.open.session.attempt(series, Want::Version(version))?.ok_or_else(gone)?;
-        if attempt.restorer().generation() != generation {
+        let mut attempt = self.open.session.start_restore(series, Want::Version(version))?.ok_or_else(gone)?;
+        if attempt.attempt().generation() != generation {
             let other = "another run's version was found".to_owned();
-            drop(attempt.end_uncounted(&self.open.session, Some((other, false))));
+            drop(attempt.end_uncounted(&self.open.session, Some(Unloaded::Refused(other))));
             return Err(gone());
         }
         self.prefer_kept(&mut attempt);
@@ -509,11 +509,11 @@ impl State {
     }
 
     /// What `Restart_test` has read of this checkpoint is not read again.
-    fn prefer_kept(&self, attempt: &mut Attempt) {
+    fn prefer_kept(&self, attempt: &mut Restart) {
         if let Some((key, copy)) = &self.kept
-            && attempt.restorer().key() == *key
+            && attempt.attempt().key() == *key
         {
-            attempt.restorer().prefer(copy.clone());
+            attempt.attempt().prefer(copy.clone());
         }
     }
 
@@ -533,7 +533,7 @@ impl State {
                 let ended = match attempt {
                     // Nothing was loaded.
                     Some(attempt) => {
-                        let refusal = refusal.map(|text| (text, false));
+                        let refusal = refusal.map(Unloaded::Refused);
                         complete(&mut self.open, *attempt, |_, _| refusal.clone().map_or(Ok(()), Err))
                     }
                     None => {
@@ -655,11 +655,11 @@ impl State {
 }
 
 /// The regions of a shard and their bytes.
-fn list(restorer: &mut Restorer) -> Result<BTreeMap<String, u64>, Unloaded> {
-    let damaged = |error: bivouac_core::recovery::LoadError| (error.to_string(), error.is_damage());
+fn list(restorer: &mut Attempt) -> Result<BTreeMap<String, u64>, Unloaded> {
+    let unloaded = |error| Unloaded::by(&error);
     let mut found = BTreeMap::new();
-    for (name, _) in restorer.regions().map_err(damaged)? {
-        let region = restorer.describe(&name).map_err(damaged)?;
+    for (name, _) in restorer.regions().map_err(unloaded)? {
+        let region = restorer.describe(&name).map_err(unloaded)?;
         found.insert(name, region.bytes);
     }
     Ok(found)

@@ -16,10 +16,12 @@ use super::values::{Budget, Choice, Direct, PinOrder, Progress, ThreadCpus, Touc
 use crate::base::calendar::{UTC_MAX, parse_utc};
 use crate::base::log::LogLevel;
 use crate::base::units::{GIB, KIB, MIB, PAGE, parse_bytes, parse_cpus, parse_duration, show_cpus};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use toml::de::{DeTable, DeValue};
 
 /// A value as it was written, not checked yet.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,11 +38,50 @@ pub(super) enum Raw {
     Time(String),
     /// The text of an environment variable, whose type nobody has said.
     Word(String),
+    /// A table of TOML, in the order of the text.
+    Table(Vec<(String, Raw)>),
     /// What no key accepts, in words.
     Other(String),
 }
 
 impl Raw {
+    /// A value of TOML.
+    pub(super) fn of(value: &DeValue<'_>) -> Raw {
+        match value {
+            DeValue::String(text) => Raw::Text(text.clone().into_owned()),
+            DeValue::Boolean(value) => Raw::Bool(*value),
+            DeValue::Integer(number) => match i128::from_str_radix(number.as_str(), number.radix()) {
+                Ok(value) => Raw::Integer(value),
+                Err(_) => Raw::Other(number.to_string()),
+            },
+            DeValue::Float(number) => match number.as_str().parse() {
+                Ok(value) => Raw::Float(value),
+                Err(_) => Raw::Other(number.to_string()),
+            },
+            DeValue::Datetime(time) => Raw::Time(time.to_string()),
+            DeValue::Array(_) => Raw::Other("an array".to_owned()),
+            DeValue::Table(table) => {
+                let entries = by_offset(table).into_iter();
+                Raw::Table(entries.map(|(_, name, value)| (name.to_owned(), Raw::of(value))).collect())
+            }
+        }
+    }
+
+    /// The entries of a table. In an environment variable it is written as an inline table of TOML.
+    pub(super) fn table(&self) -> Option<Cow<'_, [(String, Raw)]>> {
+        match self {
+            Raw::Table(entries) => Some(Cow::Borrowed(entries)),
+            Raw::Word(word) => {
+                let value = DeValue::parse(word.trim()).ok()?;
+                match Raw::of(value.get_ref()) {
+                    Raw::Table(entries) => Some(Cow::Owned(entries)),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
     fn text(&self) -> Option<&str> {
         match self {
             Raw::Text(text) | Raw::Word(text) => Some(text),
@@ -77,8 +118,28 @@ impl fmt::Display for Raw {
             Raw::Bool(value) => write!(f, "{value}"),
             Raw::Text(text) | Raw::Word(text) => write!(f, "{text:?}"),
             Raw::Time(text) | Raw::Other(text) => f.write_str(text),
+            Raw::Table(entries) if entries.is_empty() => f.write_str("{}"),
+            Raw::Table(entries) => {
+                for (at, (name, value)) in entries.iter().enumerate() {
+                    f.write_str(if at == 0 { "{ " } else { ", " })?;
+                    let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+                    match !name.is_empty() && name.chars().all(is_bare) {
+                        true => write!(f, "{name} = {value}")?,
+                        false => write!(f, "{name:?} = {value}")?,
+                    }
+                }
+                f.write_str(" }")
+            }
         }
     }
+}
+
+/// The entries of a table in the order of the text: offset, name, value.
+pub(super) fn by_offset<'a>(table: &'a DeTable<'_>) -> Vec<(usize, &'a str, &'a DeValue<'a>)> {
+    let mut entries: Vec<_> =
+        table.iter().map(|(name, value)| (name.span().start, name.get_ref().as_ref(), value.get_ref())).collect();
+    entries.sort_by_key(|(offset, ..)| *offset);
+    entries
 }
 
 /// A kind of value.
@@ -472,11 +533,8 @@ pub(super) const PROGRESS: Kind<Progress> = Kind {
 pub(super) const SCHEME: Kind<Scheme> =
     Kind { allowed: SCHEME_ALLOWED, read: |raw| raw.text()?.parse().ok(), show: |value| Raw::Text(value.to_string()) };
 
-pub(super) const NAME_POLICIES: Kind<NamePolicies> = Kind {
-    allowed: NAMES_ALLOWED,
-    read: |raw| if raw.text()? == UNSET { Some(NamePolicies::default()) } else { raw.text()?.parse().ok() },
-    show: |value| Raw::Text(if value.is_empty() { UNSET.to_owned() } else { value.to_string() }),
-};
+pub(super) const NAME_POLICIES: Kind<NamePolicies> =
+    Kind { allowed: NAMES_ALLOWED, read: NamePolicies::read, show: NamePolicies::show };
 
 pub(super) const PART_STORE: Kind<PartStore> = Kind {
     allowed: "\"memory\" or \"local\"",
@@ -494,11 +552,8 @@ pub(super) const METHOD: Kind<Method> = Kind {
     show: |value| Raw::Text(value.name().to_owned()),
 };
 
-pub(super) const REGION_METHODS: Kind<RegionMethods> = Kind {
-    allowed: REGIONS_ALLOWED,
-    read: |raw| if raw.text()? == UNSET { Some(RegionMethods::default()) } else { raw.text()?.parse().ok() },
-    show: |value| Raw::Text(if value.as_slice().is_empty() { UNSET.to_owned() } else { value.to_string() }),
-};
+pub(super) const REGION_METHODS: Kind<RegionMethods> =
+    Kind { allowed: REGIONS_ALLOWED, read: RegionMethods::read, show: RegionMethods::show };
 
 pub(super) const VERIFY: Kind<Verify> = Kind {
     allowed: "\"digest\" or \"bytes\"",
@@ -610,17 +665,12 @@ fn within_span_max(value: Duration) -> Option<Duration> {
     (value <= SPAN_MAX).then_some(value)
 }
 
-/// A duration that is part of a longer text.
-pub(super) fn span_in_text(text: &str) -> Option<Duration> {
-    within_span_max(parse_duration(text)?)
-}
-
 fn show_span(value: &Duration) -> Raw {
     Raw::Text(show_seconds(value))
 }
 
 /// Prints all digits that are there, so that different durations have different text.
-pub(super) fn show_seconds(value: &Duration) -> String {
+fn show_seconds(value: &Duration) -> String {
     let text = format!("{}.{:09}", value.as_secs(), value.subsec_nanos());
     format!("{}s", text.trim_end_matches('0').trim_end_matches('.'))
 }

@@ -30,7 +30,7 @@
 //! # Unset
 //!
 //! TOML has no word for "nothing". The keys that may stay open (`job.name`, `job.group`, `exit.signal`,
-//! `exit.stop_file`, `exit.end_time`, `local.directory`, `object.url`, `object.endpoint`, `redundancy.names`, `affinity.cpus`, `run.directory`, `plan.profile`) accept the word
+//! `exit.stop_file`, `exit.end_time`, `local.directory`, `object.url`, `object.endpoint`, `affinity.cpus`, `run.directory`, `plan.profile`) accept the word
 //! `unset`, so that an environment variable can also take back what a file says.
 #![forbid(unsafe_code)]
 

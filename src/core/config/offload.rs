@@ -1,7 +1,7 @@
 //! Section `[offload]`: checkpoints of GPU memory for which there is no room on the GPU.
 #![forbid(unsafe_code)]
 
-/// How [`Checkpoint::mark_on`](crate::session::Checkpoint::mark_on) works.
+/// How [`CheckpointBuilder::with_offload`](crate::session::CheckpointBuilder::with_offload) works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffloadConfig {
     /// Which shards are marked.
@@ -28,7 +28,7 @@ pub enum OffloadMode {
     Always,
 }
 
-/// What becomes of host memory that the program writes to again before it was copied ([`Checkpoint::save_live`](crate::session::Checkpoint::save_live)).
+/// What becomes of host memory that the program writes to again before it was copied ([`CheckpointBuilder::save_live`](crate::session::CheckpointBuilder::save_live)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HostWrites {
     /// The kernel stops a write until what is there was copied.

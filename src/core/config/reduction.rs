@@ -1,7 +1,7 @@
 //! The section `[reduction]`: whether files refer to earlier ones for what these hold already.
 
+use super::kinds::{FROM_ONE, METHOD, Raw};
 use super::names::is_name;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -128,10 +128,19 @@ pub struct RegionMethod {
     pub chunk: Option<u64>,
 }
 
-/// Exceptions for single regions.
+/// Exceptions for single regions, in the order of the text.
 ///
-/// The text is a list like `heat/t: full; graph/counts: tree, chunk 128`: checkpoint name, `/`, region name, a colon, a method, and for
-/// those of chunks perhaps their length. A region with a semicolon in its name, or a checkpoint with a colon, cannot be listed.
+/// They are a table of TOML, here as one line, which is how an environment variable has it. The names are those of the checkpoint and of the
+/// region, with a `/` between them:
+///
+/// ```
+/// use bivouac::config::RegionMethods;
+///
+/// let text = r#"{ "heat/t" = "full", "graph/counts" = { method = "tree", chunk = 128 } }"#;
+/// let methods: RegionMethods = text.parse()?;
+/// assert_eq!(methods.as_slice()[1].chunk, Some(128));
+/// # Ok::<(), bivouac::config::NotRegionMethods>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RegionMethods(Vec<RegionMethod>);
 
@@ -140,38 +149,68 @@ impl RegionMethods {
     pub fn as_slice(&self) -> &[RegionMethod] {
         &self.0
     }
+
+    pub(super) fn read(raw: &Raw) -> Option<RegionMethods> {
+        let table = raw.table()?;
+        table.iter().map(|(place, value)| region_method(place, value)).collect::<Option<_>>().map(RegionMethods)
+    }
+
+    pub(super) fn show(&self) -> Raw {
+        let of = |RegionMethod { name, region, method, chunk }: &RegionMethod| {
+            let word = (METHOD.show)(method);
+            let value = match chunk {
+                None => word,
+                Some(bytes) => {
+                    Raw::Table(vec![("method".to_owned(), word), ("chunk".to_owned(), Raw::Integer((*bytes).into()))])
+                }
+            };
+            (format!("{name}/{region}"), value)
+        };
+        Raw::Table(self.0.iter().map(of).collect())
+    }
 }
 
-/// The text is not a list of exceptions.
+/// The text is not a table of exceptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("exceptions for regions are {}", REGIONS_ALLOWED)]
 pub struct NotRegionMethods;
 
-/// The form of a list in words.
-pub(super) const REGIONS_ALLOWED: &str = "a list like \"heat/t: full; graph/counts: tree, chunk 128\", \
-    each region once, with a method, and for list, tree and auto perhaps a chunk: a power of two from 32 to 4096";
+/// The form of the table in words.
+pub(super) const REGIONS_ALLOWED: &str = "a table of \"checkpoint/region\", each with a method or with a table of method and, for list, tree \
+    and auto, chunk (a power of two from 32 to 4096): { \"heat/t\" = \"full\", \"graph/counts\" = { method = \"tree\", chunk = 128 } }";
 
 impl FromStr for RegionMethods {
     type Err = NotRegionMethods;
 
     fn from_str(text: &str) -> Result<Self, NotRegionMethods> {
-        let entries = text.strip_suffix(';').unwrap_or(text).split(';');
-        let methods: Vec<RegionMethod> = entries.map(region_method).collect::<Option<_>>().ok_or(NotRegionMethods)?;
-        let mut seen = BTreeSet::new();
-        let is_unique = methods.iter().all(|method| seen.insert((method.name.as_str(), method.region.as_str())));
-        if is_unique { Ok(RegionMethods(methods)) } else { Err(NotRegionMethods) }
+        RegionMethods::read(&Raw::Word(text.to_owned())).ok_or(NotRegionMethods)
     }
 }
 
-/// Reads one exception. The last colon ends the region's name.
-fn region_method(text: &str) -> Option<RegionMethod> {
-    let (place, settings) = text.rsplit_once(':')?;
-    let (name, region) = place.trim().split_once('/')?;
-    let (method, chunk) = match settings.split_once(',') {
-        Some((method, chunk)) => (method, Some(chunk.trim().strip_prefix("chunk ")?.trim().parse().ok()?)),
-        None => (settings, None),
-    };
-    let method: Method = method.parse().ok()?;
+/// The text that [`RegionMethods::from_str`] reads back.
+impl fmt::Display for RegionMethods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.show(), f)
+    }
+}
+
+fn region_method(place: &str, value: &Raw) -> Option<RegionMethod> {
+    let (name, region) = place.split_once('/')?;
+    let (mut method, mut chunk) = (None, None);
+    match value {
+        Raw::Text(_) => method = Some((METHOD.read)(value)?),
+        Raw::Table(settings) => {
+            for (key, value) in settings {
+                match key.as_str() {
+                    "method" => method = Some((METHOD.read)(value)?),
+                    "chunk" => chunk = Some((FROM_ONE.read)(value)?),
+                    _ => return None,
+                }
+            }
+        }
+        _ => return None,
+    }
+    let method = method?;
     let has_chunks = matches!(method, Method::List | Method::Tree | Method::Auto);
     let is_sound = chunk.is_none_or(|bytes| has_chunks && is_chunk(bytes)) && is_name(name) && !region.is_empty();
     is_sound.then(|| RegionMethod { name: name.to_owned(), region: region.to_owned(), method, chunk })
@@ -180,18 +219,6 @@ fn region_method(text: &str) -> Option<RegionMethod> {
 /// May chunks have so many bytes?
 pub(super) fn is_chunk(bytes: u64) -> bool {
     bytes.is_power_of_two() && (CHUNK_MIN..=CHUNK_MAX).contains(&bytes)
-}
-
-/// The text that [`RegionMethods::from_str`] reads back.
-impl fmt::Display for RegionMethods {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, RegionMethod { name, region, method, chunk }) in self.0.iter().enumerate() {
-            let between = if at == 0 { "" } else { "; " };
-            let chunk = chunk.map_or_else(String::new, |bytes| format!(", chunk {bytes}"));
-            write!(f, "{between}{name}/{region}: {method}{chunk}")?;
-        }
-        Ok(())
-    }
 }
 
 /// Whether files refer to earlier ones, and to how many.
@@ -243,34 +270,40 @@ mod tests {
 
     #[test]
     fn exceptions_for_regions_are_read_as_they_are_written() {
-        for text in
-            ["heat/t: full", "heat/t: full; graph/counts: tree, chunk 128", "a/b/c: d: auto, chunk 32; a/b: basic"]
-        {
+        for text in [
+            "{}",
+            r#"{ "heat/t" = "full" }"#,
+            r#"{ "heat/t" = "full", "graph/counts" = { method = "tree", chunk = 128 } }"#,
+            r#"{ "a/b/c: d" = { method = "auto", chunk = 32 }, "a/b" = "basic" }"#,
+        ] {
             let methods: RegionMethods = text.parse().expect(text);
             assert_eq!(methods.to_string(), text);
         }
-        let methods: RegionMethods = " heat/t :full;".parse().expect("with spaces and an end");
+        let methods: RegionMethods = " {'heat/t'={method='full'}} ".parse().expect("with spaces");
         let [RegionMethod { name, region, method, chunk }] = methods.as_slice() else { panic!("{methods}") };
         assert_eq!((name.as_str(), region.as_str(), *method, *chunk), ("heat", "t", Method::Full, None));
     }
 
     #[test]
-    fn what_is_no_list_of_regions_is_refused() {
+    fn what_is_no_table_of_regions_is_refused() {
         for text in [
             "",
             "heat",
-            "heat: full",
-            "heat/: full",
-            "/t: full",
-            "heat/t",
-            "heat/t: Full",
-            "heat/t: tree, chunk 100",
-            "heat/t: tree, 128",
-            "heat/t: full, chunk 128",
-            "heat/t: basic, chunk 128",
-            "heat/t: tree, chunk 8192",
-            "a/b: full; a/b: tree",
-            "a/b: full;; c/d: full",
+            "{ heat = 'full' }",
+            "{ 'heat/' = 'full' }",
+            "{ '/t' = 'full' }",
+            "{ 'heat/t' = 'Full' }",
+            "{ 'heat/t' = {} }",
+            "{ 'heat/t' = { chunk = 128 } }",
+            "{ 'heat/t' = { method = 'tree', chunk = 100 } }",
+            "{ 'heat/t' = { method = 'tree', chunk = '128' } }",
+            "{ 'heat/t' = { method = 'tree', chunks = 128 } }",
+            "{ 'heat/t' = { method = 'full', chunk = 128 } }",
+            "{ 'heat/t' = { method = 'basic', chunk = 128 } }",
+            "{ 'heat/t' = { method = 'tree', chunk = 8192 } }",
+            "{ 'a/b' = 'full', 'a/b' = 'tree' }",
+            "{ heat = { t = 'full' } }",
+            "heat/t: full",
         ] {
             assert_eq!(text.parse::<RegionMethods>(), Err(NotRegionMethods), "{text}");
         }

@@ -1,14 +1,12 @@
 //! The section `[redundancy]`: which scheme protects which checkpoints against the loss of nodes.
 //!
-//! A [`Scheme`] has one spelling (`partner(2)`, `xor(8)`, `rs(4,2)`), and [`NamePolicies`] is a list of exceptions for
-//! single checkpoint names, written as one text so that an environment variable can hold it. Both read what they
-//! print.
+//! A [`Scheme`] has one spelling (`partner(2)`, `xor(8)`, `rs(4,2)`), and [`NamePolicies`] is a table of exceptions for
+//! single checkpoint names. Both read what they print.
 #![forbid(unsafe_code)]
 
-use super::kinds::{show_seconds, span_in_text};
+use super::kinds::{FROM_ONE, Raw, SCHEME, SPAN};
 use super::names::is_name;
 use super::values::{Choice, LevelPolicy};
-use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -261,11 +259,18 @@ pub struct NamePolicy {
     pub every_seconds: Option<Duration>,
 }
 
-/// Exceptions for single checkpoint names, in the order of the text, each name once.
+/// Exceptions for single checkpoint names, in the order of the text.
 ///
-/// The text is a list like `mesh: none; heat: rs(2,2), every 5; wind: every_seconds 10min`: the name, a colon, and in
-/// any order a scheme, `every` with a whole number from 1, and `every_seconds` with a duration. A name with a colon
-/// or a semicolon cannot be listed.
+/// They are a table of TOML, here as one line, which is how an environment variable has it:
+///
+/// ```
+/// use bivouac::config::NamePolicies;
+///
+/// let text = r#"{ mesh = "none", heat = { scheme = "rs(2,2)", every = 5 }, wind = { every_seconds = "10min" } }"#;
+/// let policies: NamePolicies = text.parse()?;
+/// assert_eq!(policies.as_slice()[1].every, Some(5));
+/// # Ok::<(), bivouac::config::NotNamePolicies>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct NamePolicies(Vec<NamePolicy>);
 
@@ -275,86 +280,67 @@ impl NamePolicies {
         &self.0
     }
 
-    /// True when there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    pub(super) fn read(raw: &Raw) -> Option<NamePolicies> {
+        let table = raw.table()?;
+        table.iter().map(|(name, value)| name_policy(name, value)).collect::<Option<_>>().map(NamePolicies)
+    }
+
+    pub(super) fn show(&self) -> Raw {
+        let of = |policy: &NamePolicy| {
+            let scheme = policy.scheme.map(|scheme| ("scheme".to_owned(), (SCHEME.show)(&scheme)));
+            let every = policy.every.map(|every| ("every".to_owned(), (FROM_ONE.show)(&every)));
+            let seconds = policy.every_seconds.map(|span| ("every_seconds".to_owned(), (SPAN.show)(&span)));
+            let value = match (scheme, every, seconds) {
+                (Some((_, scheme)), None, None) => scheme,
+                (scheme, every, seconds) => Raw::Table([scheme, every, seconds].into_iter().flatten().collect()),
+            };
+            (policy.name.clone(), value)
+        };
+        Raw::Table(self.0.iter().map(of).collect())
     }
 }
 
-/// The text is not a list of exceptions.
+/// The text is not a table of exceptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("exceptions for checkpoint names are {}", NAMES_ALLOWED)]
 pub struct NotNamePolicies;
 
-/// The form of a list in words.
-pub(super) const NAMES_ALLOWED: &str = "a list like \"mesh: none; heat: rs(2,2), every 5; wind: every_seconds 10min\", \
-    each name once, with a scheme, \"every\" with a whole number from 1, or \"every_seconds\" with a duration";
+/// The form of the table in words.
+pub(super) const NAMES_ALLOWED: &str = "a table of checkpoint names, each with a scheme or with a table of scheme, every (a whole number from 1) \
+    and every_seconds (a duration): { mesh = \"none\", heat = { scheme = \"rs(2,2)\", every = 5 } }";
 
 impl FromStr for NamePolicies {
     type Err = NotNamePolicies;
 
     fn from_str(text: &str) -> Result<Self, NotNamePolicies> {
-        let entries = text.strip_suffix(';').unwrap_or(text).split(';');
-        let policies: Option<Vec<_>> = entries.map(name_policy).collect();
-        let policies = policies.ok_or(NotNamePolicies)?;
-        let mut seen = BTreeSet::new();
-        let is_unique = policies.iter().all(|policy| seen.insert(policy.name.as_str()));
-        if is_unique { Ok(NamePolicies(policies)) } else { Err(NotNamePolicies) }
+        NamePolicies::read(&Raw::Word(text.to_owned())).ok_or(NotNamePolicies)
     }
-}
-
-/// Reads one exception. A second colon is not part of the name: it is where a semicolon was forgotten.
-fn name_policy(text: &str) -> Option<NamePolicy> {
-    let (name, settings) = text.split_once(':')?;
-    let mut policy = NamePolicy { name: name.trim().to_owned(), ..NamePolicy::default() };
-    if !is_name(&policy.name) {
-        return None;
-    }
-    for setting in outer_commas(settings) {
-        let words = setting.trim().split_once(char::is_whitespace);
-        let was_set = match words {
-            Some(("every", number)) => policy.every.replace(whole_number(number.trim()).filter(|n| *n >= 1)?).is_some(),
-            Some(("every_seconds", span)) => policy.every_seconds.replace(span_in_text(span)?).is_some(),
-            _ => policy.scheme.replace(setting.parse().ok()?).is_some(),
-        };
-        if was_set {
-            return None;
-        }
-    }
-    Some(policy)
-}
-
-/// Splits at the commas that stand outside of parentheses.
-fn outer_commas(text: &str) -> Vec<&str> {
-    let (mut depth, mut start, mut parts) = (0u32, 0, Vec::new());
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            b'(' => depth += 1,
-            b')' => depth = depth.saturating_sub(1),
-            b',' if depth == 0 => {
-                parts.push(&text[start..at]);
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(&text[start..]);
-    parts
 }
 
 /// The text that [`NamePolicies::from_str`] reads back.
 impl fmt::Display for NamePolicies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, policy) in self.0.iter().enumerate() {
-            let scheme = policy.scheme.map(|scheme| scheme.to_string());
-            let every = policy.every.map(|every| format!("every {every}"));
-            let seconds = policy.every_seconds.map(|span| format!("every_seconds {}", show_seconds(&span)));
-            let settings: Vec<_> = [scheme, every, seconds].into_iter().flatten().collect();
-            let between = if at == 0 { "" } else { "; " };
-            write!(f, "{between}{}: {}", policy.name, settings.join(", "))?;
-        }
-        Ok(())
+        fmt::Display::fmt(&self.show(), f)
     }
+}
+
+fn name_policy(name: &str, value: &Raw) -> Option<NamePolicy> {
+    let mut policy = NamePolicy { name: Some(name).filter(|name| is_name(name))?.to_owned(), ..NamePolicy::default() };
+    match value {
+        Raw::Text(_) => policy.scheme = Some((SCHEME.read)(value)?),
+        Raw::Table(settings) if !settings.is_empty() => {
+            for (key, value) in settings {
+                match key.as_str() {
+                    "scheme" => policy.scheme = Some((SCHEME.read)(value)?),
+                    "every" => policy.every = Some((FROM_ONE.read)(value)?),
+                    "every_seconds" => policy.every_seconds = Some((SPAN.read)(value)?),
+                    _ => return None,
+                }
+            }
+        }
+        _ => return None,
+    }
+    Some(policy)
 }
 
 #[cfg(test)]
@@ -422,7 +408,10 @@ mod tests {
             scheme: Scheme::Xor { members: 4 },
             every: 2.into(),
             every_seconds: Duration::from_secs(9),
-            names: policies("mesh: none; heat: rs(2,2), every 5; wind: every_seconds 10min; a.b: every 3,partner ;"),
+            names: policies(
+                r#"{ mesh = "none", heat = { scheme = "rs(2,2)", every = 5 }, wind = { every_seconds = "10min" },
+                "a.b" = { every = 3, scheme = "partner" } }"#,
+            ),
             ..RedundancyConfig::default()
         };
         let brief = |name: &str| {
@@ -442,24 +431,26 @@ mod tests {
     fn exceptions_that_say_nothing_or_too_much_are_refused() {
         for text in [
             "",
-            ";",
             "mesh",
-            "mesh:",
-            "mesh: ",
-            ": none",
-            "mesh: none;; heat: none",
-            "mesh: none, none",
-            "mesh: every 2, every 3",
-            "mesh: every 0",
-            "mesh: every",
-            "mesh: every -1",
-            "mesh: every_seconds soon",
-            "mesh: rs(2,2",
-            "mesh: none; mesh: xor",
-            "a/b: none",
-            "..: none",
-            "mesh: none heat: none",
-            "mesh: every_seconds 99999999d",
+            "'none'",
+            "{ mesh }",
+            "{ mesh = 'none' } x",
+            "{ mesh = {} }",
+            "{ mesh = 'raid' }",
+            "{ mesh = 7 }",
+            "{ mesh = ['none'] }",
+            "{ '' = 'none' }",
+            "{ mesh = { every = 0 } }",
+            "{ mesh = { every = -1 } }",
+            "{ mesh = { every = '5' } }",
+            "{ mesh = { every_seconds = 'soon' } }",
+            "{ mesh = { every_seconds = '99999999d' } }",
+            "{ mesh = { Scheme = 'none' } }",
+            "{ mesh = { scheme = 'none', scheme = 'xor' } }",
+            "{ mesh = 'none', mesh = 'xor' }",
+            "{ 'a/b' = 'none' }",
+            "{ '..' = 'none' }",
+            "mesh: none",
         ] {
             assert_eq!(text.parse::<NamePolicies>(), Err(NotNamePolicies), "{text}");
         }
@@ -469,7 +460,7 @@ mod tests {
     fn the_first_scheme_may_be_an_exceptions() {
         let mut config = RedundancyConfig::default();
         assert_eq!(config.first_scheme(), None);
-        config.names = policies("mesh: none, every 3; heat: xor(3)");
+        config.names = policies("{ mesh = { scheme = 'none', every = 3 }, heat = 'xor(3)' }");
         assert_eq!(config.first_scheme(), Some(Scheme::Xor { members: 3 }));
         config.scheme = Scheme::Partner { copies: 1 };
         assert_eq!(config.first_scheme(), Some(config.scheme));
@@ -477,7 +468,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_text_is_refused_or_reads_back_equal(text in any::<String>(), nearly in "[a-c:;, ()0-9evryxo_s]{0,40}") {
+        fn arbitrary_text_is_refused_or_reads_back_equal(text in any::<String>(), nearly in "\\{ [a-c]=('none'|\\{[a-c{}= ,'0-9evry_sond]{0,30}) ?\\}") {
             for text in [text, nearly] {
                 if let Ok(scheme) = text.parse::<Scheme>() {
                     prop_assert_eq!(scheme.to_string().parse(), Ok(scheme));
@@ -502,10 +493,8 @@ mod tests {
                 every,
                 every_seconds: millis.map(Duration::from_millis),
             });
-            let list: Vec<_> =
-                list.filter(|p| p.scheme.is_some() || p.every.is_some() || p.every_seconds.is_some()).collect();
-            prop_assume!(!list.is_empty());
-            let policies = NamePolicies(list);
+            let list = list.filter(|p| p.scheme.is_some() || p.every.is_some() || p.every_seconds.is_some());
+            let policies = NamePolicies(list.collect());
             prop_assert_eq!(policies.to_string().parse(), Ok(policies));
         }
     }

@@ -66,14 +66,14 @@ fn unusual() -> Config {
                 scheme: Scheme::Rs { data: 4, parity: 2 },
                 every: Choice::Auto,
                 every_seconds: Duration::from_millis(3500),
-                names: "mesh: none; heat: rs(2,2), every 5".parse().unwrap(),
+                names: "{ mesh = 'none', heat = { scheme = 'rs(2,2)', every = 5 } }".parse().unwrap(),
                 store: PartStore::Local,
                 domains: DomainSource::File("/etc/racks.toml".into()),
             },
             reduction: ReductionConfig {
                 method: Method::Tree,
                 chunk: Some(64),
-                regions: "heat/t: full; graph/counts: auto, chunk 128".parse().unwrap(),
+                regions: "{ 'heat/t' = 'full', 'graph/counts' = { method = 'auto', chunk = 128 } }".parse().unwrap(),
                 sources: 32,
                 live: 1.0,
                 whole_every: 7,
@@ -253,7 +253,7 @@ keep_every = 102
 scheme = "rs( 4, 2 )"
 every = "auto"
 every_seconds = 3.5
-names = " mesh:none;heat: every 5, rs(2,2);"
+names = { mesh = "none", heat = { every = 5, scheme = " rs( 2,2 ) " } }
 store = "local"
 domains = "/etc/racks.toml"
 [engine]
@@ -268,7 +268,7 @@ device_budget = "1.5%"
 sources = 32
 live = 1.0
 whole_every = 7
-regions = "heat/t: full; graph/counts: auto, chunk 128"
+regions = { "heat/t" = "full", "graph/counts" = { chunk = 128, method = "auto" } }
 verify = "bytes"
 compress = "auto"
 [restart]
@@ -425,7 +425,10 @@ fn values_that_are_not_allowed_are_refused_with_key_value_place_and_rule() {
         ("object.every", vec!["'auto'", "0"]),
         ("interval.mtbf", vec!["0", "'auto'", "-1"]),
         ("interval.most", vec!["0"]),
-        ("redundancy.names", vec!["''", "'mesh'", "'mesh: none; mesh: xor'", "7", "['mesh: none']"]),
+        (
+            "redundancy.names",
+            vec!["''", "'unset'", "{ mesh = 'raid' }", "7", "[{ mesh = 'none' }]", "{ mesh = { every = 0 } }"],
+        ),
         ("redundancy.store", vec!["'global'", "''"]),
         ("redundancy.domains", vec!["''", "1", "\"a\\u0000b\""]),
         ("reduction.method", vec!["'tree2'", "1", "''"]),
@@ -664,12 +667,12 @@ fn parity_without_a_place_is_an_error() {
     let text = refused("memory.enabled = false\nredundancy.scheme = 'xor(4)'");
     assert!(text.contains("xor(4)") && text.contains("memory.enabled"), "{text}");
     refused("memory.enabled = false\nlocal.enabled = false\nredundancy.scheme = 'partner'");
-    refused("memory.enabled = false\nredundancy.names = 'heat: rs(2,1)'");
+    refused("memory.enabled = false\nredundancy.names = { heat = 'rs(2,1)' }");
     let text = refused("local.enabled = false\nredundancy.store = 'local'");
     assert!(text.contains("local.enabled"), "{text}");
     for toml in [
         "memory.enabled = false",
-        "memory.enabled = false\nredundancy.names = 'heat: none'",
+        "memory.enabled = false\nredundancy.names = { heat = 'none' }",
         "memory.enabled = false\nredundancy = { scheme = 'xor', store = 'local' }",
         "local.enabled = false\nredundancy.scheme = 'xor'",
     ] {

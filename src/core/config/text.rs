@@ -7,7 +7,7 @@
 
 use super::error::{ConfigError, Origin, Problems, shown, shown_name};
 use super::keys::{self, KEYS, Key, VARIABLE_PREFIX};
-use super::kinds::Raw;
+use super::kinds::{Raw, by_offset};
 use super::load::ConfigSource;
 use super::nearest::nearest;
 use super::reduction::BLOCK_REDUCED;
@@ -188,14 +188,6 @@ pub(super) fn text_settings(text: &str, source: Source<'_>, problems: &mut Probl
     found.settings
 }
 
-/// The entries of a table in the order of the text: offset, name, value.
-fn by_offset<'a>(table: &'a DeTable<'_>) -> Vec<(usize, &'a str, &'a DeValue<'a>)> {
-    let mut entries: Vec<_> =
-        table.iter().map(|(name, value)| (name.span().start, name.get_ref().as_ref(), value.get_ref())).collect();
-    entries.sort_by_key(|(offset, ..)| *offset);
-    entries
-}
-
 /// What a text holds, while it is read.
 struct Found<'a> {
     settings: Vec<Setting>,
@@ -205,27 +197,9 @@ struct Found<'a> {
 impl Found<'_> {
     fn key(&mut self, section: &'static str, leaf: &str, value: &DeValue<'_>, origin: Origin) {
         match keys::find(section, leaf) {
-            Some(key) => self.settings.push(Setting { key, raw: raw(value), origin }),
+            Some(key) => self.settings.push(Setting { key, raw: Raw::of(value), origin }),
             None => self.problems.push(|| unknown_key(Some(section), leaf, origin)),
         }
-    }
-}
-
-fn raw(value: &DeValue<'_>) -> Raw {
-    match value {
-        DeValue::String(text) => Raw::Text(text.clone().into_owned()),
-        DeValue::Boolean(value) => Raw::Bool(*value),
-        DeValue::Integer(number) => match i128::from_str_radix(number.as_str(), number.radix()) {
-            Ok(value) => Raw::Integer(value),
-            Err(_) => Raw::Other(number.to_string()),
-        },
-        DeValue::Float(number) => match number.as_str().parse() {
-            Ok(value) => Raw::Float(value),
-            Err(_) => Raw::Other(number.to_string()),
-        },
-        DeValue::Datetime(time) => Raw::Time(time.to_string()),
-        DeValue::Array(_) => Raw::Other("an array".to_owned()),
-        DeValue::Table(_) => Raw::Other("a table".to_owned()),
     }
 }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 #[cfg(any(test, feature = "testing"))]
 use std::sync::atomic::AtomicU64;
 
-/// Memory of the program, which it may write to again as soon as a checkpoint of it was captured: [`Checkpoint::save_live`](crate::Checkpoint::save_live).
+/// Memory of the program, which it may write to again as soon as a checkpoint of it was captured: [`CheckpointBuilder::save_live`](crate::CheckpointBuilder::save_live).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveMemory {
     address: usize,

@@ -2,7 +2,7 @@
 //!
 //! [`discover`] lists what a rank can reach of a series: slots of its node's segments (this run's and older ones), its
 //! files on the local tier, and, on the root, the global tier. [`election`] finds with two reductions the newest
-//! checkpoint that all ranks can restore, and decides after each attempt whether it counts. [`restorer`] is what the
+//! checkpoint that all ranks can restore, and decides after each attempt whether it counts. [`attempt`] is what the
 //! application loads from inside an attempt: it takes each region from the nearest copy whose digests are right.
 //!
 //! Two tools work without a run: [`drain`] brings what a dead job left to the global tier, [`unpack`] makes checkpoints whole whose files refer
@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod attempt;
 pub mod discover;
 pub mod drain;
 pub mod election;
@@ -24,10 +25,8 @@ pub mod opener;
 pub mod outline;
 mod remade;
 pub mod remote;
-pub mod restorer;
 pub mod unpack;
 
 pub use access::{Attempted, Copies};
 pub use election::{Elected, Election, RestartError, Tried, Want};
 pub use load_error::LoadError;
-pub use restorer::{DealtRows, How, LoadedRows, RankPart, Restorer};

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 /// # fn f(session: &bivouac::Session, step: u64) -> bivouac::Result<()> {
 /// use bivouac::Elements;
 ///
-/// let mut ckpt = session.checkpoint("heat", step)?;
+/// let mut ckpt = session.begin_checkpoint("heat", step)?;
 /// ckpt.shared("step", &Elements::of(&[step]))?; // C loads it with bvk_load_shared
 /// ckpt.capture()?;
-/// session.restart("heat", |r| {
+/// session.begin_restore("heat").run(|r| {
 ///     let step = r.shared::<Elements>("step")?.to_vec::<u64>("step")?;
 /// #   drop(step);
 ///     Ok(())

@@ -11,7 +11,7 @@ use std::sync::Arc;
 impl Session {
     /// Opens the caches of this rank on `device`, as large as the configuration says (`[device]`, `[history]`): GPU memory,
     /// leases of the node's memory tier, and a file on the local tier. Histories are made from them, and checkpoints with regions in
-    /// device memory pass through them ([`Checkpoint::capture_on`](crate::Checkpoint::capture_on)); they live no longer than the session.
+    /// device memory pass through them ([`CheckpointBuilder::with_device`](crate::CheckpointBuilder::with_device)); they live no longer than the session.
     ///
     /// # Collective
     /// Local.

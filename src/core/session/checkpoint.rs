@@ -1,6 +1,7 @@
 //! A checkpoint that is being put together.
 #![forbid(unsafe_code)]
 
+use super::device::DeviceCheckpointBuilder;
 use super::error::{Error, Result};
 use super::pending::Pending;
 use super::terms::Terms;
@@ -18,8 +19,8 @@ use crate::tier::names::is_component;
 use crate::transfer::HoldSpec;
 use crate::transfer::checkpoint::{CaptureSpec, OnDevice};
 use crate::transfer::history::{Caches, History, index_name};
-use crate::transfer::offload::{Offload, OffloadError};
-use crate::transfer::{Engine, Held};
+use crate::transfer::offload::Offload;
+use crate::transfer::{CaptureError, Engine, Held};
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ pub(super) fn check_name(name: &str) -> Result<()> {
 }
 
 /// A checkpoint that is being put together: regions are named, and nothing is copied yet.
-pub struct Checkpoint<'a> {
+pub struct CheckpointBuilder<'a> {
     pub(super) engine: Arc<Engine>,
     pub(super) operation: u64,
     pub(super) name: String,
@@ -50,7 +51,7 @@ pub struct Checkpoint<'a> {
     pub(super) done: bool,
 }
 
-impl<'a> Checkpoint<'a> {
+impl<'a> CheckpointBuilder<'a> {
     /// Adds a slice as region `name`.
     ///
     /// # Errors
@@ -65,25 +66,6 @@ impl<'a> Checkpoint<'a> {
     /// [`Error::Region`]: the name is unusable or was used before, or the shape does not fit the slice.
     pub fn save_shaped<T: Element>(&mut self, name: &str, data: &'a [T], shape: &[u64]) -> Result<()> {
         let saved = region::array(name, data, shape)?;
-        self.add(saved)
-    }
-
-    /// Adds device memory that holds elements of type `T` as region `name`. The region is recorded like a slice: it can be
-    /// loaded into host memory and into device memory. Such a checkpoint is captured with [`Checkpoint::capture_on`].
-    ///
-    /// # Errors
-    /// [`Error::Region`]: the name is unusable or was used before, or the memory ends inside an element.
-    pub fn save_device<T: Element>(&mut self, name: &str, span: &'a DeviceSpan) -> Result<()> {
-        let saved = region::device_array::<T>(name, span, None)?;
-        self.add(saved)
-    }
-
-    /// Adds a region in device memory with the extents of its dimensions, slowest first; otherwise as [`Checkpoint::save_device`].
-    ///
-    /// # Errors
-    /// As [`Checkpoint::save_device`], and if the shape does not fit the memory.
-    pub fn save_device_shaped<T: Element>(&mut self, name: &str, span: &'a DeviceSpan, shape: &[u64]) -> Result<()> {
-        let saved = region::device_array::<T>(name, span, Some(shape))?;
         self.add(saved)
     }
 
@@ -102,7 +84,7 @@ impl<'a> Checkpoint<'a> {
     /// let memory = unsafe { bivouac::LiveMemory::new(u.as_mut_ptr(), u.len()) };
     /// for step in 0..1000 {
     ///     if session.should_checkpoint()? {
-    ///         let mut ckpt = session.checkpoint("heat", step)?;
+    ///         let mut ckpt = session.begin_checkpoint("heat", step)?;
     ///         ckpt.save_live::<f64>("u", &memory)?;
     ///         ckpt.capture()?;
     ///     }
@@ -121,10 +103,10 @@ impl<'a> Checkpoint<'a> {
         self.add(saved)
     }
 
-    /// Adds live host memory with the extents of its dimensions, slowest first; otherwise as [`Checkpoint::save_live`].
+    /// Adds live host memory with the extents of its dimensions, slowest first; otherwise as [`CheckpointBuilder::save_live`].
     ///
     /// # Errors
-    /// As [`Checkpoint::save_live`], and if the shape does not fit the memory.
+    /// As [`CheckpointBuilder::save_live`], and if the shape does not fit the memory.
     pub fn save_live_shaped<T: Element>(&mut self, name: &str, memory: &LiveMemory, shape: &[u64]) -> Result<()> {
         let saved = region::live_array::<T>(name, memory, Some(shape))?;
         self.add(saved)
@@ -141,14 +123,14 @@ impl<'a> Checkpoint<'a> {
 
     /// Adds this rank's part of an array that was decomposed with [`Session::decompose`](crate::Session::decompose): the memory of its box, with
     /// the margin that the decomposition says; the margin is not saved. Such a region can be loaded on any other decomposition of an array of that
-    /// shape, on any number of ranks ([`Restorer::load_on`](crate::Restorer::load_on)). A rank that owns nothing gives an empty slice.
+    /// shape, on any number of ranks ([`Attempt::load_on`](crate::Attempt::load_on)). A rank that owns nothing gives an empty slice.
     ///
     /// # Collective
     /// Local. All ranks save the region, on the same decomposition.
     ///
     /// # Errors
     /// [`Error::Region`]: the name is unusable or was used before; the memory has another length than box and margin; this rank owns several boxes
-    /// ([`Checkpoint::save_boxes_on`] takes those); the decomposition is another rank's.
+    /// ([`CheckpointBuilder::save_boxes_on`] takes those); the decomposition is another rank's.
     pub fn save_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &'a [T]) -> Result<()> {
         match on.boxes() {
             0 if memory.is_empty() => self.save_boxes_on::<T>(name, on, &[]),
@@ -157,13 +139,13 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// Adds an array of which this rank owns any number of boxes: the memory of each, in the order in which they were described. Otherwise as
-    /// [`Checkpoint::save_on`].
+    /// [`CheckpointBuilder::save_on`].
     ///
     /// # Collective
     /// Local.
     ///
     /// # Errors
-    /// As [`Checkpoint::save_on`].
+    /// As [`CheckpointBuilder::save_on`].
     pub fn save_boxes_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &[&'a [T]]) -> Result<()> {
         let saved = region::decomposed(name, on, memory, self.engine.identity().place())?;
         self.add_on(saved, on)
@@ -182,50 +164,6 @@ impl<'a> Checkpoint<'a> {
         self.add_on(saved, on)
     }
 
-    /// Adds an array whose box is in device memory, with elements of type `T`; otherwise as [`Checkpoint::save_on`]. Such a checkpoint is captured with [`Checkpoint::capture_on`]; one that is marked
-    /// ([`Checkpoint::mark_on`]) and has a margin around a box, or several boxes, is copied instead. The region is recorded like a slice: it can be loaded into
-    /// host memory and into device memory.
-    ///
-    /// ```no_run
-    /// # fn f(session: &bivouac::Session, grid: &bivouac::Decomposition, caches: &bivouac::Caches,
-    /// #     stream: &dyn bivouac::device::Stream, t: &bivouac::device::DeviceSpan, step: u64) -> bivouac::Result<()> {
-    /// let mut ckpt = session.checkpoint("heat", step)?;
-    /// ckpt.save_device_on::<f64>("temperature", grid, t)?;
-    /// ckpt.shared("step", &step)?;
-    /// ckpt.capture_on(caches, stream)?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Collective
-    /// Local. All ranks save the region, on the same decomposition; some may give a slice, and others device memory.
-    ///
-    /// # Errors
-    /// As [`Checkpoint::save_on`], and [`Error::Region`] if the memory ends inside an element.
-    pub fn save_device_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &'a DeviceSpan) -> Result<()> {
-        match on.boxes() {
-            0 if memory.bytes() == 0 => self.save_device_boxes_on::<T>(name, on, &[]),
-            _ => self.save_device_boxes_on::<T>(name, on, &[memory]),
-        }
-    }
-
-    /// Adds an array of which this rank owns any number of boxes: the device memory of each, in the order in which they were described. Otherwise as
-    /// [`Checkpoint::save_device_on`].
-    ///
-    /// # Collective
-    /// Local.
-    ///
-    /// # Errors
-    /// As [`Checkpoint::save_device_on`].
-    pub fn save_device_boxes_on<T: Element>(
-        &mut self,
-        name: &str,
-        on: &Decomposition,
-        memory: &[&'a DeviceSpan],
-    ) -> Result<()> {
-        region::check_element::<T>(name)?;
-        self.save_spans_on(name, on, T::TYPE, memory)
-    }
-
     /// Adds such an array whose elements have a type that is known at run time only.
     #[doc(hidden)]
     pub fn save_spans_on(
@@ -239,7 +177,7 @@ impl<'a> Checkpoint<'a> {
         self.add_on(saved, on)
     }
 
-    fn add_on(&mut self, saved: SavedRegion<'a>, on: &Decomposition) -> Result<()> {
+    pub(super) fn add_on(&mut self, saved: SavedRegion<'a>, on: &Decomposition) -> Result<()> {
         let place = self.regions.len();
         self.add(saved)?;
         self.terms.on(place, on);
@@ -247,7 +185,7 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// Adds a small value that is the same on all ranks, as a step or a time is: of 1 MiB at most when it is encoded. On any number of ranks all get
-    /// it back with [`Restorer::shared`](crate::Restorer::shared). Where a rank has another value than the others there is no checkpoint: the verdict says whose differs.
+    /// it back with [`Attempt::shared`](crate::Attempt::shared). Where a rank has another value than the others there is no checkpoint: the verdict says whose differs.
     ///
     /// # Collective
     /// Local. All ranks save it.
@@ -264,9 +202,9 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// Adds a small value that is this rank's own, and says what becomes of it when the checkpoint is restored on another number of ranks: the state of its
-    /// random numbers, for example. On the same number each rank gets its own back, with [`Restorer::value`](crate::Restorer::value).
+    /// random numbers, for example. On the same number each rank gets its own back, with [`Attempt::value`](crate::Attempt::value).
     ///
-    /// With [`OnResize::Refuse`] the checkpoint can be restored on as many ranks only, as with a plain [`Checkpoint::value`]. One that others may ask for
+    /// With [`OnResize::Refuse`] the checkpoint can be restored on as many ranks only, as with a plain [`CheckpointBuilder::value`]. One that others may ask for
     /// has 1 MiB at most when it is encoded.
     ///
     /// # Collective
@@ -287,7 +225,7 @@ impl<'a> Checkpoint<'a> {
 
     /// Adds the versions of a history that are there now, whatever tier they lie on: each field of each as a region
     /// `<history>/<version>/<field>`, and a value `<history>/versions` that lists them. They are read when the checkpoint is
-    /// captured, stay in the history as they are, and come back with [`Restorer::load_history`](crate::Restorer::load_history). Not among them are versions that
+    /// captured, stay in the history as they are, and come back with [`Attempt::load_history`](crate::Attempt::load_history). Not among them are versions that
     /// were consumed, or whose append had returned early ([`Return::Enqueued`](crate::transfer::history::Return::Enqueued)) and failed.
     ///
     /// On all ranks the history has the same name, and the same versions with the same fields; lengths are free. Between this
@@ -295,7 +233,7 @@ impl<'a> Checkpoint<'a> {
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, history: &bivouac::History, step: u64) -> bivouac::Result<()> {
-    /// let mut ckpt = session.checkpoint("adjoint", step)?;
+    /// let mut ckpt = session.begin_checkpoint("adjoint", step)?;
     /// ckpt.save_history(history)?;
     /// ckpt.value("step", &step)?;
     /// ckpt.capture()?;
@@ -306,7 +244,7 @@ impl<'a> Checkpoint<'a> {
     /// Local.
     ///
     /// # Blocking
-    /// For copies into the GPU cache that are enqueued. Then [`Checkpoint::capture`] blocks for the transfers: from GPU and host
+    /// For copies into the GPU cache that are enqueued. Then [`CheckpointBuilder::capture`] blocks for the transfers: from GPU and host
     /// memory, and from the file.
     ///
     /// # Errors
@@ -323,12 +261,12 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// Adds a history whose fields are parts of arrays: `on` has the name of each field and the decomposition that it lies on. The versions can be loaded on any
-    /// number of ranks, and on other decompositions ([`Restorer::load_history_on`](crate::Restorer::load_history_on)). A field holds the elements of the rank's boxes, one box behind
+    /// number of ranks, and on other decompositions ([`Attempt::load_history_on`](crate::Attempt::load_history_on)). A field holds the elements of the rank's boxes, one box behind
     /// the other, without margins, or those of its list of numbers.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, history: &bivouac::History, grid: &bivouac::Decomposition, step: u64) -> bivouac::Result<()> {
-    /// let mut ckpt = session.checkpoint("adjoint", step)?;
+    /// let mut ckpt = session.begin_checkpoint("adjoint", step)?;
     /// ckpt.save_history_on(history, &[("pressure", grid), ("velocity", grid)])?;
     /// ckpt.shared("step", &step)?;
     /// ckpt.capture()?;
@@ -339,10 +277,10 @@ impl<'a> Checkpoint<'a> {
     /// Local. All ranks have the same versions, and say the same.
     ///
     /// # Blocking
-    /// As [`Checkpoint::save_history`].
+    /// As [`CheckpointBuilder::save_history`].
     ///
     /// # Errors
-    /// As [`Checkpoint::save_history`]; [`Error::Region`] too if a field is not named, has not as many elements as this rank owns, or if the list of versions has more than 1 MiB.
+    /// As [`CheckpointBuilder::save_history`]; [`Error::Region`] too if a field is not named, has not as many elements as this rank owns, or if the list of versions has more than 1 MiB.
     pub fn save_history_on(&mut self, history: &'a History, on: &[(&str, &Decomposition)]) -> Result<()> {
         let (index, kept) = history.kept()?;
         for field in kept {
@@ -373,7 +311,7 @@ impl<'a> Checkpoint<'a> {
     /// # fn f(session: &bivouac::Session, counts: &[u32]) -> bivouac::Result<()> {
     /// use bivouac::config::Method;
     ///
-    /// let mut ckpt = session.checkpoint("graph", 7)?;
+    /// let mut ckpt = session.begin_checkpoint("graph", 7)?;
     /// ckpt.save("counts", counts)?;
     /// ckpt.reduce("counts", Method::Tree);
     /// let pending = ckpt.capture()?;
@@ -431,7 +369,7 @@ impl<'a> Checkpoint<'a> {
     /// Local.
     ///
     /// # Blocking
-    /// As [`Checkpoint::capture`].
+    /// As [`CheckpointBuilder::capture`].
     ///
     /// # Errors
     /// [`Error::Region`]: one of them was added before, or held with another type or shape; nothing has changed then.
@@ -477,51 +415,47 @@ impl<'a> Checkpoint<'a> {
         Ok(())
     }
 
-    /// Copies all regions; when it returns the application may overwrite them. The checkpoint is committed at a level
-    /// only when the [`Pending`] says so.
-    ///
-    /// # Collective
-    /// All ranks; returns without waiting for the others.
-    ///
-    /// # Blocking
-    /// For the copy. When the memory tier is full: for a flush to make room, at most `timeouts.room`. When the shard fits
-    /// into no slot: for the write to the next tier.
-    ///
-    /// # Errors
-    /// [`Error::Region`] if nothing was added. [`Error::Capture`] when no tier of this rank could take the shard, when a version of a history cannot be read, or when it
-    /// has regions in device memory ([`Checkpoint::capture_on`] takes those); the other ranks hear of it in their verdict.
-    pub fn capture(self) -> Result<Pending> {
-        self.take(None)
-    }
-
-    /// Captures a checkpoint with regions in device memory, which are complete once the work that is enqueued on `stream` has run;
-    /// otherwise as [`Checkpoint::capture`]. They are copied into the GPU cache of `caches`, and from there to node memory after this call has returned; only
-    /// then does this rank vote. `caches` are of the device that the regions are on, from [`Session::caches`](crate::Session::caches).
+    /// From now on the checkpoint takes regions in device memory, too. They are complete once the work that is enqueued on `stream` at the capture
+    /// has run, and are copied into the GPU cache of `caches`, which is of their device, from [`Session::caches`](crate::Session::caches).
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, device: std::sync::Arc<dyn bivouac::device::Device>,
     /// #     stream: &dyn bivouac::device::Stream, t: &bivouac::device::DeviceSpan, step: u64) -> bivouac::Result<()> {
     /// let caches = session.caches(device)?; // once, at the start
-    /// let mut ckpt = session.checkpoint("heat", step)?;
+    /// let mut ckpt = session.begin_checkpoint("heat", step)?.with_device(&caches, stream);
     /// ckpt.save_device::<f64>("temperature", t)?;
     /// ckpt.value("step", &step)?;
-    /// let pending = ckpt.capture_on(&caches, stream)?;
+    /// let pending = ckpt.capture()?;
     /// # Ok(()) }
     /// ```
     ///
     /// # Collective
-    /// All ranks, each with [`Checkpoint::capture`] or with this; returns without waiting for the others.
+    /// Local. Ranks without regions in device memory do without it.
+    pub fn with_device(self, caches: &'a Caches, stream: &'a dyn Stream) -> DeviceCheckpointBuilder<'a> {
+        DeviceCheckpointBuilder::copied(self, caches, stream)
+    }
+
+    /// From now on the checkpoint takes regions in device memory of a program that declares what it writes. Those that have no room in the GPU cache
+    /// are *marked* at the capture, and sent from where they are while the program continues ([`Offload`]). With `offload.mode =
+    /// "always"` all are. Otherwise as [`CheckpointBuilder::with_device`].
     ///
-    /// # Blocking
-    /// For the work on the stream and a copy inside the device; when it returns the application may overwrite the regions, on
-    /// whichever stream. When the GPU cache has no room that comes sooner: for the transfer to node memory. Otherwise as
-    /// [`Checkpoint::capture`].
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, caches: &bivouac::Caches,
+    /// #     stream: &dyn bivouac::device::Stream, t: &bivouac::device::DeviceSpan, step: u64) -> bivouac::Result<()> {
+    /// let offload = session.offload(caches)?; // once, at the start
+    /// let mut ckpt = session.begin_checkpoint("heat", step)?.with_offload(&offload, stream);
+    /// ckpt.save_device::<f64>("temperature", t)?;
+    /// ckpt.value("step", &step)?;
+    /// let pending = ckpt.capture()?;
+    /// # Ok(()) }
+    /// ```
     ///
-    /// # Errors
-    /// [`Error::Capture`] as [`Checkpoint::capture`], and when the device fails. When it fails after this call has returned,
-    /// [`Pending::wait`] says so, on all ranks.
-    pub fn capture_on(self, caches: &Caches, stream: &dyn Stream) -> Result<Pending> {
-        self.take(Some(OnDevice { caches: &caches.handle(), stream, offload: None }))
+    /// # Collective
+    /// Local.
+    ///
+    /// Source: ICS'19, section 4.1.
+    pub fn with_offload(self, offload: &'a Offload, stream: &'a dyn Stream) -> DeviceCheckpointBuilder<'a> {
+        DeviceCheckpointBuilder::marked(self, offload, stream)
     }
 
     /// Captures a checkpoint of a program that declares what it writes: device regions that have no room in the GPU cache are marked, and
@@ -532,27 +466,20 @@ impl<'a> Checkpoint<'a> {
     /// for. Until the next mark all that writes to them is declared, on every stream.
     ///
     /// # Collective
-    /// All ranks, each in whichever way; returns without waiting for the others.
+    /// All ranks; returns without waiting for the others.
     ///
     /// # Blocking
-    /// Not for the device. For the checkpoint before this one, if that was marked and has not been sent; otherwise as [`Checkpoint::capture`].
-    /// Where regions are copied instead, as [`Checkpoint::capture_on`].
+    /// For the copy. When the memory tier is full: for a flush to make room, at most `timeouts.room`. When the shard fits
+    /// into no slot: for the write to the next tier.
     ///
     /// # Errors
-    /// As [`Checkpoint::capture_on`]; [`Error::Offload`] if the stream is being captured into a CUDA graph. What fails later, also because of a
-    /// write that was not declared, is in [`Pending::wait`], on all ranks.
-    ///
-    /// Source: ICS'19, section 4.1.
-    pub fn mark_on(self, offload: &Offload, stream: &dyn Stream) -> Result<Pending> {
-        if let Ok(true) = stream.is_recording() {
-            let error = OffloadError::Recording;
-            self.refuse(&error.to_string());
-            return Err(error.into());
-        }
-        self.take(Some(OnDevice { caches: offload.handle(), stream, offload: Some(offload) }))
+    /// [`Error::Region`] if nothing was added. [`Error::Capture`] when no tier of this rank could take the shard, or when a version of a history cannot be
+    /// read; the other ranks hear of it in their verdict.
+    pub fn capture(self) -> Result<Pending> {
+        self.take(None)
     }
 
-    fn take(mut self, device: Option<OnDevice<'_>>) -> Result<Pending> {
+    pub(super) fn take(mut self, device: Option<OnDevice<'_>>) -> Result<Pending> {
         self.done = true;
         if self.regions.is_empty() {
             let error = RegionError::None { name: self.name.clone(), version: self.version };
@@ -615,7 +542,7 @@ impl<'a> Checkpoint<'a> {
     }
 }
 
-impl Drop for Checkpoint<'_> {
+impl Drop for CheckpointBuilder<'_> {
     fn drop(&mut self) {
         if !self.done {
             self.engine.decline(self.operation, &self.name, self.version, "gave the checkpoint up before capture");

@@ -28,12 +28,12 @@ impl Session {
     /// // This rank has `rows` of 1000 rows of 800 elements, with one row of ghost cells above and below.
     /// let grid = session.decompose(Boxes::of([1000, 800]).own([y0, 0], [rows, 800]).halo([1, 0]))?;
     /// let (mut t, mut step) = (vec![0.0f64; (rows as usize + 2) * 800], 0u64);
-    /// session.restart("heat", |r| {
+    /// session.begin_restore("heat").run(|r| {
     ///     r.load_on("temperature", &grid, &mut t)?;
     ///     step = r.shared("step")?;
     ///     Ok(())
     /// })?;
-    /// let mut ckpt = session.checkpoint("heat", step)?;
+    /// let mut ckpt = session.begin_checkpoint("heat", step)?;
     /// ckpt.save_on("temperature", &grid, &t)?;
     /// ckpt.shared("step", &step)?;
     /// ckpt.capture()?;

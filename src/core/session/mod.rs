@@ -8,7 +8,7 @@
 //! let world = universe.world();
 //! let session = Session::from_env(&world)?;
 //! let (mut step, mut t) = (0u64, vec![0.0f64; 1 << 20]);
-//! session.restart("heat", |r| {
+//! session.begin_restore("heat").run(|r| {
 //!     r.load("temperature", &mut t)?;
 //!     step = r.value("step")?;
 //!     Ok(())
@@ -16,7 +16,7 @@
 //! while step < 1000 {
 //!     step += 1; // … compute …
 //!     if step % 100 == 0 {
-//!         let mut ckpt = session.checkpoint("heat", step)?;
+//!         let mut ckpt = session.begin_checkpoint("heat", step)?;
 //!         ckpt.save("temperature", &t)?;
 //!         ckpt.value("step", &step)?;
 //!         ckpt.capture()?;
@@ -31,7 +31,7 @@
 //!
 //! # Messages in flight
 //!
-//! A checkpoint is consistent if the application is: when a rank calls [`Checkpoint::capture`], its own communication
+//! A checkpoint is consistent if the application is: when a rank calls [`CheckpointBuilder::capture`], its own communication
 //! that the checkpoint depends on is complete. Bivouac sees the application's memory, not its messages; one that is still
 //! on its way is in no checkpoint. Bivouac's own messages use a communicator of their own.
 #![forbid(unsafe_code)]
@@ -42,6 +42,7 @@ mod caches;
 mod checkpoint;
 mod decide;
 mod decompose;
+mod device;
 mod domains;
 mod error;
 mod layer;
@@ -50,6 +51,7 @@ mod offload;
 mod open;
 mod pending;
 pub mod place;
+mod protected;
 mod restart;
 mod rows;
 mod session;
@@ -58,11 +60,13 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
-pub use checkpoint::Checkpoint;
+pub use checkpoint::CheckpointBuilder;
+pub use device::DeviceCheckpointBuilder;
 pub use error::{Error, Result};
 #[cfg(feature = "mpi")]
 pub use layer::prepare_to_wait;
 pub use pending::Pending;
-pub use restart::{Attempt, AttemptEnd, Loaded, Restored, UncountedEnd, VersionInfo};
+pub use protected::{Checkpoint, Protect, Protected};
+pub use restart::{AttemptEnd, Loaded, Restart, Restore, Restored, UncountedEnd, VersionInfo};
 pub use rows::Rows;
 pub use session::Session;

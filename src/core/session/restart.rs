@@ -17,11 +17,68 @@ use crate::recovery::discover::{Reach, discover, open_segments};
 use crate::recovery::election::origin_of;
 use crate::recovery::opener::Opener;
 use crate::recovery::outline::Outline;
-use crate::recovery::{Attempted, Elected, Election, RestartError, Restorer, Want};
+use crate::recovery::{Attempt, Attempted, Elected, Election, RestartError, Unloaded, Want};
 use crate::tier::TierId;
 use crate::tier::names::Series;
 use std::collections::BTreeSet;
 use std::time::Duration;
+
+/// A restart that the program loads itself, from [`Session::begin_restore`]. Nothing is restored before [`Restore::run`].
+#[must_use = "nothing is restored before `run`"]
+pub struct Restore<'a> {
+    session: &'a Session,
+    name: String,
+    want: Want,
+}
+
+impl Restore<'_> {
+    /// Asks for one version instead of the newest, even one that a later run left behind. Later checkpoints of this run then
+    /// descend from it.
+    pub fn version(self, version: u64) -> Self {
+        Restore { want: Want::Version(version), ..self }
+    }
+
+    pub(super) fn session(&self) -> &Session {
+        self.session
+    }
+
+    /// Restores the newest version that all ranks can restore, or the one that was asked for, each shard from its nearest copy.
+    /// `load` takes what it needs out of the [`Attempt`]. It may be called several times: whenever a rank finds damage that
+    /// no copy makes good, or rejects the version ([`Attempt::reject`]), all ranks go on to the next older version. `None`:
+    /// there is nothing to restore.
+    ///
+    /// Any other error that `load` returns ends the restart on all ranks: a region that is missing or has another type or
+    /// length, and the program's own ([`Error::application`]).
+    ///
+    /// # Collective
+    /// All ranks, with the same name and version.
+    ///
+    /// # Blocking
+    /// Until all ranks have loaded; for checkpoints of this session that are being written.
+    ///
+    /// # Errors
+    /// [`Error::Restart`], the same on all ranks; [`RestartError::NoSuchVersion`] if the version that was asked for is not there.
+    /// Nothing that a failed attempt loaded may be used.
+    pub fn run(self, mut load: impl FnMut(&mut Attempt) -> Result<()>) -> Result<Option<Restored>> {
+        let Restore { session, name, want } = self;
+        let mut next = session.start_restore(&name, want)?;
+        while let Some(mut restart) = next {
+            let loaded = load(restart.attempt());
+            let damage = restart.attempt().failure().map(str::to_owned);
+            let failure = loaded.err().map(|error| match (error, damage) {
+                (Error::Load(error), _) => Unloaded::by(&error),
+                // Whatever the program makes of it.
+                (_, Some(damage)) => Unloaded::Damaged(damage),
+                (error, None) => Unloaded::Refused(error.to_string()),
+            });
+            match restart.end(session, failure)? {
+                AttemptEnd::Counts(restored) => return Ok(Some(restored)),
+                AttemptEnd::Again(restart) => next = Some(*restart),
+            }
+        }
+        Ok(None)
+    }
+}
 
 /// What a restart restored.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,14 +87,14 @@ pub struct Restored {
     pub version: u64,
     /// The run that took it.
     pub generation: u64,
-    /// The farthest tier that this rank read from: `memory`, `local`, `peers` or `global`.
-    pub tier: &'static str,
+    /// The farthest tier that this rank read from.
+    pub tier: TierId,
     /// Bytes that this rank read.
     pub bytes: u64,
-    /// Seconds from the call to the agreement of all ranks.
-    pub seconds: f64,
-    /// How many of them had passed when the ranks had elected this checkpoint and began to load it.
-    pub elect_seconds: f64,
+    /// From the call to the agreement of all ranks.
+    pub took: Duration,
+    /// The part of it until the ranks had elected this checkpoint and began to load it.
+    pub electing: Duration,
     /// A later run had left this version behind; it was asked for by name.
     pub left_behind: bool,
 }
@@ -56,36 +113,25 @@ pub struct VersionInfo {
 }
 
 impl Session {
-    /// Restores the newest checkpoint of `name` that all ranks can restore, from the nearest copies. `load` takes what it
-    /// needs out of the [`Restorer`]; when any rank finds damage that no copy makes good, all ranks run `load` again
-    /// with the next older checkpoint, so it must be able to run more than once. `None`: there is nothing to restore.
+    /// Begins a restart that the program loads itself: [`Restore::run`] has the ranks elect a version and calls the program
+    /// back to load it. [`Session::restore`] loads what a [`Checkpoint`](crate::Checkpoint) describes.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, t: &mut [f64]) -> bivouac::Result<()> {
+    /// let restored = session.begin_restore("heat").run(|attempt| {
+    ///     attempt.load("temperature", t)?;
+    ///     if t.iter().any(|t| t.is_nan()) {
+    ///         attempt.reject("the temperature has NaN"); // all ranks go on to an older version
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Collective
-    /// All ranks.
-    ///
-    /// # Blocking
-    /// Until all ranks have loaded; for flushes of this session that are under way.
-    ///
-    /// # Errors
-    /// [`Error::Restart`], the same on all ranks. Nothing that a failed attempt loaded may be used.
-    pub fn restart(&self, name: &str, load: impl FnMut(&mut Restorer) -> Result<()>) -> Result<Option<Restored>> {
-        self.restore(name, Want::Newest, load)
-    }
-
-    /// Restores one version, even one that a later run left behind; otherwise as [`Session::restart`]. Later checkpoints of this run then descend from it.
-    ///
-    /// # Collective
-    /// All ranks.
-    ///
-    /// # Errors
-    /// As [`Session::restart`]; the version is missing: [`crate::RestartError::NoSuchVersion`].
-    pub fn restart_version(
-        &self,
-        name: &str,
-        version: u64,
-        load: impl FnMut(&mut Restorer) -> Result<()>,
-    ) -> Result<Option<Restored>> {
-        self.restore(name, Want::Version(version), load)
+    /// Local. [`Restore::run`] is called by all ranks.
+    pub fn begin_restore(&self, name: &str) -> Restore<'_> {
+        Restore { session: self, name: name.into(), want: Want::Newest }
     }
 
     /// The versions of `name` that all ranks can restore, newest first.
@@ -93,8 +139,11 @@ impl Session {
     /// # Collective
     /// All ranks.
     ///
+    /// # Blocking
+    /// As [`Restore::run`], but for the loading.
+    ///
     /// # Errors
-    /// As [`Session::restart`].
+    /// As [`Restore::run`].
     pub fn versions(&self, name: &str) -> Result<Vec<VersionInfo>> {
         self.check_name_together(name)?;
         let mut election = self.election(name, Want::Newest);
@@ -212,41 +261,19 @@ impl Session {
         (!found.is_empty()).then(|| list(named, SERIES_NAMED, ", "))
     }
 
-    fn restore(
-        &self,
-        name: &str,
-        want: Want,
-        mut load: impl FnMut(&mut Restorer) -> Result<()>,
-    ) -> Result<Option<Restored>> {
-        let mut attempt = self.attempt(name, want)?;
-        while let Some(mut open) = attempt {
-            let failure = match load(open.restorer()) {
-                Ok(()) => None,
-                Err(Error::Load(error)) => Some((error.to_string(), error.is_damage())),
-                Err(error) => Some((error.to_string(), true)),
-            };
-            match open.end(self, failure)? {
-                AttemptEnd::Counts(restored) => return Ok(Some(restored)),
-                AttemptEnd::Again(next) => attempt = Some(*next),
-            }
-        }
-        Ok(None)
-    }
-
-    /// Begins a restart: what [`Session::restart`] does for callers that cannot hand over a closure. The session makes no other
-    /// collective call until the attempt has ended.
+    /// Begins a restart for callers that cannot hand over a closure. The session makes no other collective call until it has ended.
     #[doc(hidden)]
-    pub fn attempt(&self, name: &str, want: Want) -> Result<Option<Attempt>> {
-        self.begin_attempt(name, want, true)
+    pub fn start_restore(&self, name: &str, want: Want) -> Result<Option<Restart>> {
+        self.begin_restart(name, want, true)
     }
 
-    /// Begins an attempt that only looks at a checkpoint: threads stay where they are. It is ended with [`Attempt::end_uncounted`].
+    /// Begins an attempt that only looks at a checkpoint: threads stay where they are. It is ended with [`Restart::end_uncounted`].
     #[doc(hidden)]
-    pub fn look(&self, name: &str, want: Want) -> Result<Option<Attempt>> {
-        self.begin_attempt(name, want, false)
+    pub fn look(&self, name: &str, want: Want) -> Result<Option<Restart>> {
+        self.begin_restart(name, want, false)
     }
 
-    fn begin_attempt(&self, name: &str, want: Want, goes_back: bool) -> Result<Option<Attempt>> {
+    fn begin_restart(&self, name: &str, want: Want, goes_back: bool) -> Result<Option<Restart>> {
         // What is loaded may be what is being copied.
         self.engine.settle_live();
         self.engine.reporter().beat();
@@ -257,7 +284,7 @@ impl Session {
         self.next_attempt(Course { name: name.into(), want, goes_back, started, election }, first)
     }
 
-    fn next_attempt(&self, mut course: Course, next: Result<Option<Elected>, RestartError>) -> Result<Option<Attempt>> {
+    fn next_attempt(&self, mut course: Course, next: Result<Option<Elected>, RestartError>) -> Result<Option<Restart>> {
         let mut next = next;
         let (elected, outline) = loop {
             let Ok(Some(elected)) = next else {
@@ -278,11 +305,11 @@ impl Session {
         };
         self.engine.reporter().beat();
         let elect = self.engine.clock().now().saturating_sub(course.started);
-        let mut restorer = Restorer::opened(self.opener(&course, &elected), outline);
+        let mut attempt = Attempt::opened(self.opener(&course, &elected), outline);
         if let Some(keeper) = self.engine.affinity().filter(|_| course.goes_back) {
-            restorer.go_back(keeper);
+            attempt.go_back(keeper);
         }
-        Ok(Some(Attempt { course, elected, elect, restorer }))
+        Ok(Some(Restart { course, elected, elect, attempt }))
     }
 
     /// What a checkpoint of another number of ranks has, which the root reads. If it cannot, what is tried next.
@@ -304,7 +331,7 @@ impl Session {
             log::warn!("event=outline-unread {} error={why}", elected.candidate.key);
         }
         let Some(outline) = course.election.tell_all(read.and_then(Result::ok))? else {
-            return Ok(Err(course.election.end(unread.map(|why| (why, true)))));
+            return Ok(Err(course.election.end(unread.map(Unloaded::Damaged))));
         };
         let regions = outline.bound();
         if regions.is_empty() {
@@ -345,23 +372,20 @@ impl Session {
             self.engine.identity().rank,
             restored.tier,
             restored.bytes,
-            restored.seconds,
+            restored.took.as_secs_f64(),
             restored.left_behind
         );
-        let took = Duration::try_from_secs_f64(restored.seconds).unwrap_or_default();
         self.engine.reporter().count(|stats| {
-            if let Some(tier) = TierId::all().find(|tier| tier.name() == restored.tier) {
-                stats.costs.restarts[tier].add(took, restored.bytes);
-            }
+            stats.costs.restarts[restored.tier].add(restored.took, restored.bytes);
         });
         self.engine.tell_restored(RestoredFrom {
             name,
             version: restored.version,
             generation: restored.generation,
-            tier: restored.tier.to_owned(),
+            tier: restored.tier.name().to_owned(),
             bytes: restored.bytes,
-            seconds: restored.seconds,
-            elect_seconds: restored.elect_seconds,
+            seconds: restored.took.as_secs_f64(),
+            elect_seconds: restored.electing.as_secs_f64(),
             unix: unix_now(),
         });
         restored
@@ -378,12 +402,12 @@ struct Course {
     election: Election,
 }
 
-/// One attempt of a restart: all ranks load the checkpoint that they have elected, and then end it together.
-pub struct Attempt {
+/// A restart at one of its attempts: all ranks load the checkpoint that they have elected, and then end it together.
+pub struct Restart {
     course: Course,
     elected: Elected,
     elect: Duration,
-    restorer: Restorer,
+    attempt: Attempt,
 }
 
 /// What all ranks have loaded, before it counts: see [`Session::count`].
@@ -400,7 +424,7 @@ pub enum UncountedEnd {
     /// All ranks have loaded.
     Loaded(Box<Loaded>),
     /// As [`AttemptEnd::Again`].
-    Again(Box<Attempt>),
+    Again(Box<Restart>),
 }
 
 /// How an attempt ended, the same on all ranks.
@@ -408,38 +432,40 @@ pub enum AttemptEnd {
     /// All ranks have loaded.
     Counts(Restored),
     /// Some rank has not: nothing of it may be used. The attempt at the next candidate.
-    Again(Box<Attempt>),
+    Again(Box<Restart>),
 }
 
-impl Attempt {
+impl Restart {
     /// What to load from.
-    pub fn restorer(&mut self) -> &mut Restorer {
-        &mut self.restorer
+    pub fn attempt(&mut self) -> &mut Attempt {
+        &mut self.attempt
     }
 
-    /// Ends it on `session`, which began it; `failure`: why this rank has not loaded, and whether an older checkpoint would help.
+    /// Ends it on `session`, which began it; `failure`: why this rank has not loaded.
     ///
     /// # Collective
     /// All ranks.
-    pub fn end(self, session: &Session, failure: Option<(String, bool)>) -> Result<AttemptEnd> {
+    pub fn end(self, session: &Session, failure: Option<Unloaded>) -> Result<AttemptEnd> {
         Ok(match self.end_uncounted(session, failure)? {
             UncountedEnd::Loaded(loaded) => AttemptEnd::Counts(session.count(*loaded)),
             UncountedEnd::Again(next) => AttemptEnd::Again(next),
         })
     }
 
-    /// Ends the attempt as [`Attempt::end`] does, but what was loaded counts only once [`Session::count`] is called.
+    /// Ends the attempt as [`Restart::end`] does, but what was loaded counts only once [`Session::count`] is called.
     ///
     /// # Collective
     /// All ranks.
-    pub fn end_uncounted(self, session: &Session, failure: Option<(String, bool)>) -> Result<UncountedEnd> {
-        let Attempt { mut course, elected, elect, restorer } = self;
+    pub fn end_uncounted(self, session: &Session, failure: Option<Unloaded>) -> Result<UncountedEnd> {
+        let Restart { mut course, elected, elect, attempt } = self;
         let engine = &session.engine;
-        let failure = failure.or_else(|| restorer.failure().map(|text| (text.to_owned(), true)));
+        let damage = || attempt.failure().map(|text| Unloaded::Damaged(text.to_owned()));
+        let rejection = || attempt.rejection().map(|why| Unloaded::Rejected(why.to_owned()));
+        let failure = failure.or_else(damage).or_else(rejection);
         engine.reporter().count(|stats| {
             for tier in TierId::all() {
-                stats.restored_bytes[tier] += restorer.read_bytes()[tier];
-                stats.damaged[tier] += restorer.damaged()[tier];
+                stats.restored_bytes[tier] += attempt.read_bytes()[tier];
+                stats.damaged[tier] += attempt.damaged()[tier];
             }
         });
         let next = course.election.end(failure);
@@ -450,14 +476,14 @@ impl Attempt {
         // All ranks have ended their attempts: nobody asks any more.
         engine.server().stop_serving();
         let took = engine.clock().now().saturating_sub(course.started);
-        let (key, read) = (elected.candidate.key, restorer.read_bytes());
+        let (key, read) = (elected.candidate.key, attempt.read_bytes());
         let restored = Restored {
             version: key.version,
             generation: key.generation.0,
-            tier: restorer.farthest().name(),
+            tier: attempt.farthest(),
             bytes: read.iter().map(|(_, bytes)| bytes).sum(),
-            seconds: took.as_secs_f64(),
-            elect_seconds: elect.as_secs_f64(),
+            took,
+            electing: elect,
             left_behind: elected.left_behind,
         };
         let has_gathered = course.election.has_gathered();

@@ -1,13 +1,13 @@
 //! Rows whose number changes freely, in a checkpoint: particles, for example.
 #![forbid(unsafe_code)]
 
-use super::checkpoint::Checkpoint;
+use super::checkpoint::CheckpointBuilder;
 use super::error::Result;
 use crate::decomposition::{RowSet, Rule, rows};
 use crate::format::ElementType;
 use crate::region::{self, Element, RegionError, SavedRegion};
 
-/// A rank's rows of one set: any number of them, none too, in columns. See [`Checkpoint::save_rows`](crate::Checkpoint::save_rows).
+/// A rank's rows of one set: any number of them, none too, in columns. See [`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows).
 ///
 /// ```
 /// use bivouac_core::Rows;
@@ -81,7 +81,7 @@ impl<'a> Rows<'a> {
     /// Can they be saved under that name?
     ///
     /// # Errors
-    /// As [`Checkpoint::save_rows`](crate::Checkpoint::save_rows), but for names that the checkpoint has already.
+    /// As [`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows), but for names that the checkpoint has already.
     #[doc(hidden)]
     pub fn check(&self, name: &str) -> Result<()> {
         self.regions(name)?;
@@ -119,16 +119,16 @@ impl<'a> Rows<'a> {
     }
 }
 
-impl<'a> Checkpoint<'a> {
+impl<'a> CheckpointBuilder<'a> {
     /// Adds this rank's rows of a set: each column as a region `<name>/<column>`. How many there are is each rank's own, and may be another number at each
     /// checkpoint; columns, their types and widths are the same on all ranks. They come back on any number of ranks, dealt as the program
-    /// wants ([`Restorer::load_rows`](crate::Restorer::load_rows)).
+    /// wants ([`Attempt::load_rows`](crate::Attempt::load_rows)).
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, step: u64, x: &[f64], v: &[f64]) -> bivouac::Result<()> {
     /// use bivouac::Rows;
     ///
-    /// let mut ckpt = session.checkpoint("plasma", step)?;
+    /// let mut ckpt = session.begin_checkpoint("plasma", step)?;
     /// ckpt.save_rows("electrons", Rows::new(x.len() as u64).column("x", x).columns("v", 3, v))?;
     /// ckpt.shared("step", &step)?;
     /// ckpt.capture()?;

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::asking::ask;
-use super::checkpoint::{Checkpoint, check_name};
+use super::checkpoint::{CheckpointBuilder, check_name};
 use super::decide::Decisions;
 use super::error::{Error, Result};
 use super::layer::GOODBYE_LIMIT;
@@ -186,20 +186,20 @@ impl Session {
     }
 
     /// Begins a checkpoint: version `version` of the series `name`. Nothing is copied before
-    /// [`Checkpoint::capture`]; dropping it without a capture is a no of this rank, which the others hear.
+    /// [`CheckpointBuilder::capture`]; dropping it without a capture is a no of this rank, which the others hear.
     ///
     /// # Collective
     /// All ranks, with the same arguments and regions; returns without waiting for anybody.
     ///
     /// # Errors
     /// [`Error::Name`]; the other ranks hear of it in their verdict.
-    pub fn checkpoint<'a>(&'a self, name: &str, version: u64) -> Result<Checkpoint<'a>> {
-        self.begin(name, version)
+    pub fn begin_checkpoint<'a>(&'a self, name: &str, version: u64) -> Result<CheckpointBuilder<'a>> {
+        self.begin_unbound(name, version)
     }
 
     /// Begins a checkpoint without a lifetime: it has to end before the session does.
     #[doc(hidden)]
-    pub fn begin(&self, name: &str, version: u64) -> Result<Checkpoint<'static>> {
+    pub fn begin_unbound(&self, name: &str, version: u64) -> Result<CheckpointBuilder<'static>> {
         self.engine.reporter().step_beat();
         self.catch_up();
         let begun = self.engine.clock().now();
@@ -209,7 +209,7 @@ impl Session {
             self.engine.decline(operation, name, version, &error.to_string());
             return Err(error);
         }
-        Ok(Checkpoint {
+        Ok(CheckpointBuilder {
             engine: self.engine.clone(),
             operation,
             name: name.into(),
@@ -309,7 +309,7 @@ impl Session {
         self.engine.pump();
     }
 
-    /// The program is about to write to memory that may be a part of what was saved with [`Checkpoint::save_live`](crate::Checkpoint::save_live): what of it has not been copied is
+    /// The program is about to write to memory that may be a part of what was saved with [`CheckpointBuilder::save_live`](crate::CheckpointBuilder::save_live): what of it has not been copied is
     /// copied before this returns. Any other memory is ignored. Needed for writes that are not instructions of this process (an MPI receive by a
     /// network card, a transfer from a GPU), and for all where `offload.host_writes = "declared"`; elsewhere it spares the write a fault.
     ///

@@ -198,7 +198,7 @@ fn on_nodes<T: Send>(
 
 /// Takes a version of `heat` whose contents are its number.
 fn take(session: &Session, version: u64) -> Pending {
-    let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+    let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
     checkpoint.value("step", &version).expect("saved");
     checkpoint.capture().expect("captured")
 }
@@ -206,7 +206,7 @@ fn take(session: &Session, version: u64) -> Pending {
 /// Takes a version with an array of so many bytes.
 fn take_bytes(session: &Session, version: u64, bytes: usize) -> Result<Pending, Error> {
     let array = vec![7u8; bytes];
-    let mut checkpoint = session.checkpoint("heat", version)?;
+    let mut checkpoint = session.begin_checkpoint("heat", version)?;
     checkpoint.save("array", &array)?;
     checkpoint.value("step", &version)?;
     checkpoint.capture()
@@ -239,11 +239,11 @@ fn levels(verdicts: &[(Level, Option<String>)], is_committed: bool) -> Vec<Level
 /// Restarts `heat` and compares its contents.
 fn restart(session: &Session) -> Option<Restored> {
     let mut step = 0u64;
-    let load = |r: &mut crate::recovery::Restorer| {
+    let load = |r: &mut crate::recovery::Attempt| {
         step = r.value("step")?;
         Ok(())
     };
-    let restored = session.restart("heat", load).expect("restarts");
+    let restored = session.begin_restore("heat").run(load).expect("restarts");
     assert_eq!(restored.as_ref().map(|restored| restored.version), restored.as_ref().map(|_| step));
     restored
 }
@@ -306,7 +306,7 @@ fn a_run_that_goes_back_twice_keeps_what_it_took_last() {
     let session = bed.open(&place, config.clone());
     commit(&session, &[1, 2, 3], Level::System);
     for taken in [&[4, 5][..], &[4, 5], &[4, 5, 6]] {
-        let restored = session.restart_version("heat", 3, |_| Ok(())).expect("restarts");
+        let restored = session.begin_restore("heat").version(3).run(|_| Ok(())).expect("restarts");
         assert_eq!(restored.map(|restored| restored.version), Some(3));
         commit(&session, taken, Level::System);
     }
@@ -380,7 +380,7 @@ fn verdicts_that_nobody_asks_for_are_kept_up_to_a_number() {
 fn run_on_two_nodes(bed: &Bed, number: u64, change: impl Fn(&mut Config), level: Level) {
     bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change, |session| {
         for version in [1, 2] {
-            let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
             checkpoint.value("run", &number).expect("saved");
             let reached = checkpoint.capture().expect("captured").wait(level).expect("committed");
             assert!(reached >= level, "version {version} came to {reached}");
@@ -394,12 +394,12 @@ fn restart_on_two_nodes(bed: &Bed, change: impl Fn(&mut Config)) -> (Vec<Option<
     let (restored, tried): (Mutex<Vec<_>>, Mutex<Vec<_>>) = Default::default();
     bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change, |session| {
         let mut found = None;
-        let load = |r: &mut crate::recovery::Restorer| {
+        let load = |r: &mut crate::recovery::Attempt| {
             tried.lock().expect("no panic").push(r.version());
             found = Some((r.version(), r.value("run")?));
             Ok(())
         };
-        let is_restored = session.restart("heat", load).is_ok_and(|restored| restored.is_some());
+        let is_restored = session.begin_restore("heat").run(load).is_ok_and(|restored| restored.is_some());
         restored.lock().expect("no panic").push(found.filter(|_| is_restored));
         session.close().expect("closes");
     });
@@ -687,7 +687,7 @@ fn a_capture_without_room_waits_for_a_flush_as_long_as_it_may() {
     let session = bed.open(&place, config);
     let array = vec![7u8; 6 << 20];
     let large = |version| {
-        let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
         checkpoint.save("array", &array).expect("saved");
         checkpoint.capture().expect("captured")
     };
@@ -717,11 +717,11 @@ fn a_checkpoint_of_nothing_is_refused_and_reported_on_all_ranks() {
     let place = bed.place();
     on_one_node(&[place.clone(), place], &bed.config(), |rank, session| {
         take(&session, 1).wait(Level::System).expect("committed");
-        let nothing = session.checkpoint("heat", 2).expect("begun").capture();
+        let nothing = session.begin_checkpoint("heat", 2).expect("begun").capture();
         let error = nothing.err().expect("it has no region").to_string();
         assert!(error.contains("version 2 of \"heat\" has no region"), "{error}");
         // A name that one rank alone gets wrong, and one that drops its checkpoint.
-        let bad = session.checkpoint(if rank == 0 { "he/at" } else { "heat" }, 3);
+        let bad = session.begin_checkpoint(if rank == 0 { "he/at" } else { "heat" }, 3);
         drop(bad);
         let reports = || {
             let told = session.reports().into_iter().filter(|report| report.level == Level::Captured);

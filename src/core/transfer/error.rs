@@ -26,7 +26,9 @@ pub enum CaptureError {
         source: FormatError,
     },
     /// The checkpoint has regions in device memory, and was captured without saying which caches and stream to use.
-    #[error("rank {rank}: version {version} of {name:?} has regions in device memory: capture it with capture_on")]
+    #[error(
+        "rank {rank}: version {version} of {name:?} has regions in device memory, which only with_device and with_offload bring down"
+    )]
     NoCaches {
         /// This rank.
         rank: Rank,

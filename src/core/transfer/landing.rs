@@ -12,7 +12,7 @@
 //!
 //! ```text
 //!  application          GPU cache              bvk-d2h                        engine
-//!  capture_on()         reserve slot; copy device regions into the GPU cache + digests (one pass, on the device)
+//!  capture()            reserve slot; copy device regions into the GPU cache + digests (one pass, on the device)
 //!                       slot ◄─ host regions + digests, padding
 //!    returns            checkpoint is in the books as landing
 //!                                              slot ◄─ device regions
@@ -24,8 +24,8 @@
 //! - A shard does not say where its bytes came from; it restores into host and device memory alike.
 //! - The digests of device regions are made before the bytes cross the link. `WriteJob` compares them before it writes to a durable tier, and
 //!   so does the capture that goes straight to a file; a restart into device memory compares them on the device.
-//! - No room in the GPU cache in time, or an engine without threads: the regions go straight to the slot, and `capture_on` returns then.
-//! - A device that fails is a no of this rank with its reason, before `capture_on` returns or after; the application goes on.
+//! - No room in the GPU cache in time, or an engine without threads: the regions go straight to the slot, and `capture` returns then.
+//! - A device that fails is a no of this rank with its reason, before `capture` returns or after; the application goes on.
 #![forbid(unsafe_code)]
 
 use super::chunking::Looking;

@@ -38,7 +38,7 @@ pub struct Stats {
     pub room_wait_total: Duration,
     /// Captures that did not fit into the memory tier and were written to a file before `capture` returned.
     pub direct_captures: u64,
-    /// Captures whose device regions were in the GPU cache when `capture_on` returned, to be brought to node memory behind its
+    /// Captures whose device regions were in the GPU cache when `capture` returned, to be brought to node memory behind its
     /// back.
     pub staged_captures: u64,
     /// Bytes written to each tier in the background, and the time that took.
@@ -51,7 +51,7 @@ pub struct Stats {
     pub offload: OffloadStats,
     /// Captures from live memory that nothing but the program's declarations kept later writes out of (`offload.audit`, `offload.host_writes`).
     pub unaudited: u64,
-    /// Host memory that was copied while the program wrote to it ([`crate::Checkpoint::save_live`]).
+    /// Host memory that was copied while the program wrote to it ([`crate::CheckpointBuilder::save_live`]).
     pub live: LiveStats,
     /// Shard bytes read from each tier by restarts.
     pub restored_bytes: PerTier<u64>,

@@ -91,7 +91,7 @@ static void without_session(void) {
         IS(bvk_get_stats(session, &stats), BVK_ERR_HANDLE);
         IS(bvk_next_report(session, &report), BVK_ERR_HANDLE);
         IS(bvk_checkpoint(session, "a", 1, NULL), BVK_ERR_HANDLE);
-        IS(bvk_checkpoint_begin(session, "a", 1, &checkpoint), BVK_ERR_HANDLE);
+        IS(bvk_begin_checkpoint(session, "a", 1, &checkpoint), BVK_ERR_HANDLE);
         IS(bvk_save(checkpoint, "a", field, 1, BVK_F64), BVK_ERR_HANDLE);
         IS(bvk_save_protected(checkpoint), BVK_ERR_HANDLE);
         IS(bvk_save_history(checkpoint, history), BVK_ERR_HANDLE);
@@ -99,14 +99,14 @@ static void without_session(void) {
         IS(bvk_capture(&checkpoint, NULL), BVK_ERR_HANDLE);
         IS(bvk_abort(&checkpoint), BVK_OK);
         IS(bvk_abort(NULL), BVK_OK);
-        IS(bvk_restart(session, "a", BVK_NEWEST, NULL), BVK_ERR_HANDLE);
-        IS(bvk_restart_begin(session, "a", BVK_NEWEST, &restart), BVK_ERR_HANDLE);
-        IS(bvk_restart_version(restart, &number), BVK_ERR_HANDLE);
+        IS(bvk_restore(session, "a", BVK_NEWEST, NULL), BVK_ERR_HANDLE);
+        IS(bvk_begin_restore(session, "a", BVK_NEWEST, &restart), BVK_ERR_HANDLE);
+        IS(bvk_saved_version(restart, &number), BVK_ERR_HANDLE);
         IS(bvk_region_size(restart, "a", NULL, NULL), BVK_ERR_HANDLE);
         IS(bvk_load(restart, "a", field, 1, BVK_F64), BVK_ERR_HANDLE);
         IS(bvk_load_protected(restart), BVK_ERR_HANDLE);
         IS(bvk_load_history(restart, history, NULL), BVK_ERR_HANDLE);
-        IS(bvk_restart_end(&restart, 1, NULL), BVK_ERR_HANDLE);
+        IS(bvk_end_restore(&restart, 1, NULL), BVK_ERR_HANDLE);
         IS(bvk_versions(session, "a", &number, 1, &count), BVK_ERR_HANDLE);
         IS(bvk_history_open(session, "h", BVK_NO_GPU, BVK_KEEP_ALL, &history), BVK_ERR_HANDLE);
         IS(bvk_history_field(history, "a", field, 1, BVK_F64), BVK_ERR_HANDLE);
@@ -239,7 +239,7 @@ static void many(bvk_session_t session) {
     IS(bvk_protect_many(session, list, MANY), BVK_OK);
     IS(bvk_checkpoint(session, "list", 1, NULL), BVK_OK);
     for (int at = 0; at < MANY; at++) numbers[at] = 0;
-    IS(bvk_restart(session, "list", BVK_NEWEST, NULL), BVK_OK);
+    IS(bvk_restore(session, "list", BVK_NEWEST, NULL), BVK_OK);
     for (int at = 0; at < MANY; at++) CHECK(numbers[at] == (uint16_t)(at + rank));
     IS(bvk_unprotect_all(session), BVK_OK);
 }
@@ -254,11 +254,11 @@ static void long_texts(bvk_session_t session) {
     IS(bvk_unprotect(session, name), BVK_ERR_ARGUMENT);
     CHECK(says("more characters)") && says("is protected") && strlen(bvk_error()) < 2500);
     bvk_restart_t restart = NULL;
-    IS(bvk_restart_begin(session, "list", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_begin_restore(session, "list", BVK_NEWEST, &restart), BVK_OK);
     IS(bvk_region_size(restart, name, NULL, NULL), BVK_ERR_LOAD);
     CHECK(says("(4940 more characters)") && says("it has: field, #7, list 5, shaped") && says(", and 9992 more") && strlen(bvk_error()) < 400);
     IS(bvk_load(restart, "nobody", field, 1, BVK_F64), BVK_ERR_LOAD);
-    IS(bvk_restart_end(&restart, 0, NULL), BVK_ERR_RESTART);
+    IS(bvk_end_restore(&restart, 0, NULL), BVK_ERR_RESTART);
     CHECK(says("nobody") && says(", and 9992 more") && strlen(bvk_error()) < 400);
 }
 
@@ -330,9 +330,9 @@ static void checkpoints(bvk_session_t session) {
     bvk_checkpoint_t first = NULL, second = NULL;
     double other[2] = {2.5, rank};
     set(3);
-    IS(bvk_checkpoint_begin(session, "heat", 3, NULL), BVK_ERR_ARGUMENT);
-    IS(bvk_checkpoint_begin(session, "heat", 3, &first), BVK_OK);
-    IS(bvk_checkpoint_begin(session, "heat", 4, &second), BVK_OK);
+    IS(bvk_begin_checkpoint(session, "heat", 3, NULL), BVK_ERR_ARGUMENT);
+    IS(bvk_begin_checkpoint(session, "heat", 3, &first), BVK_OK);
+    IS(bvk_begin_checkpoint(session, "heat", 4, &second), BVK_OK);
     IS(bvk_save(first, "other", other, 2, BVK_F64), BVK_OK);
     IS(bvk_save(first, "other", other, 2, BVK_F64), BVK_ERR_REGION);
     IS(bvk_save(first, "bad", NULL, 2, BVK_F64), BVK_ERR_ARGUMENT);
@@ -364,7 +364,7 @@ static void checkpoints(bvk_session_t session) {
     IS(bvk_save_protected(second), BVK_OK);
     // A protected region does not take the place of one that is held.
     bvk_checkpoint_t third = NULL;
-    IS(bvk_checkpoint_begin(session, "heat", 8, &third), BVK_OK);
+    IS(bvk_begin_checkpoint(session, "heat", 8, &third), BVK_OK);
     IS(bvk_save(third, "field", early, 2, BVK_F64), BVK_OK);
     IS(bvk_hold(third), BVK_OK);
     IS(bvk_save_protected(third), BVK_OK);
@@ -408,43 +408,43 @@ static void restarts(bvk_session_t session) {
     CHECK(count == 2);
     IS(bvk_versions(session, "heat", NULL, 4, &count), BVK_ERR_ARGUMENT);
     IS(bvk_versions(session, "heat", versions, 4, NULL), BVK_ERR_ARGUMENT);
-    IS(bvk_restart(session, "no such series", BVK_NEWEST, &restored), BVK_NOTHING);
+    IS(bvk_restore(session, "no such series", BVK_NEWEST, &restored), BVK_NOTHING);
     set(-1);
-    IS(bvk_restart(session, "heat", BVK_NEWEST, &restored), BVK_OK);
+    IS(bvk_restore(session, "heat", BVK_NEWEST, &restored), BVK_OK);
     CHECK(is(3) && restored.version == 3 && restored.bytes > 0 && restored.seconds > 0);
     CHECK(restored.level >= BVK_LEVEL_PROCESS && restored.level <= BVK_LEVEL_SYSTEM);
-    IS(bvk_restart(session, "heat", 1, NULL), BVK_OK);
+    IS(bvk_restore(session, "heat", 1, NULL), BVK_OK);
     CHECK(is(1));
     // Nothing is protected, and the checkpoint has regions: a mistake that would pass for a restart.
     IS(bvk_unprotect_all(session), BVK_OK);
-    IS(bvk_restart(session, "heat", BVK_NEWEST, NULL), BVK_ERR_RESTART);
+    IS(bvk_restore(session, "heat", BVK_NEWEST, NULL), BVK_ERR_RESTART);
     CHECK(strstr(bvk_error(), "nothing is protected") && strstr(bvk_error(), "field"));
     // What is left out is told.
     IS(bvk_protect_id(session, 7, few, 3, BVK_I32), BVK_OK);
-    IS(bvk_restart(session, "heat", 1, NULL), BVK_OK);
+    IS(bvk_restore(session, "heat", 1, NULL), BVK_OK);
     protect(session);
-    IS(bvk_restart(session, "heat", 77, NULL), BVK_ERR_RESTART);
+    IS(bvk_restore(session, "heat", 77, NULL), BVK_ERR_RESTART);
     CHECK(strstr(bvk_error(), "77") && strstr(bvk_error(), "restorable are: 3, 1"));
-    IS(bvk_restart(session, rank == 0 ? NULL : "heat", BVK_NEWEST, NULL), rank == 0 ? BVK_ERR_REGION : BVK_ERR_RESTART);
+    IS(bvk_restore(session, rank == 0 ? NULL : "heat", BVK_NEWEST, NULL), rank == 0 ? BVK_ERR_REGION : BVK_ERR_RESTART);
 
     // A structure without its size on one rank ends the restart of all.
     bvk_restored unset = {.size = rank == 1 ? 1 : sizeof unset};
-    IS(bvk_restart(session, "heat", BVK_NEWEST, &unset), BVK_ERR_RESTART);
+    IS(bvk_restore(session, "heat", BVK_NEWEST, &unset), BVK_ERR_RESTART);
     CHECK(strstr(bvk_error(), "rank 1") && strstr(bvk_error(), "sizeof(bvk_restored)"));
 
     // As attempts: rank 1 refuses the newest, so all get the next older one.
     bvk_restart_t restart = NULL;
     bvk_checkpoint_t begun = NULL;
-    IS(bvk_restart_begin(session, "no such series", BVK_NEWEST, &restart), BVK_NOTHING);
+    IS(bvk_begin_restore(session, "no such series", BVK_NEWEST, &restart), BVK_NOTHING);
     CHECK(restart == NULL);
-    IS(bvk_checkpoint_begin(session, "heat", 9, &begun), BVK_OK);
-    IS(bvk_restart_begin(session, "heat", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_begin_checkpoint(session, "heat", 9, &begun), BVK_OK);
+    IS(bvk_begin_restore(session, "heat", BVK_NEWEST, &restart), BVK_OK);
     IS(bvk_checkpoint(session, "heat", 6, NULL), BVK_ERR_STATE);
-    IS(bvk_restart(session, "heat", BVK_NEWEST, NULL), BVK_ERR_STATE);
+    IS(bvk_restore(session, "heat", BVK_NEWEST, NULL), BVK_ERR_STATE);
     IS(bvk_should_exit(session, &kind), BVK_ERR_STATE);
-    IS(bvk_restart_version(restart, &number), BVK_OK);
+    IS(bvk_saved_version(restart, &number), BVK_OK);
     CHECK(number == 3);
-    IS(bvk_restart_version(restart, NULL), BVK_ERR_ARGUMENT);
+    IS(bvk_saved_version(restart, NULL), BVK_ERR_ARGUMENT);
     IS(bvk_region_size(restart, "other", &number, &kind), BVK_OK);
     CHECK(number == 2 && kind == BVK_F64);
     IS(bvk_region_size(restart, "nobody", &number, &kind), BVK_ERR_LOAD);
@@ -468,38 +468,37 @@ static void restarts(bvk_session_t session) {
     IS(bvk_load(restart, "other", NULL, 2, BVK_F64), BVK_ERR_ARGUMENT);
     IS(bvk_load_protected(restart), BVK_OK);
     CHECK(is(3));
-    IS(bvk_restart_end(&restart, 1, &restored), BVK_OK);
+    IS(bvk_end_restore(&restart, 1, &restored), BVK_OK);
     CHECK(restart == NULL && restored.version == 3);
     IS(bvk_abort(&begun), BVK_OK);
     CHECK(begun == NULL);
 
-    IS(bvk_restart_begin(session, "heat", BVK_NEWEST, &restart), BVK_OK);
-    int tries = 0;
-    for (number = 3; number == 3; tries++) {
-        CHECK(tries < 3);
-        // First other copies of the same version are tried.
-        IS(bvk_restart_end(&restart, rank == 0, NULL), BVK_AGAIN);
-        IS(bvk_restart_version(restart, &number), BVK_OK);
-    }
+    IS(bvk_begin_restore(session, "heat", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_reject(restart, NULL), BVK_ERR_ARGUMENT);
+    IS(bvk_load_protected(restart), BVK_OK);
+    // One rank rejects the version, and all go on to the next older one: other copies of it are alike.
+    if (rank != 0) IS(bvk_reject(restart, "not a number"), BVK_OK);
+    IS(bvk_end_restore(&restart, 1, NULL), BVK_AGAIN);
+    IS(bvk_saved_version(restart, &number), BVK_OK);
     CHECK(number == 1);
     IS(bvk_load_protected(restart), BVK_OK);
     CHECK(is(1));
     bvk_restart_t ended = restart;
-    IS(bvk_restart_end(&restart, 1, &restored), BVK_OK);
+    IS(bvk_end_restore(&restart, 1, &restored), BVK_OK);
     CHECK(restored.version == 1);
     IS(bvk_load_protected(ended), BVK_ERR_HANDLE);
 
     // A region that is not there ends the restart on all ranks: an older version would not have it either.
-    IS(bvk_restart_begin(session, "heat", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_begin_restore(session, "heat", BVK_NEWEST, &restart), BVK_OK);
     int ok = rank == 0 || bvk_load(restart, "nobody", other, 2, BVK_F64) == BVK_OK;
-    IS(bvk_restart_end(&restart, ok, NULL), BVK_ERR_RESTART);
+    IS(bvk_end_restore(&restart, ok, NULL), BVK_ERR_RESTART);
     CHECK(restart == NULL && strstr(bvk_error(), "nobody"));
     // One rank has no place for the handle: both hear of it.
-    int status = bvk_restart_begin(session, "heat", BVK_NEWEST, rank == 0 ? NULL : &restart);
+    int status = bvk_begin_restore(session, "heat", BVK_NEWEST, rank == 0 ? NULL : &restart);
     if (rank == 0) CHECK(status == BVK_ERR_ARGUMENT);
     else {
         CHECK(status == BVK_OK);
-        IS(bvk_restart_end(&restart, 1, NULL), BVK_ERR_RESTART);
+        IS(bvk_end_restore(&restart, 1, NULL), BVK_ERR_RESTART);
     }
 }
 
@@ -533,7 +532,7 @@ static void histories(bvk_session_t session) {
     // Its versions in a checkpoint, and back in another history of the name.
     bvk_checkpoint_t checkpoint = NULL;
     bvk_pending_t pending = NULL;
-    IS(bvk_checkpoint_begin(session, "adjoint", 1, &checkpoint), BVK_OK);
+    IS(bvk_begin_checkpoint(session, "adjoint", 1, &checkpoint), BVK_OK);
     IS(bvk_save_history(checkpoint, history), BVK_OK);
     IS(bvk_reduce(checkpoint, "nothing of that name", "basic"), BVK_OK);
     IS(bvk_reduce(checkpoint, "nothing of that name", "Tree"), BVK_ERR_ARGUMENT);
@@ -546,14 +545,31 @@ static void histories(bvk_session_t session) {
     IS(bvk_history_append(old, 4), BVK_ERR_HANDLE);
     bvk_restart_t restart = NULL;
     IS(bvk_history_open(session, "wave", BVK_NO_GPU, BVK_KEEP_UNTIL_READ, &history), BVK_OK);
-    IS(bvk_restart_begin(session, "adjoint", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_begin_restore(session, "adjoint", BVK_NEWEST, &restart), BVK_OK);
     IS(bvk_load_history(restart, history, &count), BVK_OK);
     CHECK(count == 3);
-    IS(bvk_restart_end(&restart, 1, NULL), BVK_OK);
+    IS(bvk_end_restore(&restart, 1, NULL), BVK_OK);
     IS(bvk_history_clear_fields(history), BVK_OK);
     IS(bvk_history_field(history, "few", few, 3, BVK_I32), BVK_OK);
     few[1] = -1;
     IS(bvk_history_field(history, "again", few + 1, 1, BVK_I32), BVK_OK);
+    IS(bvk_reject(ended, "late"), BVK_ERR_HANDLE);
+
+    // Rejecting all there are ends the restart with each reason.
+    IS(bvk_begin_restore(session, "heat", BVK_NEWEST, &restart), BVK_OK);
+    int end = BVK_AGAIN;
+    for (int tries = 0; end == BVK_AGAIN; tries++) {
+        CHECK(tries < 2);
+        // Whether a rank that rejects a version has loaded it makes no difference.
+        if (rank == 0) IS(bvk_reject(restart, "not a number"), BVK_OK);
+        end = bvk_end_restore(&restart, rank != 0, NULL);
+    }
+    CHECK(end == BVK_ERR_RESTART && restart == NULL && strstr(bvk_error(), "rejected by the program: not a number"));
+
+    // A rank that has not loaded, for a reason of its own, ends the restart on all.
+    IS(bvk_begin_restore(session, "heat", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_end_restore(&restart, rank == 0, NULL), BVK_ERR_RESTART);
+    CHECK(restart == NULL && strstr(bvk_error(), "has not loaded"));
     IS(bvk_history_restore(history, 2), BVK_ERR_ARGUMENT);
     IS(bvk_history_clear_fields(history), BVK_OK);
     IS(bvk_history_field(history, "few", few, 3, BVK_I32), BVK_OK);
@@ -614,7 +630,7 @@ static void offloading(bvk_session_t session) {
     set(-1);
     IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
     IS(bvk_release(&pending), BVK_OK);
-    IS(bvk_restart(session, "not marked", BVK_NEWEST, NULL), BVK_OK);
+    IS(bvk_restore(session, "not marked", BVK_NEWEST, NULL), BVK_OK);
     CHECK(is(5));
     IS(bvk_settle(session), BVK_OK);
     IS(bvk_allow_marks(session), BVK_OK);
@@ -684,11 +700,11 @@ static void groups(void) {
     IS(bvk_protect(session, "number", &number, 1, BVK_I32), BVK_OK);
     IS(bvk_checkpoint(session, "alone", 1, NULL), BVK_OK);
     number = 0;
-    IS(bvk_restart(session, "alone", BVK_NEWEST, NULL), BVK_OK);
+    IS(bvk_restore(session, "alone", BVK_NEWEST, NULL), BVK_OK);
     CHECK(number == 41);
     // Begun, and never ended: closing gives it up.
     bvk_checkpoint_t left = NULL;
-    IS(bvk_checkpoint_begin(session, "alone", 2, &left), BVK_OK);
+    IS(bvk_begin_checkpoint(session, "alone", 2, &left), BVK_OK);
     bvk_session_t copy = session;
     IS(bvk_close(&session), BVK_OK);
     CHECK(session == NULL);
@@ -882,10 +898,10 @@ int main(int argc, char **argv) {
     CHECK(stats.looked_on_device == 0 && stats.look_total_s == 0);
     CHECK(stats.compressed_from == 0 && stats.compressed_to == 0 && stats.compress_total_s == 0);
     bvk_restart_t left = NULL;
-    IS(bvk_restart_begin(session, "heat", BVK_NEWEST, &left), BVK_OK);
+    IS(bvk_begin_restore(session, "heat", BVK_NEWEST, &left), BVK_OK);
     // Closing gives an open restart up, too.
     IS(bvk_close(&session), BVK_OK);
-    IS(bvk_restart_end(&left, 1, NULL), BVK_ERR_HANDLE);
+    IS(bvk_end_restore(&left, 1, NULL), BVK_ERR_HANDLE);
     without_session();
     MPI_Finalize();
     IS(bvk_open(MPI_COMM_WORLD, NULL, &session), BVK_ERR_MPI);

@@ -228,7 +228,7 @@ static void save(bvk_session_t session, const struct rows *rows, const struct pl
     IS(bvk_release(&pending), BVK_OK);
     // Put together; what was given as a value is copied at once.
     bvk_checkpoint_t checkpoint;
-    IS(bvk_checkpoint_begin(session, "saved", 9, &checkpoint), BVK_OK);
+    IS(bvk_begin_checkpoint(session, "saved", 9, &checkpoint), BVK_OK);
     IS(bvk_save_on(checkpoint, "rows", rows->boxes, rows->cells, rows->elements, BVK_F64), BVK_OK);
     IS(bvk_save_on(checkpoint, "rows", rows->boxes, rows->cells, rows->elements, BVK_F64), BVK_ERR_REGION);
     IS(bvk_save_on(checkpoint, "few", rows->boxes, rows->cells, 1, BVK_F64), BVK_ERR_REGION);
@@ -256,7 +256,7 @@ static void save_mesh(bvk_session_t session) {
     set_mesh(mesh);
     bvk_pending_t pending;
     bvk_checkpoint_t checkpoint;
-    IS(bvk_checkpoint_begin(session, "mesh", 1, &checkpoint), BVK_OK);
+    IS(bvk_begin_checkpoint(session, "mesh", 1, &checkpoint), BVK_OK);
     IS(bvk_save_on(checkpoint, "pressure", mesh->boxes, mesh->pressure, mesh->count, BVK_F64), BVK_OK);
     IS(bvk_capture(&checkpoint, &pending), BVK_OK);
     IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
@@ -267,16 +267,16 @@ static void save_mesh(bvk_session_t session) {
 static void load_mesh(bvk_session_t session, const struct rows *rows) {
     struct mesh *mesh = make_mesh(session);
     IS(bvk_protect_on(session, "pressure", mesh->boxes, mesh->pressure, mesh->count, BVK_F64), BVK_OK);
-    IS(bvk_restart(session, "mesh", BVK_NEWEST, NULL), BVK_OK);
+    IS(bvk_restore(session, "mesh", BVK_NEWEST, NULL), BVK_OK);
     check_mesh(mesh);
     IS(bvk_unprotect_all(session), BVK_OK);
     bvk_restart_t restart;
-    IS(bvk_restart_begin(session, "mesh", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_begin_restore(session, "mesh", BVK_NEWEST, &restart), BVK_OK);
     IS(bvk_load_on(restart, "pressure", rows->boxes, rows->cells, rows->elements, BVK_F64), BVK_ERR_LOAD);
     CHECK(strstr(bvk_error(), "shape [501], and not of [23, 17]"));
     bvk_parts_t parts;
-    IS(bvk_restart_end(&restart, -1, NULL), BVK_ERR_RESTART);
-    IS(bvk_restart_begin(session, "mesh", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_end_restore(&restart, -1, NULL), BVK_ERR_RESTART);
+    IS(bvk_begin_restore(session, "mesh", BVK_NEWEST, &restart), BVK_OK);
     IS(bvk_parts(restart, "pressure", 0, 4, &parts), BVK_OK);
     uint64_t all = 0;
     for (int old = 0; old < 4; old++) {
@@ -288,7 +288,7 @@ static void load_mesh(bvk_session_t session, const struct rows *rows) {
     CHECK(all == VERTICES);
     IS(bvk_boxes_of(parts, 0, 0, NULL, NULL), BVK_ERR_ARGUMENT);
     CHECK(strstr(bvk_error(), "had no boxes"));
-    IS(bvk_restart_end(&restart, -1, NULL), BVK_ERR_RESTART);
+    IS(bvk_end_restore(&restart, -1, NULL), BVK_ERR_RESTART);
     free(mesh);
 }
 
@@ -300,7 +300,7 @@ static void load_protected(bvk_session_t session, const struct rows *rows, const
     IS(bvk_protect_per_rank(session, "seed", mine, 2, BVK_U64, BVK_RESIZE_ASK), BVK_OK);
     IS(bvk_protect_per_rank(session, "scratch", before, 1, BVK_U64, BVK_RESIZE_DROP), BVK_OK);
     bvk_restored restored = BVK_RESTORED_INIT;
-    IS(bvk_restart(session, "protected", BVK_NEWEST, &restored), BVK_OK);
+    IS(bvk_restore(session, "protected", BVK_NEWEST, &restored), BVK_OK);
     CHECK(restored.version == 5 && restored.ranks == 4 && step == 5);
     check(rows);
     check_planes(planes);
@@ -309,7 +309,7 @@ static void load_protected(bvk_session_t session, const struct rows *rows, const
     CHECK(ranks == 4 ? before[0] == (uint64_t)rank * 10 : before[0] == 77);
     // Of another type or length than was saved, on one rank: the restart of all fails.
     if (rank == 0) IS(bvk_protect_shared(session, "step", &step, 1, BVK_F64), BVK_OK);
-    IS(bvk_restart(session, "protected", BVK_NEWEST, NULL), BVK_ERR_RESTART);
+    IS(bvk_restore(session, "protected", BVK_NEWEST, NULL), BVK_ERR_RESTART);
     CHECK(strstr(bvk_error(), "of type"));
     IS(bvk_unprotect_all(session), BVK_OK);
 }
@@ -320,11 +320,11 @@ static void wrong_loads(bvk_session_t session, const struct rows *rows) {
     bvk_boxes_t other;
     bvk_restart_t restart;
     IS(bvk_boxes(session, 2, shape, 1, origin, extent, NULL, NULL, 0, &other), BVK_OK);
-    IS(bvk_restart_begin(session, "saved", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_begin_restore(session, "saved", BVK_NEWEST, &restart), BVK_OK);
     IS(bvk_load_on(restart, "rows", other, rows->cells, rows->count * (NX + 1), BVK_F64), BVK_ERR_LOAD);
     CHECK(strstr(bvk_error(), "[23, 17]") && strstr(bvk_error(), "[23, 18]"));
-    IS(bvk_restart_end(&restart, -1, NULL), BVK_ERR_RESTART);
-    IS(bvk_restart_begin(session, "saved", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_end_restore(&restart, -1, NULL), BVK_ERR_RESTART);
+    IS(bvk_begin_restore(session, "saved", BVK_NEWEST, &restart), BVK_OK);
     IS(bvk_load_on(restart, "rows", rows->boxes, rows->cells, rows->elements, BVK_I64), BVK_ERR_LOAD);
     IS(bvk_load_on(restart, "nothing", rows->boxes, rows->cells, rows->elements, BVK_F64), BVK_ERR_LOAD);
     CHECK(strstr(bvk_error(), "it has: step, seed, rows, planes"));
@@ -332,21 +332,21 @@ static void wrong_loads(bvk_session_t session, const struct rows *rows) {
     IS(bvk_load_on(restart, "step", rows->boxes, rows->cells, rows->elements, BVK_U8), BVK_ERR_LOAD);
     IS(bvk_load_shared(restart, "rows", rows->cells, 1, BVK_F64), BVK_ERR_LOAD);
     IS(bvk_load(restart, "step", rows->cells, 1, BVK_U64), BVK_ERR_LOAD);
-    IS(bvk_restart_end(&restart, -1, NULL), BVK_ERR_RESTART);
-    IS(bvk_restart_begin(session, "saved", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_end_restore(&restart, -1, NULL), BVK_ERR_RESTART);
+    IS(bvk_begin_restore(session, "saved", BVK_NEWEST, &restart), BVK_OK);
     // Where it is collective all have an error; where it is not, this rank.
     uint64_t elements = rows->elements - (uint64_t)(rank == 0);
     IS(bvk_load_on(restart, "rows", rows->boxes, rows->cells, elements, BVK_F64), ranks != 4 || rank == 0 ? BVK_ERR_LOAD : BVK_OK);
-    IS(bvk_restart_end(&restart, ranks != 4 || rank == 0 ? -1 : 1, NULL), BVK_ERR_RESTART);
-    IS(bvk_restart_begin(session, "saved", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_end_restore(&restart, ranks != 4 || rank == 0 ? -1 : 1, NULL), BVK_ERR_RESTART);
+    IS(bvk_begin_restore(session, "saved", BVK_NEWEST, &restart), BVK_OK);
     // A rank that takes no part, and says so at the end.
     if (rank == 0) {
         IS(bvk_load_on(restart, "rows", rows->boxes, NULL, rows->elements, BVK_F64), BVK_ERR_ARGUMENT);
-        IS(bvk_restart_end(&restart, 0, NULL), BVK_ERR_RESTART);
+        IS(bvk_end_restore(&restart, 0, NULL), BVK_ERR_RESTART);
     } else {
         int loaded = bvk_load_on(restart, "rows", rows->boxes, rows->cells, rows->elements, BVK_F64);
         CHECK(loaded == (ranks == 4 ? BVK_OK : BVK_ERR_LOAD));
-        IS(bvk_restart_end(&restart, loaded == BVK_OK, NULL), BVK_ERR_RESTART);
+        IS(bvk_end_restore(&restart, loaded == BVK_OK, NULL), BVK_ERR_RESTART);
     }
     CHECK(strstr(bvk_error(), "NULL"));
     IS(bvk_boxes_close(&other), BVK_OK);
@@ -360,7 +360,7 @@ static void load(bvk_session_t session, const struct rows *rows, const struct pl
     uint64_t step = 0, mine[2], all[8];
     int saved = 0;
     bvk_restart_t restart;
-    IS(bvk_restart_begin(session, "saved", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_begin_restore(session, "saved", BVK_NEWEST, &restart), BVK_OK);
     IS(bvk_saved_ranks(restart, &saved), BVK_OK);
     CHECK(saved == 4);
     IS(bvk_load_on(restart, "rows", rows->boxes, rows->cells, rows->elements, BVK_F64), BVK_OK);
@@ -373,21 +373,21 @@ static void load(bvk_session_t session, const struct rows *rows, const struct pl
     for (uint64_t old = 0; rank && old < 4; old++) CHECK(all[2 * old] == old * 10 && all[2 * old + 1] == 4);
     IS(bvk_load_per_rank(restart, "seed", mine, 2, BVK_U64), ranks == 4 ? BVK_OK : BVK_ERR_LOAD);
     CHECK(ranks != 4 || mine[0] == (uint64_t)rank * 10);
-    IS(bvk_restart_end(&restart, 1, NULL), BVK_OK);
+    IS(bvk_end_restore(&restart, 1, NULL), BVK_OK);
     // Ranks that there were not, values of another length, values that nobody may ask for.
-    IS(bvk_restart_begin(session, "saved", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_begin_restore(session, "saved", BVK_NEWEST, &restart), BVK_OK);
     IS(bvk_of_ranks(restart, "seed", 2, 3, all, 2, BVK_U64), BVK_ERR_ARGUMENT);
     CHECK(strstr(bvk_error(), "4 ranks took the checkpoint"));
     IS(bvk_of_ranks(restart, "seed", -1, 1, all, 2, BVK_U64), BVK_ERR_ARGUMENT);
     IS(bvk_of_ranks(restart, "seed", 1, 1, all, 1, BVK_U64), BVK_ERR_LOAD);
     IS(bvk_of_ranks(restart, "step", 0, 1, all, 1, BVK_U64), BVK_ERR_LOAD);
-    IS(bvk_restart_end(&restart, -1, NULL), BVK_ERR_RESTART);
+    IS(bvk_end_restore(&restart, -1, NULL), BVK_ERR_RESTART);
     // A region of its rank alone.
-    int status = bvk_restart_begin(session, "bound", BVK_NEWEST, &restart);
+    int status = bvk_begin_restore(session, "bound", BVK_NEWEST, &restart);
     if (ranks == 4) {
         IS(status, BVK_OK);
         IS(bvk_load(restart, "own", mine, 2, BVK_U64), BVK_OK);
-        IS(bvk_restart_end(&restart, 1, NULL), BVK_OK);
+        IS(bvk_end_restore(&restart, 1, NULL), BVK_OK);
     } else {
         IS(status, BVK_ERR_RESTART);
         CHECK(strstr(bvk_error(), "taken by 4 ranks") && strstr(bvk_error(), "\"own\""));

@@ -24,8 +24,8 @@ static void child(void) {
     REFUSED(bvk_generation(session, &generation));
     REFUSED(bvk_unprotect_all(session));
     REFUSED(bvk_checkpoint(session, "fork", 9, &another));
-    REFUSED(bvk_checkpoint_begin(session, "fork", 9, &checkpoint));
-    REFUSED(bvk_restart_begin(session, "fork", BVK_NEWEST, &restart));
+    REFUSED(bvk_begin_checkpoint(session, "fork", 9, &checkpoint));
+    REFUSED(bvk_begin_restore(session, "fork", BVK_NEWEST, &restart));
     REFUSED(bvk_poll(pending, &word));
     REFUSED(bvk_wait(pending, BVK_LEVEL_SYSTEM, &word));
     REFUSED(bvk_close(&session));
@@ -57,7 +57,7 @@ int main(int argc, char **argv) {
     CHECK(bvk_wait(pending, BVK_LEVEL_SYSTEM, &reached) == BVK_OK && reached == BVK_LEVEL_SYSTEM);
     CHECK(bvk_release(&pending) == BVK_OK);
     value = 0;
-    CHECK(bvk_restart(session, "fork", 1, NULL) == BVK_OK && value == 1 + rank);
+    CHECK(bvk_restore(session, "fork", 1, NULL) == BVK_OK && value == 1 + rank);
     CHECK(bvk_close(&session) == BVK_OK);
     MPI_Finalize();
     if (rank == 0) printf("ok\n");

@@ -69,7 +69,7 @@ static void checkpoints(void) {
             IS(bvk_checkpoint(session, "gpu", version, &pending[version - 1]), BVK_OK);
         } else {
             bvk_checkpoint_t checkpoint;
-            IS(bvk_checkpoint_begin(session, "gpu", version, &checkpoint), BVK_OK);
+            IS(bvk_begin_checkpoint(session, "gpu", version, &checkpoint), BVK_OK);
             IS(bvk_save_protected(checkpoint), BVK_OK);
             IS(bvk_save(checkpoint, "again", at(field + OFFSET), 1000, BVK_U32), BVK_OK);
             IS(bvk_capture(&checkpoint, &pending[version - 1]), BVK_OK);
@@ -86,11 +86,11 @@ static void checkpoints(void) {
     bvk_restored restored = BVK_RESTORED_INIT;
     protect(session);
     set(77);
-    IS(bvk_restart(session, "gpu", 2, &restored), BVK_OK);
+    IS(bvk_restore(session, "gpu", 2, &restored), BVK_OK);
     CHECK(current() == context);
     CHECK(restored.version == 2 && is(2));
     bvk_restart_t restart;
-    IS(bvk_restart_begin(session, "gpu", 3, &restart), BVK_OK);
+    IS(bvk_begin_restore(session, "gpu", 3, &restart), BVK_OK);
     IS(bvk_load_protected(restart), BVK_OK);
     // Into host memory what was in device memory, and the other way round.
     uint32_t host[1000];
@@ -98,7 +98,7 @@ static void checkpoints(void) {
     IS(bvk_load(restart, "few", at(scratch), 3, BVK_U32), BVK_OK);
     IS(bvk_load(restart, "few", at(scratch), 4, BVK_U32), BVK_ERR_LOAD);
     IS(bvk_load(restart, "few", at(scratch), 3, BVK_U32), BVK_OK);
-    IS(bvk_restart_end(&restart, 1, &restored), BVK_OK);
+    IS(bvk_end_restore(&restart, 1, &restored), BVK_OK);
     CHECK(restored.version == 3 && is(3) && host[0] == word(3) && host[999] == word(3));
     uint32_t three[3];
     CHECK(cuMemcpyDtoH_v2(three, scratch, sizeof three) == 0 && !memcmp(three, few, sizeof few));
@@ -155,7 +155,7 @@ static void mistakes(void) {
     IS(bvk_checkpoint(session, "hosts", 1, &pending), BVK_OK);
     commit(&pending, BVK_LEVEL_NODE_REBOOT);
     for (int i = 0; i < 1024; i++) ((uint32_t *)at(managed))[i] = pinned[i] = 0;
-    IS(bvk_restart(session, "hosts", BVK_NEWEST, NULL), BVK_OK);
+    IS(bvk_restore(session, "hosts", BVK_NEWEST, NULL), BVK_OK);
     for (uint32_t i = 0; i < 1024; i++) CHECK(((uint32_t *)at(managed))[i] == i && pinned[i] == i);
     IS(bvk_unprotect_all(session), BVK_OK);
 
@@ -172,7 +172,7 @@ static void mistakes(void) {
     CHECK(current() == beside);
     memset(back, 0, 4096);
     CHECK(cuMemcpyHtoD_v2(foreign, back, 4096) == 0);
-    IS(bvk_restart(session, "beside", BVK_NEWEST, NULL), BVK_OK);
+    IS(bvk_restore(session, "beside", BVK_NEWEST, NULL), BVK_OK);
     CHECK(cuMemcpyDtoH_v2(back, foreign, 4096) == 0);
     for (uint32_t i = 0; i < 1024; i++) CHECK(back[i] == i * 3 + (uint32_t)rank);
     CHECK(current() == beside);
@@ -201,7 +201,7 @@ static void mistakes(void) {
     IS(bvk_checkpoint(session, "after", 1, &pending), BVK_OK);
     set(10);
     commit(&pending, BVK_LEVEL_NODE_REBOOT);
-    IS(bvk_restart(session, "after", BVK_NEWEST, NULL), BVK_OK);
+    IS(bvk_restore(session, "after", BVK_NEWEST, NULL), BVK_OK);
     CHECK(is(9));
     IS(bvk_close(&session), BVK_OK);
 }
@@ -274,7 +274,7 @@ static void boxes_are_cut_anew(void) {
     IS(bvk_checkpoint(session, "boxes", 1, &pending), BVK_OK);
     commit(&pending, BVK_LEVEL_SYSTEM);
     put(&row, 0);
-    IS(bvk_restart(session, "boxes", BVK_NEWEST, NULL), BVK_OK);
+    IS(bvk_restore(session, "boxes", BVK_NEWEST, NULL), BVK_OK);
     CHECK(is_there(&row) && current() == context);
 
     void *both[2] = {at(columns[0].address), at(columns[1].address)};
@@ -282,7 +282,7 @@ static void boxes_are_cut_anew(void) {
     put(&columns[0], 0);
     put(&columns[1], 0);
     IS(bvk_protect_boxes_on(session, "array", cut, 2, both, lengths, BVK_U32), BVK_OK);
-    IS(bvk_restart(session, "boxes", BVK_NEWEST, NULL), BVK_OK);
+    IS(bvk_restore(session, "boxes", BVK_NEWEST, NULL), BVK_OK);
     CHECK(is_there(&columns[0]) && is_there(&columns[1]) && current() == context);
 
     // One rank has its columns in host memory, and then partly here and partly there, which is refused.
@@ -292,7 +292,7 @@ static void boxes_are_cut_anew(void) {
     put(&columns[0], 0);
     put(&columns[1], 0);
     IS(bvk_protect_boxes_on(session, "array", cut, 2, rank == 0 ? host : both, lengths, BVK_U32), BVK_OK);
-    IS(bvk_restart(session, "boxes", BVK_NEWEST, NULL), BVK_OK);
+    IS(bvk_restore(session, "boxes", BVK_NEWEST, NULL), BVK_OK);
     for (int i = 0; i < 2; i++) {
         if (rank == 0) CHECK(cuMemcpyHtoD_v2(columns[i].address, columns[i].host, 4 * length(&columns[i])) == 0);
         CHECK(is_there(&columns[i]));
@@ -302,7 +302,7 @@ static void boxes_are_cut_anew(void) {
     commit(&pending, BVK_LEVEL_SYSTEM);
     put(&row, 0);
     IS(bvk_protect_on(session, "array", rows, at(row.address), length(&row), BVK_U32), BVK_OK);
-    IS(bvk_restart(session, "columns", BVK_NEWEST, NULL), BVK_OK);
+    IS(bvk_restore(session, "columns", BVK_NEWEST, NULL), BVK_OK);
     CHECK(is_there(&row));
     IS(bvk_close(&session), BVK_OK);
     struct box *all[3] = {&row, &columns[0], &columns[1]};
@@ -339,7 +339,7 @@ static void histories(void) {
     IS(bvk_history_restore(history, VERSIONS), BVK_ERR_DEVICE);
     IS(bvk_history_wait_flushed(history), BVK_OK);
     bvk_checkpoint_t checkpoint;
-    IS(bvk_checkpoint_begin(session, "sealed", 1, &checkpoint), BVK_OK);
+    IS(bvk_begin_checkpoint(session, "sealed", 1, &checkpoint), BVK_OK);
     IS(bvk_save_history(checkpoint, history), BVK_OK);
     IS(bvk_capture(&checkpoint, &pending), BVK_OK);
     commit(&pending, BVK_LEVEL_NODE_REBOOT);
@@ -348,12 +348,12 @@ static void histories(void) {
     IS(bvk_history_field(loaded, "field", at(field + OFFSET), WORDS - 1, BVK_U32), BVK_OK);
     IS(bvk_history_field(loaded, "few", few, 3, BVK_U32), BVK_OK);
     bvk_restart_t restart;
-    IS(bvk_restart_begin(session, "sealed", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_begin_restore(session, "sealed", BVK_NEWEST, &restart), BVK_OK);
     CHECK(cuCtxSetCurrent(NULL) == 0);
     IS(bvk_load_history(restart, loaded, &count), BVK_OK);
     CHECK(current() == NULL);
     CHECK(count == VERSIONS && cuCtxSetCurrent(context) == 0);
-    IS(bvk_restart_end(&restart, 1, NULL), BVK_OK);
+    IS(bvk_end_restore(&restart, 1, NULL), BVK_OK);
     IS(bvk_history_restore(loaded, 5), BVK_OK);
     CHECK(is(5));
     IS(bvk_history_close(&loaded), BVK_OK);
@@ -481,7 +481,7 @@ static void marks(void) {
         CHECK(current() == context);
         commit(&pending, BVK_LEVEL_SYSTEM);
         // It writes to the field itself, and has not to be declared.
-        IS(bvk_restart(session, "marks", BVK_NEWEST, NULL), BVK_OK);
+        IS(bvk_restore(session, "marks", BVK_NEWEST, NULL), BVK_OK);
         CHECK(is(version));
     }
     bvk_stats stats = stats_of(session);
@@ -507,7 +507,7 @@ static void marks(void) {
     IS(bvk_close(&session), BVK_OK);
     session = open_session();
     protect(session);
-    IS(bvk_restart(session, "marks", BVK_NEWEST, NULL), BVK_OK);
+    IS(bvk_restore(session, "marks", BVK_NEWEST, NULL), BVK_OK);
     CHECK(is(LAST + 2));
     IS(bvk_close(&session), BVK_OK);
     CHECK(cuCtxSynchronize() == 0 && current() == context);
@@ -529,7 +529,7 @@ static void forgotten_writes(void) {
             IS(bvk_release(&pending), BVK_OK);
         } else {
             commit(&pending, BVK_LEVEL_SYSTEM);
-            IS(bvk_restart(session, "marks", BVK_NEWEST, NULL), BVK_OK);
+            IS(bvk_restore(session, "marks", BVK_NEWEST, NULL), BVK_OK);
             CHECK(is(version));
         }
         CHECK(stats_of(session).marks - before.marks == (rank == 0 && version >= 22 ? 0 : 1));
@@ -568,7 +568,7 @@ static void marks_and_graphs(void) {
         IS(bvk_before_write(session, at(field + OFFSET), FIELD_BYTES), BVK_OK);
         CHECK(cuGraphLaunch(ready, stream) == 0);
         commit(&pending, BVK_LEVEL_SYSTEM);
-        IS(bvk_restart(session, "marks", BVK_NEWEST, NULL), BVK_OK);
+        IS(bvk_restore(session, "marks", BVK_NEWEST, NULL), BVK_OK);
         CHECK(is((uint32_t)version));
     }
     CHECK(stats_of(session).marks == 3 && stats_of(session).marks_refused == 0);
@@ -590,7 +590,7 @@ static void crashed(void) {
     IS(bvk_checkpoint(session, "crashed", 1, &pending), BVK_OK);
     commit(&pending, BVK_LEVEL_NODE_REBOOT);
     memset(few, 0, sizeof few);
-    IS(bvk_restart(session, "crashed", BVK_NEWEST, NULL), BVK_OK);
+    IS(bvk_restore(session, "crashed", BVK_NEWEST, NULL), BVK_OK);
     CHECK(few[0] == 70 && few[2] == 72);
     // The GPU's memory is another matter, and said.
     IS(bvk_protect(session, "field", at(field + OFFSET), WORDS - 1, BVK_U32), BVK_OK);

@@ -145,8 +145,8 @@ int main(int argc, char **argv) {
     must(bvk_protect(session, "dt", &tube.dt, 1, BVK_F64), "bvk_protect");
     must(bvk_protect(session, "cycle", &done, 1, BVK_U64), "bvk_protect");
     start(&tube);
-    int restored = bvk_restart(session, "hydro", BVK_NEWEST, NULL);
-    if (restored != BVK_NOTHING) must(restored, "bvk_restart");
+    int restored = bvk_restore(session, "hydro", BVK_NEWEST, NULL);
+    if (restored != BVK_NOTHING) must(restored, "bvk_restore");
     if (tube.rank == 0) {
         printf("started pids=");
         for (int i = 0; i < tube.ranks; i++) printf("%s%d", i ? "," : "", pids[i]);

@@ -114,7 +114,7 @@ static void overwritten(bvk_session_t session, double *numbers) {
         if (version % 2) {
             pending = checkpoint(session, version);
         } else {
-            IS(bvk_checkpoint_begin(session, "live", version, &begun), BVK_OK);
+            IS(bvk_begin_checkpoint(session, "live", version, &begun), BVK_OK);
             IS(bvk_save_protected(begun), BVK_OK);
             IS(bvk_capture(&begun, &pending), BVK_OK);
         }
@@ -122,7 +122,7 @@ static void overwritten(bvk_session_t session, double *numbers) {
         overwrite(session, version % 4 < 2 ? set : NULL, numbers, FEW);
         // The first one waits for nothing before it restores over what may be being copied.
         if (version > 1) IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
-        IS(bvk_restart(session, "live", BVK_NEWEST, NULL), BVK_OK);
+        IS(bvk_restore(session, "live", BVK_NEWEST, NULL), BVK_OK);
         IS(bvk_release(&pending), BVK_OK);
         CHECK(step == version && holds(numbers, version));
     }
@@ -147,15 +147,15 @@ static void written_by_the_library(bvk_session_t session, double *numbers) {
     IS(bvk_settle(session), BVK_OK);
     fill(numbers, 21);
     pending = checkpoint(session, 21);
-    int status = bvk_restart_begin(session, "live", 20, &restart);
+    int status = bvk_begin_restore(session, "live", 20, &restart);
     for (; status == BVK_OK || status == BVK_AGAIN;) {
         IS(bvk_load(restart, "numbers", numbers, NUMBERS, BVK_F64), BVK_OK);
-        status = bvk_restart_end(&restart, 1, NULL);
+        status = bvk_end_restore(&restart, 1, NULL);
         if (status == BVK_OK) break;
     }
     CHECK(status == BVK_OK && holds(numbers, 20));
     reaches(pending);
-    IS(bvk_restart(session, "live", 21, NULL), BVK_OK);
+    IS(bvk_restore(session, "live", 21, NULL), BVK_OK);
     CHECK(holds(numbers, 21));
     IS(bvk_history_close(&history), BVK_OK);
 }
@@ -182,7 +182,7 @@ static void taken_back(bvk_session_t session) {
         unmapped(numbers);
         reaches(pending);
         IS(bvk_protect(session, "numbers", other, NUMBERS, BVK_F64), BVK_OK);
-        IS(bvk_restart(session, "live", version, NULL), BVK_OK);
+        IS(bvk_restore(session, "live", version, NULL), BVK_OK);
         CHECK(holds(other, version));
         IS(bvk_unprotect(session, "numbers"), BVK_OK);
         unmapped(other);
@@ -244,7 +244,7 @@ int main(int argc, char **argv) {
     numbers = mapped();
     IS(bvk_open(MPI_COMM_WORLD, NULL, &session), BVK_OK);
     IS(bvk_protect(session, "numbers", numbers, NUMBERS, BVK_F64), BVK_OK);
-    IS(bvk_restart(session, "live", 300, NULL), BVK_OK);
+    IS(bvk_restore(session, "live", 300, NULL), BVK_OK);
     CHECK(holds(numbers, 300));
     // All of it is overwritten at once.
     IS(bvk_set_live(session, "numbers", 1), BVK_OK);
@@ -252,7 +252,7 @@ int main(int argc, char **argv) {
     last = checkpoint(session, 301);
     overwrite(session, NULL, numbers, ALL);
     reaches(last);
-    IS(bvk_restart(session, "live", 301, NULL), BVK_OK);
+    IS(bvk_restore(session, "live", 301, NULL), BVK_OK);
     CHECK(holds(numbers, 301));
     IS(bvk_close(&session), BVK_OK);
     unmapped(numbers);

@@ -26,13 +26,13 @@ int main(int argc, char **argv)
         numbers[i] = rank + i / 64.0;
     checked(bvk_open(MPI_COMM_WORLD, NULL, &session), "bvk_open");
     checked(bvk_protect(session, "numbers", numbers, 64, BVK_F64), "bvk_protect");
-    if (argc > 1 && bvk_restart(session, argv[1], BVK_NEWEST, NULL) != BVK_NOTHING)
+    if (argc > 1 && bvk_restore(session, argv[1], BVK_NEWEST, NULL) != BVK_NOTHING)
         MPI_Abort(MPI_COMM_WORLD, 2);
     checked(bvk_checkpoint(session, "tiny", 1, &pending), "bvk_checkpoint");
     checked(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), "bvk_wait");
     checked(bvk_release(&pending), "bvk_release");
     memset(numbers, 0, sizeof numbers);
-    checked(bvk_restart(session, "tiny", BVK_NEWEST, NULL), "bvk_restart");
+    checked(bvk_restore(session, "tiny", BVK_NEWEST, NULL), "bvk_restore");
     for (i = 0; i < 64; i++)
         wrong += numbers[i] != rank + i / 64.0;
     checked(bvk_close(&session), "bvk_close");

@@ -137,7 +137,7 @@ contains
     call is(bvk_checkpoint(session, 'protected', step, pending), BVK_OK)
     call is(bvk_wait(pending, BVK_LEVEL_PROCESS, reached), BVK_OK)
     call is(bvk_release(pending), BVK_OK)
-    call is(bvk_checkpoint_begin(session, 'saved', 6_int64, checkpoint), BVK_OK)
+    call is(bvk_begin_checkpoint(session, 'saved', 6_int64, checkpoint), BVK_OK)
     call is(bvk_save_on(checkpoint, 'band', bands, band), BVK_OK)
     call is(bvk_save_on(checkpoint, 'rows', turns, rows, BVK_I16), BVK_OK)
     call is(bvk_save_shared(checkpoint, 'step', step), BVK_OK)
@@ -160,7 +160,7 @@ contains
     integer :: saved, at
     integer(int32) :: seeds(2, 3)
     call protect_all()
-    call is(bvk_restart(session, 'protected', restored=restored), BVK_OK)
+    call is(bvk_restore(session, 'protected', restored=restored), BVK_OK)
     call check(restored%ranks == 3 .and. step == 5, 'what is shared')
     if (ranks == 3) then
       call check(all(seed == [rank*10, 3]), 'its own')
@@ -171,7 +171,7 @@ contains
     band = -1
     taken = 0
     step = 0
-    call is(bvk_restart_begin(session, 'saved', restart=restart), BVK_OK)
+    call is(bvk_begin_restore(session, 'saved', restart=restart), BVK_OK)
     call is(bvk_saved_ranks(restart, saved), BVK_OK)
     call check(saved == 3, 'ranks that took it')
     call is(bvk_load_on(restart, 'band', bands, band), BVK_OK)
@@ -180,19 +180,19 @@ contains
     call is(bvk_of_ranks(restart, 'seed', 0, 3, seeds), BVK_OK)
     call check(all(seeds == reshape([(10*at, 3, at=0, 2)], [2, 3])), 'what old ranks had')
     if (ranks == 3) call is(bvk_load_per_rank(restart, 'seed', seed), BVK_OK)
-    call is(bvk_restart_end(restart, .true., restored), BVK_OK)
+    call is(bvk_end_restore(restart, .true., restored), BVK_OK)
     call check(step == 5, 'the step')
     call check_all()
     ! Memory that does not fit on one rank: nobody waits, and the restart of all ends.
-    call is(bvk_restart_begin(session, 'saved', restart=restart), BVK_OK)
+    call is(bvk_begin_restore(session, 'saved', restart=restart), BVK_OK)
     if (rank == 0) then
       call is(bvk_load_on(restart, 'band', bands, band(:, 1:count)), BVK_ERR_ARGUMENT)
       call says('extents of the box with its ghost cells')
-      call is(bvk_restart_end(restart, .false.), BVK_ERR_RESTART)
+      call is(bvk_end_restore(restart, .false.), BVK_ERR_RESTART)
     else
       saved = bvk_load_on(restart, 'band', bands, band)
       call check(merge(saved == BVK_OK, saved == BVK_ERR_LOAD, ranks == 3), 'a load that ends')
-      call is(bvk_restart_end(restart, saved == BVK_OK), BVK_ERR_RESTART)
+      call is(bvk_end_restore(restart, saved == BVK_OK), BVK_ERR_RESTART)
     end if
     call says('boxes')
   end subroutine
@@ -226,7 +226,7 @@ contains
     call is(bvk_ids(session, MESH, own, boxes), BVK_OK)
     pressure = 0.5_real64*own
     call is(bvk_protect_on(session, 'p', boxes, pressure(2:)), BVK_ERR_REGION)
-    call is(bvk_checkpoint_begin(session, 'mesh', 1_int64, checkpoint), BVK_OK)
+    call is(bvk_begin_checkpoint(session, 'mesh', 1_int64, checkpoint), BVK_OK)
     call is(bvk_save_on(checkpoint, 'pressure', boxes, pressure), BVK_OK)
     call is(bvk_capture(checkpoint, pending), BVK_OK)
     call is(bvk_wait(pending, BVK_LEVEL_PROCESS, reached), BVK_OK)
@@ -241,9 +241,9 @@ contains
     allocate (own, source=vertices())
     allocate (pressure(size(own)), source=0.0_real64)
     call is(bvk_ids(session, MESH, own, boxes), BVK_OK)
-    call is(bvk_restart_begin(session, 'mesh', restart=restart), BVK_OK)
+    call is(bvk_begin_restore(session, 'mesh', restart=restart), BVK_OK)
     call is(bvk_load_on(restart, 'pressure', boxes, pressure), BVK_OK)
-    call is(bvk_restart_end(restart, .true.), BVK_OK)
+    call is(bvk_end_restore(restart, .true.), BVK_OK)
     call check(all(pressure == 0.5_real64*own), 'the mesh')
   end subroutine
 

@@ -44,7 +44,7 @@ program live
     call overwrite(300)
     call expect(bvk_wait(pending, BVK_LEVEL_PROCESS), BVK_OK, 'wait')
     call expect(bvk_release(pending), BVK_OK, 'release')
-    call expect(bvk_restart(session, 'live'), BVK_OK, 'restart')
+    call expect(bvk_restore(session, 'live'), BVK_OK, 'restart')
     call holds(filled(field, version), 'what was captured')
   end do
   call expect(bvk_get_stats(session, stats), BVK_OK, 'stats')
@@ -61,7 +61,7 @@ program live
   deallocate (field)
   call expect(bvk_wait(pending, BVK_LEVEL_PROCESS), BVK_OK, 'wait for it')
   call expect(bvk_release(pending), BVK_OK, 'release it')
-  call expect(bvk_restart(session, 'live'), BVK_OK, 'restart into the other one')
+  call expect(bvk_restore(session, 'live'), BVK_OK, 'restart into the other one')
   call holds(filled(other, 50_int64), 'what was in the one before')
   call expect(bvk_checkpoint(session, 'live', 51_int64, pending), BVK_OK, 'checkpoint before it is taken out')
   call expect(bvk_set_live(session, 'field', .false.), BVK_OK, 'live no more')
@@ -71,7 +71,7 @@ program live
   call expect(bvk_wait(pending, BVK_LEVEL_PROCESS), BVK_OK, 'wait for that')
   call expect(bvk_release(pending), BVK_OK, 'release that')
   call expect(bvk_protect(session, 'field', other), BVK_OK, 'protect a third one')
-  call expect(bvk_restart(session, 'live'), BVK_OK, 'restart into the third one')
+  call expect(bvk_restore(session, 'live'), BVK_OK, 'restart into the third one')
   call holds(filled(other, 50_int64), 'what was in all of them')
 
   ! All of it is overwritten at once.
@@ -87,7 +87,7 @@ program live
     call overwrite(1)
     call expect(bvk_wait(pending, BVK_LEVEL_PROCESS), BVK_OK, 'wait for all of it')
     call expect(bvk_release(pending), BVK_OK, 'release all of it')
-    call expect(bvk_restart(session, 'live'), BVK_OK, 'restart of all of it')
+    call expect(bvk_restore(session, 'live'), BVK_OK, 'restart of all of it')
     call holds(filled(field, version), 'all that was captured')
   end do
   call expect(bvk_settle(session), BVK_OK, 'settle')

@@ -135,14 +135,14 @@ contains
     real(real64), target :: row(3, 1)
     real(real64) :: at
     integer :: reached
-    call is(bvk_checkpoint_begin(session, 'wrong', 1_int64, checkpoint), BVK_OK)
+    call is(bvk_begin_checkpoint(session, 'wrong', 1_int64, checkpoint), BVK_OK)
     call mistakes(checkpoint)
     call is(bvk_abort(checkpoint), BVK_OK)
     call make(sum(COUNTS(:rank)), COUNTS(rank + 1))
     row = rank
     at = rank
     call is(bvk_boxes(session, [3, OLD], [1, rank + 1], [3, 1], boxes), BVK_OK)
-    call is(bvk_checkpoint_begin(session, 'plasma', 5_int64, checkpoint), BVK_OK)
+    call is(bvk_begin_checkpoint(session, 'plasma', 5_int64, checkpoint), BVK_OK)
     call is(bvk_save_on(checkpoint, 'table', boxes, row), BVK_OK)
     call is(bvk_add_column(rows, 'id', id), BVK_OK)
     call is(bvk_add_column(rows, 'v', v), BVK_OK)
@@ -195,7 +195,7 @@ contains
     type(bvk_loaded_rows_t) :: rows
     integer(int64) :: count, first, wanted, all_asked
     integer(c_int64_t), target :: asked
-    call is(bvk_restart_begin(session, 'plasma', restart), BVK_OK)
+    call is(bvk_begin_restore(session, 'plasma', restart), BVK_OK)
     call check_columns(restart)
     call is(bvk_load_rows(restart, 'electrons', BVK_ROWS_EVEN, rows, count), BVK_OK)
     first = TOTAL*rank/ranks
@@ -223,7 +223,7 @@ contains
       call check_run(rows, count, sum(COUNTS(:rank)), COUNTS(rank + 1))
     end if
     call check_parts(restart)
-    call is(bvk_restart_end(restart, .true.), BVK_OK)
+    call is(bvk_end_restore(restart, .true.), BVK_OK)
   end subroutine
 
   subroutine check_columns(restart)
@@ -267,21 +267,21 @@ contains
     type(bvk_restart_t) :: restart
     type(bvk_loaded_rows_t) :: rows
     integer(int64) :: count
-    call is(bvk_restart_begin(session, 'plasma', restart), BVK_OK)
+    call is(bvk_begin_restore(session, 'plasma', restart), BVK_OK)
     call is(bvk_load_rows_by(restart, 'electrons', 'id', BVK_I64, 1, of_nothing, rows, count), BVK_ERR_LOAD)
     call says('given to no rank')
-    call is(bvk_restart_end(restart, .false.), BVK_ERR_RESTART)
-    call is(bvk_restart_begin(session, 'plasma', restart), BVK_OK)
+    call is(bvk_end_restore(restart, .false.), BVK_ERR_RESTART)
+    call is(bvk_begin_restore(session, 'plasma', restart), BVK_OK)
     call is(bvk_load_rows_range(restart, 'electrons', 0_int64, 1_int64, rows, count), BVK_ERR_ARGUMENT)
     call says('counted from 1')
     call is(bvk_load_rows(restart, 'electrons', 7, rows, count), BVK_ERR_ARGUMENT)
-    call is(bvk_restart_end(restart, .false.), BVK_ERR_RESTART)
-    call is(bvk_restart_begin(session, 'plasma', restart), BVK_OK)
+    call is(bvk_end_restore(restart, .false.), BVK_ERR_RESTART)
+    call is(bvk_begin_restore(session, 'plasma', restart), BVK_OK)
     call is(bvk_load_rows(restart, 'electrons', BVK_ROWS_EVEN, rows, count), BVK_OK)
     call make_room(count + merge(1, 0, rank == 0))
     call is(bvk_load_column(rows, 'id', id), BVK_ERR_LOAD)
     call is(bvk_load_column(rows, 'v', v(1, :)), BVK_ERR_ARGUMENT)
-    call is(bvk_restart_end(restart, .false.), BVK_ERR_RESTART)
+    call is(bvk_end_restore(restart, .false.), BVK_ERR_RESTART)
     call is(bvk_loaded_rows_close(rows), BVK_ERR_HANDLE)
   end subroutine
 

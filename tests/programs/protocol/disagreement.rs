@@ -2,7 +2,7 @@
 
 use crate::limit::wait_until;
 use crate::support::{Job, NAME, commit, config, field, folder, restore, take};
-use bivouac_core::{Checkpoint, Config, Level, Pending, Restorer, Session};
+use bivouac_core::{Attempt, CheckpointBuilder, Config, Level, Pending, Session};
 use std::time::{Duration, Instant};
 
 /// What the culprit does instead of the checkpoint that the others take.
@@ -10,7 +10,7 @@ fn wrong_call(session: &Session, kind: &str, version: u64, rank: i32) -> bivouac
     let data = field(1, version, rank);
     let (floats, _) = data.split_at(100);
     let integers: Vec<i64> = floats.iter().map(|value| *value as i64).collect();
-    let finish = |mut ckpt: Checkpoint<'_>| {
+    let finish = |mut ckpt: CheckpointBuilder<'_>| {
         ckpt.value("seed", &1u64)?;
         ckpt.capture()
     };
@@ -18,36 +18,36 @@ fn wrong_call(session: &Session, kind: &str, version: u64, rank: i32) -> bivouac
         "name" => take(session, "cold", 1, version, rank),
         "version" => take(session, NAME, 1, version + 1000, rank),
         "region-name" => {
-            let mut ckpt = session.checkpoint(NAME, version)?;
+            let mut ckpt = session.begin_checkpoint(NAME, version)?;
             ckpt.save("pressure", &data)?;
             finish(ckpt)
         }
         "element-type" => {
-            let mut ckpt = session.checkpoint(NAME, version)?;
+            let mut ckpt = session.begin_checkpoint(NAME, version)?;
             ckpt.save("field", &integers)?;
             finish(ckpt)
         }
         "more-regions" => {
-            let mut ckpt = session.checkpoint(NAME, version)?;
+            let mut ckpt = session.begin_checkpoint(NAME, version)?;
             ckpt.save("field", &data)?;
             ckpt.save("extra", floats)?;
             finish(ckpt)
         }
         "unusable-name" => take(session, "a/b", 1, version, rank),
         "unusable-region" => {
-            let mut ckpt = session.checkpoint(NAME, version)?;
+            let mut ckpt = session.begin_checkpoint(NAME, version)?;
             ckpt.save("", &data)?;
             finish(ckpt)
         }
         "given-up" => {
-            drop(session.checkpoint(NAME, version)?);
+            drop(session.begin_checkpoint(NAME, version)?);
             Err(bivouac_core::Error::application("gave it up"))
         }
         "other-call" => match session.versions(NAME) {
             Ok(versions) => panic!("a call that nobody else made succeeded: {versions:?}"),
             Err(error) => Err(error),
         },
-        "other-restart" => match session.restart("a/b", |_| Ok(())) {
+        "other-restart" => match session.begin_restore("a/b").run(|_| Ok(())) {
             Ok(restored) => panic!("a call that nobody else made succeeded: {restored:?}"),
             Err(error) => Err(error),
         },
@@ -222,16 +222,16 @@ pub fn names(job: &Job) {
     let session = job.open();
     messages(job, &session);
     for (label, name) in [("empty", ""), ("slash", "a/b"), ("dot", ".hidden"), ("newline", "a\nb")] {
-        job.tell(&format!("name-{label}"), session.checkpoint(name, 1).map(|_| "begun"));
+        job.tell(&format!("name-{label}"), session.begin_checkpoint(name, 1).map(|_| "begun"));
     }
     let long = "n".repeat(129);
-    job.tell("name-long", session.checkpoint(&long, 1).map(|_| "begun"));
-    job.tell("restart-slash", session.restart("a/b", |_| Ok(())).map(|_| "restarted"));
+    job.tell("name-long", session.begin_checkpoint(&long, 1).map(|_| "begun"));
+    job.tell("restart-slash", session.begin_restore("a/b").run(|_| Ok(())).map(|_| "restarted"));
     job.tell("versions-slash", session.versions("a/b").map(|_| "listed"));
 
     let twice = || -> bivouac_core::Result<Level> {
         let data = [job.rank as f64; 10];
-        let mut ckpt = session.checkpoint(NAME, 1)?;
+        let mut ckpt = session.begin_checkpoint(NAME, 1)?;
         ckpt.save("field", &data)?;
         let second = ckpt.save("field", &data);
         job.tell("twice", second.map(|()| "saved"));
@@ -239,19 +239,19 @@ pub fn names(job: &Job) {
     };
     job.tell("twice-captured", twice());
 
-    let none = || session.checkpoint("none", 2)?.capture()?.wait(Level::System);
+    let none = || session.begin_checkpoint("none", 2)?.capture()?.wait(Level::System);
     job.tell("zero-regions", none());
-    let restored = session.restart("none", |_| Ok(()));
+    let restored = session.begin_restore("none").run(|_| Ok(()));
     job.tell("zero-regions-restored", restored.map(|r| r.map_or(0, |r| r.version)));
 
     let empty = || -> bivouac_core::Result<Level> {
-        let mut ckpt = session.checkpoint("empty", 3)?;
+        let mut ckpt = session.begin_checkpoint("empty", 3)?;
         ckpt.save::<f64>("nothing", &[])?;
         ckpt.save_shaped::<u8>("flat", &[], &[5, 0, 7])?;
         ckpt.capture()?.wait(Level::System)
     };
     job.tell("zero-length", empty());
-    let restored = session.restart("empty", |r| {
+    let restored = session.begin_restore("empty").run(|r| {
         r.load::<f64>("nothing", &mut [])?;
         assert!(r.load_vec::<u8>("flat")?.is_empty());
         assert_eq!(r.shape("flat")?, [5, 0, 7]);
@@ -266,7 +266,7 @@ fn many_tiny_regions(job: &Job, session: &Session) {
     const COUNT: usize = 10_000;
     let values: Vec<[u32; 1]> = (0..COUNT).map(|index| [(index as u32) * 7 + job.rank as u32]).collect();
     let many = || -> bivouac_core::Result<Level> {
-        let mut ckpt = session.checkpoint("many", 4)?;
+        let mut ckpt = session.begin_checkpoint("many", 4)?;
         for (index, value) in values.iter().enumerate() {
             ckpt.save(&format!("region {index}"), value)?;
         }
@@ -274,7 +274,7 @@ fn many_tiny_regions(job: &Job, session: &Session) {
     };
     job.tell("many", many());
     let started = Instant::now();
-    let restored = session.restart("many", |r: &mut Restorer| {
+    let restored = session.begin_restore("many").run(|r: &mut Attempt| {
         for (index, value) in values.iter().enumerate() {
             let mut loaded = [[0u32; 1]];
             r.load(&format!("region {index}"), loaded.as_flattened_mut())?;

@@ -72,15 +72,15 @@ impl Marking {
     }
 
     fn mark(&self, session: &Session, offload: &Offload, version: u64) -> bivouac_core::Result<Pending> {
-        let mut checkpoint = session.checkpoint(NAME, version)?;
+        let mut checkpoint = session.begin_checkpoint(NAME, version)?.with_offload(offload, &*self.stream);
         checkpoint.save_device::<u8>("region", &self.region)?;
-        checkpoint.mark_on(offload, &*self.stream)
+        checkpoint.capture()
     }
 
     /// What comes back.
     fn restart(&self, session: &Session, rank: i32) -> bivouac_core::Result<String> {
         let mut bytes = Vec::new();
-        let restored = session.restart(NAME, |restorer| {
+        let restored = session.begin_restore(NAME).run(|restorer| {
             bytes = restorer.load_vec::<u8>("region")?;
             Ok(())
         })?;

@@ -72,7 +72,7 @@ pub fn serve(job: &Job, seed: u64) {
     job.say("pid", std::process::id());
     let session = job.open();
     let mut version = 0;
-    let restored = session.restart(NAME, |r| {
+    let restored = session.begin_restore(NAME).run(|r| {
         let found = load(r, job.rank)?;
         version = r.version();
         job.say("restored", format!("version={version} generation={} seed={found}", r.generation()));

@@ -2,14 +2,14 @@
 
 use crate::limit::LIMIT;
 use crate::support::{Job, NAME, commit, load, restore, take};
-use bivouac_core::{Level, LevelVerdict, Restorer, Session};
+use bivouac_core::{Attempt, Level, LevelVerdict, Session};
 use std::time::Instant;
 
 /// Restores what there is, takes the versions `1..=more` after it, and ends as `how` says.
 pub fn step(job: &Job, how: &str, more: u64) {
     let session = job.open();
     let mut from = 0;
-    let restored = session.restart(NAME, |r| {
+    let restored = session.begin_restore(NAME).run(|r| {
         load(r, job.rank)?;
         from = r.version();
         Ok(())
@@ -66,7 +66,7 @@ pub fn mismatch(job: &Job) {
     let session = job.open();
     let data: Vec<f64> = (0..100 + job.rank).map(f64::from).collect();
     let taken = || -> bivouac_core::Result<Level> {
-        let mut ckpt = session.checkpoint(NAME, 1)?;
+        let mut ckpt = session.begin_checkpoint(NAME, 1)?;
         ckpt.save("temperature", &data)?;
         ckpt.save("flags", &[7i32; 10])?;
         ckpt.value("step", &42u64)?;
@@ -75,7 +75,7 @@ pub fn mismatch(job: &Job) {
     job.tell("taken", taken());
 
     // A closure that handles the error gets the other regions all the same, and the restart counts.
-    let restored = session.restart(NAME, |r| {
+    let restored = session.begin_restore(NAME).run(|r| {
         let (mut wrong_length, mut wrong_type) = (vec![0.0f64; 99], vec![0.0f32; 10]);
         job.tell("handled-missing", r.load::<f64>("pressure", &mut []).map(|()| "loaded").map_err(Into::into));
         job.tell("handled-length", r.load("temperature", &mut wrong_length).map(|()| "loaded").map_err(Into::into));
@@ -87,25 +87,25 @@ pub fn mismatch(job: &Job) {
     });
     job.tell("handled", restored.map(|r| r.map_or(0, |r| r.version)));
 
-    let missing = session.restart(NAME, |r| Ok(r.load::<f64>("pressure", &mut [])?));
+    let missing = session.begin_restore(NAME).run(|r| Ok(r.load::<f64>("pressure", &mut [])?));
     job.tell("everywhere", missing.map(|_| "restored"));
-    let one_rank = session.restart(NAME, |r| {
+    let one_rank = session.begin_restore(NAME).run(|r| {
         let length = if job.rank == 2 { 55 } else { data.len() };
         Ok(r.load("temperature", &mut vec![0.0f64; length])?)
     });
     job.tell("one-rank", one_rank.map(|_| "restored"));
-    let one_value = session.restart(NAME, |r| {
+    let one_value = session.begin_restore(NAME).run(|r| {
         if job.rank == 1 {
             r.value::<String>("step")?;
         }
         all(r, &data)
     });
     job.tell("one-value", one_value.map(|_| "restored"));
-    job.tell("right", session.restart(NAME, |r| all(r, &data)).map(|r| r.map_or(0, |r| r.version)));
+    job.tell("right", session.begin_restore(NAME).run(|r| all(r, &data)).map(|r| r.map_or(0, |r| r.version)));
     job.tell("close", session.close().map(|()| "closed"));
 }
 
-fn all(r: &mut Restorer, data: &[f64]) -> bivouac_core::Result<()> {
+fn all(r: &mut Attempt, data: &[f64]) -> bivouac_core::Result<()> {
     let mut loaded = vec![0.0f64; data.len()];
     r.load("temperature", &mut loaded)?;
     assert_eq!(loaded, data);

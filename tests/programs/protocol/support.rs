@@ -1,6 +1,6 @@
 //! Starting MPI in each of its ways, printing, and data that tells whose it is.
 
-use bivouac_core::{Config, Level, Pending, Restorer, Session};
+use bivouac_core::{Attempt, Config, Level, Pending, Session};
 use mpi::environment::Universe;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
@@ -120,7 +120,7 @@ pub fn field(seed: u64, version: u64, rank: i32) -> Vec<f64> {
 /// Takes a checkpoint of [`field`].
 pub fn take(session: &Session, name: &str, seed: u64, version: u64, rank: i32) -> bivouac_core::Result<Pending> {
     let data = field(seed, version, rank);
-    let mut ckpt = session.checkpoint(name, version)?;
+    let mut ckpt = session.begin_checkpoint(name, version)?;
     ckpt.save("field", &data)?;
     ckpt.value("seed", &seed)?;
     ckpt.capture()
@@ -132,7 +132,7 @@ pub fn commit(session: &Session, name: &str, seed: u64, version: u64, rank: i32)
 }
 
 /// Loads and checks what [`take`] saved; the seed.
-pub fn load(r: &mut Restorer, rank: i32) -> bivouac_core::Result<u64> {
+pub fn load(r: &mut Attempt, rank: i32) -> bivouac_core::Result<u64> {
     let seed: u64 = r.value("seed")?;
     let data: Vec<f64> = r.load_vec("field")?;
     assert!(data == field(seed, r.version(), rank), "rank {rank}: the field is not that of version {}", r.version());
@@ -142,13 +142,13 @@ pub fn load(r: &mut Restorer, rank: i32) -> bivouac_core::Result<u64> {
 /// Restores the newest checkpoint, or a named version, and says which in words.
 pub fn restore(session: &Session, name: &str, version: Option<u64>, rank: i32) -> bivouac_core::Result<String> {
     let mut seed = 0;
-    let loading = |r: &mut Restorer| {
+    let loading = |r: &mut Attempt| {
         seed = load(r, rank)?;
         Ok(())
     };
     let restored = match version {
-        None => session.restart(name, loading),
-        Some(version) => session.restart_version(name, version, loading),
+        None => session.begin_restore(name).run(loading),
+        Some(version) => session.begin_restore(name).version(version).run(loading),
     }?;
     Ok(restored.map_or("nothing".into(), |r| {
         let (version, generation, tier) = (r.version, r.generation, r.tier);

@@ -88,7 +88,7 @@ def save_mesh(session):
     # A list of any integers.
     vertices = session.ids(VERTICES, own=mine_of_mesh.astype(numpy.int32))
     refused(ValueError, "the array has shape", session.protect_on, "p", vertices, numpy.zeros(len(mine_of_mesh) + 1))
-    with session.begin("mesh", 1) as checkpoint:
+    with session.begin_checkpoint("mesh", 1) as checkpoint:
         checkpoint.save_on("pressure", vertices, mine_of_mesh * 0.5)
     checkpoint.pending.wait(bivouac.Level.PROCESS)
 
@@ -101,7 +101,7 @@ def load_mesh(session):
         assert all(part.total == VERTICES for part in parts) and sum(part.count for part in parts) == VERTICES
         attempt.load_on("pressure", vertices, pressure)
 
-    session.restart("mesh").run(attempt_of_mesh)
+    session.begin_restore("mesh").run(attempt_of_mesh)
     assert (pressure == mine_of_mesh * 0.5).all()
 
 
@@ -120,7 +120,7 @@ def save(session):
     session.protect_shared("step", step)
     session.protect_per_rank("seed", seed, OnResize.ASK)
     session.checkpoint("protected", 5).wait(bivouac.Level.PROCESS)
-    with session.begin("saved", 6) as checkpoint:
+    with session.begin_checkpoint("saved", 6) as checkpoint:
         checkpoint.save_on("band", bands, band)
         checkpoint.save_on("rows", turns, rows)
         checkpoint.save_shared("step", step)
@@ -151,7 +151,7 @@ def load(session):
     for array in rows:
         array.fill(0)
     step.fill(0)
-    restart = session.restart("saved")
+    restart = session.begin_restore("saved")
     for attempt in restart:
         with attempt:
             assert attempt.saved_ranks == 3
@@ -170,12 +170,12 @@ def load(session):
         attempt.load_on("band", wide, numpy.zeros(wide.shapes[0]))
 
     wide = session.boxes((NY, NX + 1), own=((first, 0), (last - first, NX + 1)))
-    refused(bivouac.RestartError, "of an array of shape [23, 17], and not of [23, 18]", session.restart("saved").run, other_array)
+    refused(bivouac.RestartError, "of an array of shape [23, 17], and not of [23, 18]", session.begin_restore("saved").run, other_array)
 
     def wrong_on_one_rank(attempt):
         attempt.load_on("band", bands, band if rank else band[1:])
 
-    refused(bivouac.RestartError, "rank 0", session.restart("saved").run, wrong_on_one_rank)
+    refused(bivouac.RestartError, "rank 0", session.begin_restore("saved").run, wrong_on_one_rank)
 
 
 def load_of_c(session):
@@ -189,7 +189,7 @@ def load_of_c(session):
         attempt.load_shared("step", step)
         attempt.of_ranks("seed", 0, seeds)
 
-    session.restart("saved").run(attempt_of_c)
+    session.begin_restore("saved").run(attempt_of_c)
     check(band, [], [])
     assert step.tolist() == [9] and seeds.tolist() == [[rank * 10, 4] for rank in range(4)]
 

@@ -171,7 +171,7 @@ def put_together(session):
     field = numpy.full((3, 5), 20.0 + world.rank)
     kept = numpy.arange(4)
     session.protect("kept", kept)
-    with session.begin("made", 5) as checkpoint:
+    with session.begin_checkpoint("made", 5) as checkpoint:
         checkpoint.save_protected()
         checkpoint.save("field", field)
         frozen = numpy.zeros(2)
@@ -184,16 +184,16 @@ def put_together(session):
     checkpoint.pending.wait(Level.SYSTEM)
     raises(bivouac.Error, "BVK_ERR_HANDLE", checkpoint.capture)
     try:
-        with session.begin("made", 6):
+        with session.begin_checkpoint("made", 6):
             raise KeyError("the application's own")
     except KeyError:
         pass
-    session.begin("made", 7).abort()
+    session.begin_checkpoint("made", 7).abort()
     reports = [report for report in session.reports() if report.name == "made" and report.version == 5]
     assert reports and all(report.committed for report in reports), reports
     assert session.versions("made") == [5]
 
-    restart = session.restart("made")
+    restart = session.begin_restore("made")
     for attempt in restart:
         with attempt:
             assert attempt.version == 5 and attempt.count("field") == 15
@@ -208,10 +208,10 @@ def captured_later(session):
     """A capture that an open restart refuses keeps what was saved, for the one after it."""
     field, read = numpy.full(1000, 3.0 + world.rank), numpy.zeros(15)
     alive = weakref.ref(field)
-    checkpoint = session.begin("late", 1)
+    checkpoint = session.begin_checkpoint("late", 1)
     checkpoint.save("field", field)
     del field
-    for attempt in session.restart("made"):
+    for attempt in session.begin_restore("made"):
         with attempt:
             raises(bivouac.Error, "BVK_ERR_STATE", checkpoint.capture)
             attempt.load("field", read)
@@ -221,7 +221,7 @@ def captured_later(session):
     gc.collect()
     assert alive() is None
     field = numpy.zeros(1000)
-    assert session.restart("late").run(lambda attempt: attempt.load("field", field)).version == 1
+    assert session.begin_restore("late").run(lambda attempt: attempt.load("field", field)).version == 1
     assert (field == 3.0 + world.rank).all()
 
 
@@ -238,14 +238,14 @@ def attempts(session):
         seen.append(attempt.version)
         attempt.load("number", number)
         if world.rank == last and attempt.version == 2:
-            raise bivouac.LoadError(-8, "BVK_ERR_LOAD", "the application cannot use it")
+            attempt.reject("the application cannot use it")
 
-    restored = session.restart("tried").run(load)
-    assert restored.version == 1 and number == 10 and seen[0] == 2 and seen[-1] == 1, (restored, seen)
-    assert session.restart("nobody").run(load) is None
+    restored = session.begin_restore("tried").run(load)
+    assert restored.version == 1 and number == 10 and seen == [2, 1], (restored, seen)
+    assert session.begin_restore("nobody").run(load) is None
 
     # A body without `with` has loaded all when it gets to its end.
-    restart = session.restart("tried", 2)
+    restart = session.begin_restore("tried", 2)
     for attempt in restart:
         attempt.load("number", number)
     assert restart.restored.version == 2 and number == 20
@@ -254,7 +254,7 @@ def attempts(session):
     def mistaken(attempt):
         attempt.load("another", number)
 
-    raises(bivouac.RestartError, "another", session.restart("tried").run, mistaken)
+    raises(bivouac.RestartError, "another", session.begin_restore("tried").run, mistaken)
     assert session.restore("tried").version == 2
     session.unprotect_all()
 
@@ -269,7 +269,7 @@ def ended_by_one(session):
         if world.rank == last:
             raise MemoryError("too little for this rank")
 
-    restart = session.restart("tried")
+    restart = session.begin_restore("tried")
     raises(RuntimeError, "come to its end", getattr, restart, "restored")
     error = raises(bivouac.RestartError, "", restart.run, short)
     assert isinstance(error.__cause__, MemoryError) == (world.rank == last)
@@ -277,19 +277,19 @@ def ended_by_one(session):
 
     # The same in a body without `with`, where the exception passes.
     def bare():
-        for attempt in session.restart("tried"):
+        for attempt in session.begin_restore("tried"):
             short(attempt)
 
     raises(MemoryError if world.rank == last else bivouac.RestartError, "", bare)
 
     # The last rank leaves when another attempt is due.
     def leaving():
-        restart = session.restart("tried")
+        restart = session.begin_restore("tried")
         for attempt in restart:
             with attempt:
                 attempt.load("number", number)
                 if world.rank == 0:
-                    raise bivouac.LoadError(-8, "BVK_ERR_LOAD", "the application cannot use it")
+                    attempt.reject("the application cannot use it")
             if world.rank == last:
                 break
         return restart.restored
@@ -298,7 +298,7 @@ def ended_by_one(session):
 
     # The same before anything is loaded, inside of the attempt.
     def left():
-        restart = session.restart("tried")
+        restart = session.begin_restore("tried")
         for attempt in restart:
             with attempt:
                 if world.rank == last:
@@ -307,7 +307,7 @@ def ended_by_one(session):
         return restart.restored
 
     raises(bivouac.RestartError, "", left)
-    assert session.restart("tried").run(lambda attempt: attempt.load("number", number)).version == 2 and number == 20
+    assert session.begin_restore("tried").run(lambda attempt: attempt.load("number", number)).version == 2 and number == 20
 
 
 def decisions(session):
@@ -332,7 +332,7 @@ def past(session):
         assert (wave == 2).all()
         raises(bivouac.DeviceError, "9", history.restore, 9)
         history.wait_flushed()
-        with session.begin("shots", 1) as checkpoint:
+        with session.begin_checkpoint("shots", 1) as checkpoint:
             checkpoint.save_history(history)
             checkpoint.reduce("nothing of that name", "auto")
             raises(bivouac.Error, "BVK_ERR_ARGUMENT", checkpoint.reduce, "nothing of that name", "none")
@@ -341,7 +341,7 @@ def past(session):
     again = session.history("shot", keep=bivouac.Keep.ALL)
     again.field("wave", wave)
     counts = []
-    session.restart("shots").run(lambda attempt: counts.append(attempt.load_history(again)))
+    session.begin_restore("shots").run(lambda attempt: counts.append(attempt.load_history(again)))
     assert counts[-1] == 4
     again.restore(3)
     assert (wave == 3).all()

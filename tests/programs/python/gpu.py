@@ -55,7 +55,7 @@ def main():
         session.protect("step", step)
         fill(77)
         assert session.restore("torch").version == 3 and holds(3)
-        for attempt in session.restart("torch", 2):
+        for attempt in session.begin_restore("torch", 2):
             with attempt:
                 fresh = torch.empty_like(field)
                 attempt.load("field", fresh)
@@ -121,7 +121,7 @@ def boxes(stream):
             attempt.load_on("array", turned, on_gpu)
             attempt.load_on("array", turned, on_host)
 
-        session.restart("boxes").run(load)
+        session.begin_restore("boxes").run(load)
         stream.synchronize()
         assert (on_gpu.cpu().numpy() == whole[:, x:edge]).all() and (on_host == whole[:, x:edge]).all()
         try:
@@ -180,7 +180,7 @@ def marks(field, step, fill, holds, stream, gpu):
         # An array that nobody but the session keeps while it is sent.
         session.offload(size, gpu=gpu)
         with torch.cuda.stream(stream):
-            with session.begin("kept", 1) as checkpoint:
+            with session.begin_checkpoint("kept", 1) as checkpoint:
                 checkpoint.save("array", torch.full((WORDS,), 3, dtype=torch.int32, device="cuda"))
             others = [torch.full((WORDS,), 4, dtype=torch.int32, device="cuda") for _ in range(4)]
         checkpoint.pending.wait(Level.SYSTEM)
@@ -188,7 +188,7 @@ def marks(field, step, fill, holds, stream, gpu):
         assert session.stats()["marks"] == 6, session.stats()
         del others
         back = torch.empty(WORDS, dtype=torch.int32, device="cuda")
-        session.restart("kept").run(lambda attempt: attempt.load("array", back))
+        session.begin_restore("kept").run(lambda attempt: attempt.load("array", back))
         stream.synchronize()
         assert bool((back == 3).all())
 

@@ -65,7 +65,7 @@ def overwritten(session, field):
         if version % 3:
             pending = session.checkpoint("live", version)
         else:
-            with session.begin("live", version) as checkpoint:
+            with session.begin_checkpoint("live", version) as checkpoint:
                 checkpoint.save_protected()
             pending = checkpoint.pending
         # Two of the 25 blocks are waited for: with more than 15 % the next checkpoints would copy all of them at once.

@@ -46,7 +46,7 @@ class OnGpu:
 
 
 def mistakes(session):
-    checkpoint = session.begin("wrong", 1)
+    checkpoint = session.begin_checkpoint("wrong", 1)
     x = numpy.zeros(3)
     for kind, words, columns in [
         (TypeError, "a dictionary of arrays", x),
@@ -74,7 +74,7 @@ def save(session):
     step = numpy.array(5)
     session.protect_shared("step", step)
     first = sum(COUNTS[:rank])
-    with session.begin("plasma", 5) as checkpoint:
+    with session.begin_checkpoint("plasma", 5) as checkpoint:
         checkpoint.save_protected()
         # Nobody but the checkpoint keeps them.
         checkpoint.save_rows("electrons", rows(range(first, first + COUNTS[rank])), ([rank, -rank], [rank + 1, rank]))
@@ -112,14 +112,14 @@ def load_all(attempt):
 
 
 def load(session):
-    restart = session.restart("plasma")
+    restart = session.begin_restore("plasma")
     for attempt in restart:
         with attempt:
             load_all(attempt)
     assert restart.restored.version == 5 and restart.restored.ranks == len(COUNTS)
 
     def ends(words, how, dtypes=None, name="electrons", kind=bivouac.RestartError):
-        refused(kind, words, session.restart("plasma").run, lambda attempt: attempt.load_rows(name, how, dtypes))
+        refused(kind, words, session.begin_restore("plasma").run, lambda attempt: attempt.load_rows(name, how, dtypes))
 
     ends("neutrons", Deal.EVEN, name="neutrons")
     ends(f"there are {TOTAL}", range(0, TOTAL + 1))
@@ -133,7 +133,7 @@ def load(session):
     ends(f"given to rank {size}", By("id", lambda ids: numpy.full(len(ids), size)))
     # The reason of this rank is there, too.
     try:
-        session.restart("plasma").run(lambda attempt: attempt.load_rows("electrons", By("id", lambda ids: 1 // 0)))
+        session.begin_restore("plasma").run(lambda attempt: attempt.load_rows("electrons", By("id", lambda ids: 1 // 0)))
     except bivouac.RestartError as error:
         causes = world.allgather(isinstance(error.__cause__, ZeroDivisionError))
         assert any(causes)
@@ -149,7 +149,7 @@ def load_of_c(session):
         tables = attempt.parts("table")
         assert tables == [bivouac.BoxesPart((4, 3), [((old, 0), (1, 3))]) for old in range(4)]
 
-    session.restart("plasma").run(attempt_of_c)
+    session.begin_restore("plasma").run(attempt_of_c)
 
 
 with bivouac.Session(world) as session:

@@ -329,10 +329,10 @@ class Session:
         if marks != self._marks:
             self._marks, self._marked = marks, [found for found in captured if found.is_on_gpu]
 
-    def begin(self, name, version):
+    def begin_checkpoint(self, name, version):
         """Begins a :class:`Checkpoint` that is put together from arrays of its own. Collective together with its end."""
         handle = c_void_p()
-        call("bvk_checkpoint_begin", self._handle, _text(name), _version(version), byref(handle))
+        call("bvk_begin_checkpoint", self._handle, _text(name), _version(version), byref(handle))
         return Checkpoint(self, handle)
 
     def restore(self, name, version=None):
@@ -341,11 +341,11 @@ class Session:
         Returns :class:`Restored`, or None if there is nothing. Collective; blocks until all ranks have loaded.
         """
         found = sized(_library.Restored)
-        if call("bvk_restart", self._handle, _text(name), _version(version), byref(found)) == NOTHING:
+        if call("bvk_restore", self._handle, _text(name), _version(version), byref(found)) == NOTHING:
             return None
         return _restored(found)
 
-    def restart(self, name, version=None):
+    def begin_restore(self, name, version=None):
         """A :class:`Restart` that the application loads itself. Collective, from its first attempt on."""
         return Restart(self, name, version)
 
@@ -479,7 +479,7 @@ class Pending:
 class Checkpoint:
     """A checkpoint that is being put together. As a context manager it is captured at the end, or given up after an exception::
 
-        with session.begin("heat", 7) as checkpoint:
+        with session.begin_checkpoint("heat", 7) as checkpoint:
             checkpoint.save("field", field)
         checkpoint.pending.wait(bivouac.Level.PROCESS)
     """
@@ -601,17 +601,17 @@ class WriteSet:
 class Restart:
     """A restart that the application loads itself: attempts, until all ranks have loaded one version::
 
-        restart = session.restart("heat")
+        restart = session.begin_restore("heat")
         for attempt in restart:
             with attempt:
                 attempt.load("field", field)
         if restart.restored is None:
             ...  # there was nothing
 
-    An attempt that fails on some rank is followed by another one on all ranks, from other copies or of an older version; what was
-    loaded before may not be used. An exception in an attempt, other than :class:`LoadError`, ends the restart on all ranks: all get
+    If a rank finds damage, or rejects the version (:meth:`Attempt.reject`), all ranks get another attempt, from other copies or of an older
+    version; what was loaded before may not be used. Any other exception in an attempt ends the restart on all ranks: all get
     :class:`RestartError`, here with that exception as its cause. Do not leave the loop before it ends; a rank that does ends the
-    restart of all. :meth:`run` is the same with a function.
+    restart of all. :meth:`run` does this with a function.
     """
 
     def __init__(self, session, name, version):
@@ -637,7 +637,7 @@ class Restart:
     def __iter__(self):
         if self._attempt is None:
             session = self._session._handle
-            status = call("bvk_restart_begin", session, _text(self._name), _version(self._version), byref(self._handle))
+            status = call("bvk_begin_restore", session, _text(self._name), _version(self._version), byref(self._handle))
             self._nothing = status == NOTHING
             while not self._nothing:
                 self._attempt = Attempt(self)
@@ -656,7 +656,7 @@ class Restart:
         """Ends one attempt; what it restored counts once the handle is gone. ``loaded``: 1, 0, or -1 if no other version would help."""
         found = sized(_library.Restored)
         try:
-            if call("bvk_restart_end", byref(self._handle), loaded, byref(found)) != AGAIN:
+            if call("bvk_end_restore", byref(self._handle), loaded, byref(found)) != AGAIN:
                 self._restored = _restored(found)
         except RestartError as error:
             self._failure = error.with_traceback(None)
@@ -690,7 +690,7 @@ class Attempt:
     def version(self):
         """The version that is being restored."""
         number = c_uint64()
-        call("bvk_restart_version", self._restart._handle, byref(number))
+        call("bvk_saved_version", self._restart._handle, byref(number))
         return number.value
 
     def count(self, name):
@@ -705,6 +705,18 @@ class Attempt:
         call("bvk_load", self._restart._handle, _text(name), found.address, found.count, found.kind)
 
     def load_on(self, name, boxes, array):
+    def reject(self, reason):
+        """Says that this version must not be used, though it can be loaded: it has a NaN, or fails another check of the program. When the
+        attempt ends, all ranks go on to the next older version. It is enough that one rank says so. ``reason`` is for the log, and for
+        the error if there is no older version::
+
+            attempt.load("temperature", temperature)
+            if numpy.isnan(temperature).any():
+                attempt.reject("the temperature has NaN")
+
+        Local, never waits."""
+        call("bvk_reject", self._restart._handle, _text(reason))
+
         """Loads the region ``name`` into this rank's part of an array, as :meth:`Session.protect_on` takes it; ghost cells stay as they are. The boxes
         may be others than those that it was saved on. Local on the ranks and boxes that it was saved on; otherwise collective: all ranks load the same
         regions in the same order."""

@@ -135,7 +135,7 @@ impl Rounds {
     fn checkpoint(&self, session: &Session, version: u64, level: Level) -> Result<[f64; 2], String> {
         let failed = |error: bivouac_core::session::Error| error.to_string();
         let begun = Instant::now();
-        let mut checkpoint = session.checkpoint(SERIES, version).map_err(failed)?;
+        let mut checkpoint = session.begin_checkpoint(SERIES, version).map_err(failed)?;
         checkpoint.save("data", &self.data).map_err(failed)?;
         let pending = checkpoint.capture().map_err(failed)?;
         let captured = begun.elapsed().as_secs_f64();
@@ -151,11 +151,11 @@ impl Rounds {
 
     /// From the call until all was loaded.
     fn restart(&self, session: &Session, from: TierId, target: &mut [u8]) -> Result<f64, String> {
-        let restored = session.restart(SERIES, |restorer| Ok(restorer.load("data", target)?));
+        let restored = session.begin_restore(SERIES).run(|restorer| Ok(restorer.load("data", target)?));
         let restored = restored.map_err(|error| error.to_string())?.ok_or("there is nothing to restore")?;
-        match restored.tier == from.name() {
-            true => Ok(restored.seconds),
-            false => Err(format!("it was restored from {}, not from {from}", restored.tier)),
+        match restored.tier == from {
+            true => Ok(restored.took.as_secs_f64()),
+            false => Err(format!("it was restored from {}, not from {from}", restored.tier.name())),
         }
     }
 

@@ -3,7 +3,9 @@
 use crate::base::CheckpointKey;
 use crate::base::text::{list, short};
 use crate::coordination::Culprit;
+use crate::recovery::load_error::LoadError;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// What the application asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +72,36 @@ pub enum RestartError {
     },
 }
 
+/// Why a rank has not loaded what was elected, in words.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unloaded {
+    /// A copy is damaged: other copies of the version are tried, then older versions.
+    Damaged(String),
+    /// The program rejects the version, whose copies are alike: older ones are tried.
+    Rejected(String),
+    /// No other version would help: it ends the restart.
+    Refused(String),
+}
+
+impl Unloaded {
+    /// Because of this error.
+    pub fn by(error: &LoadError) -> Unloaded {
+        match error.is_damage() {
+            true => Unloaded::Damaged(error.to_string()),
+            false => Unloaded::Refused(error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Unloaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unloaded::Damaged(why) | Unloaded::Refused(why) => f.write_str(why),
+            Unloaded::Rejected(why) => write!(f, "rejected by the program: {why}"),
+        }
+    }
+}
+
 /// Versions that an error names, the newest of them.
 const VERSIONS_MAX: usize = 10;
 
@@ -80,7 +112,7 @@ fn bound(version: u64, found: u32, ours: u32, regions: &[String]) -> String {
     let named = list(regions.iter().map(|name| format!("{:?}", short(name))), REGIONS_MAX, ", ");
     format!(
         "version {version} was taken by {found} ranks and this run has {ours}, but it can only be restored on {found}: {named} belong to the \
-         ranks that saved them. Start it on {found} ranks; or name another version with restart_version. Versions that are taken from now on \
+         ranks that saved them. Start it on {found} ranks, or ask for another version by its number. Versions that are taken from now on \
          can be restored on any number of ranks if arrays are saved with save_on, what all ranks share with shared, and what is each rank's own \
          with per_rank"
     )
@@ -103,9 +135,7 @@ pub(super) fn describe_failure(tried: &[Tried], damage: &[Culprit], left_behind:
         parts.push(format!("found unreadable: {}", join(damage)));
     }
     if left_behind > 0 {
-        parts.push(format!(
-            "{left_behind} older versions were left behind by a later run; name one with restart_version"
-        ));
+        parts.push(format!("{left_behind} older versions were left behind by a later run; ask for one by its number"));
     }
     if parts.is_empty() {
         parts.push(

@@ -24,5 +24,5 @@ mod error;
 mod rank;
 mod root;
 
-pub use error::{RestartError, Tried, Want};
+pub use error::{RestartError, Tried, Unloaded, Want};
 pub use rank::{Elected, Election, origin_of};

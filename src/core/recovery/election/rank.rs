@@ -3,8 +3,8 @@
 use super::super::discover::{Found, Held};
 use super::super::homes::{home, homed};
 use super::super::remade::ELSEWHERE;
-use super::error::{RestartError, Tried, Want, join};
-use super::root::{AT_THE_END, Choice, DISTRUSTED, RootView, Word, from_bits, to_bits};
+use super::error::{RestartError, Tried, Unloaded, Want, join};
+use super::root::{AT_THE_END, Choice, DISTRUSTED, REJECTED, RootView, Word, from_bits, to_bits};
 use crate::base::log;
 use crate::base::{CheckpointKey, Origin, Rank};
 use crate::catalog::{Candidate, WINDOW, restorable};
@@ -128,17 +128,20 @@ impl Election {
     ///
     /// # Errors
     /// [`RestartError`], the same on all ranks.
-    pub fn end(&mut self, failure: Option<(String, bool)>) -> Result<Option<Elected>, RestartError> {
+    pub fn end(&mut self, failure: Option<Unloaded>) -> Result<Option<Elected>, RestartError> {
         let verdict = loop {
             let mut ballot = self.ballot("end of an attempt", Payload::None);
-            if let Some((text, retry)) = &failure {
-                ballot = ballot.failed(self.engine.identity().rank, text, *retry);
+            if let Some(why) = &failure {
+                let is_hopeless = matches!(why, Unloaded::Refused(_));
+                ballot = ballot.failed(self.engine.identity().rank, why.to_string(), !is_hopeless);
                 // The failure is what counts, in whatever call the others are.
                 ballot.calls.clear();
             }
             let root = self.root_view();
             let decide = Box::new(move |ballot: &Ballot| root.decide_end(ballot));
-            let verdict = self.engine.collective(ballot.with_sums(vec![(AT_THE_END, 1)]), decide);
+            let rejects = matches!(failure, Some(Unloaded::Rejected(_)));
+            let sums = vec![(AT_THE_END, 1), (REJECTED, u64::from(rejects))];
+            let verdict = self.engine.collective(ballot.with_sums(sums), decide);
             let verdict = verdict.map_err(|reason| RestartError::Session { reason })?;
             let are_some_elsewhere = verdict.outcome != Outcome::Agreed && verdict.decision == ELSEWHERE;
             if failure.is_none() || !are_some_elsewhere {

@@ -40,6 +40,8 @@ pub(super) struct Choice {
 
 /// The key under which ballots are counted that end an attempt.
 pub(super) const AT_THE_END: u64 = 1 << 32;
+/// The sum that counts the ranks whose program rejects the version.
+pub(super) const REJECTED: u64 = AT_THE_END + 1;
 
 /// Of what ranks seek: a kind with this bit set is of shards of which there are copies that nobody trusts.
 pub(super) const DISTRUSTED: u16 = 1 << 8;
@@ -190,8 +192,8 @@ impl RootView {
     /// Whether the attempt counts, or what is tried next.
     pub fn decide_end(mut self, ballot: &Ballot) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
-        let here = ballot.sums.iter().find(|(key, _)| *key == AT_THE_END).map_or(0, |(_, here)| *here);
-        if here != u64::from(ballot.votes) {
+        let sum = |of: u64| ballot.sums.iter().find(|(key, _)| *key == of).map_or(0, |(_, sum)| *sum);
+        if sum(AT_THE_END) != u64::from(ballot.votes) {
             return (Outcome::Abandoned(culprits), ELSEWHERE.to_vec());
         }
         if culprits.iter().any(|culprit| !culprit.retry) {
@@ -199,7 +201,9 @@ impl RootView {
         }
         let answer = match self.current {
             // Damaged copies: other ways to all shards have not been looked for yet.
-            Some(current) if !culprits.is_empty() && self.distrusted != Some(current) => (Word::Gather, None),
+            Some(current) if !culprits.is_empty() && sum(REJECTED) == 0 && self.distrusted != Some(current) => {
+                (Word::Gather, None)
+            }
             Some(current) if !culprits.is_empty() => {
                 let tried = Tried { key: current.key, culprits };
                 self.tried.push(tried.clone());

@@ -3,7 +3,7 @@
 use super::*;
 use crate::base::units::PAGE;
 use crate::format::shard::Head;
-use crate::recovery::Restorer;
+use crate::recovery::Attempt;
 use crate::tier::wrappers::Faults;
 use std::os::unix::fs::FileExt;
 
@@ -111,7 +111,7 @@ impl Bed {
 
 fn take_sparse(session: &Session, version: u64) -> Pending {
     let field = sparse(version);
-    let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+    let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
     checkpoint.save("field", &field).expect("saved");
     checkpoint.value("step", &version).expect("saved");
     checkpoint.capture().expect("captured")
@@ -119,14 +119,14 @@ fn take_sparse(session: &Session, version: u64) -> Pending {
 
 /// The version and the farthest tier that a restart came from. What it brings is right.
 fn restart_sparse(session: &Session) -> Option<(u64, &'static str)> {
-    let load = |r: &mut Restorer| {
+    let load = |r: &mut Attempt| {
         let (version, field) = (r.value("step")?, r.load_vec::<f64>("field")?);
         assert_eq!(version, r.version());
         assert!(field == sparse(version), "version {version} came back with wrong data");
         Ok(())
     };
-    let restored = session.restart("heat", load).expect("restarts");
-    restored.map(|restored| (restored.version, restored.tier))
+    let restored = session.begin_restore("heat").run(load).expect("restarts");
+    restored.map(|restored| (restored.version, restored.tier.name()))
 }
 
 // --------------------------------------------------------------------------------------------- where a tier is crossed

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::decomposition::{Boxes, Decomposition, OnResize, Part};
-use crate::recovery::{LoadError, Restorer};
+use crate::recovery::{Attempt, LoadError};
 
 /// The same text for all ranks.
 pub(super) fn the_same<T>(all: Vec<Result<T, Error>>) -> String {
@@ -173,7 +173,7 @@ fn boxes_of(rank: u32, halo: u64) -> Boxes {
 fn save(session: &Session, on: &Decomposition, rank: u32, halo: u64, version: u64) -> Pending {
     let memory = memory(&owned(rank), halo, |y, x| value(version, y, x));
     let slices: Vec<&[f64]> = memory.iter().map(|memory| &memory[..]).collect();
-    let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+    let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
     checkpoint.save_boxes_on("t", on, &slices).expect("saved");
     checkpoint.shared("step", &version).expect("saved");
     checkpoint.per_rank("seed", &(1000 + rank), OnResize::Ask).expect("saved");
@@ -185,7 +185,7 @@ fn load(session: &Session, rank: u32, halo: u64) -> (u64, &'static str) {
     let on = session.decompose(boxes_of(rank, halo)).expect("it tiles");
     let mut memory = memory(&owned(rank), halo, |_, _| 0.0);
     let mut step = 0;
-    let restored = session.restart("heat", |r| {
+    let restored = session.begin_restore("heat").run(|r| {
         let mut slices: Vec<&mut [f64]> = memory.iter_mut().map(|memory| &mut memory[..]).collect();
         r.load_boxes_on("t", &on, &mut slices)?;
         step = r.shared("step")?;
@@ -195,7 +195,7 @@ fn load(session: &Session, rank: u32, halo: u64) -> (u64, &'static str) {
     let restored = restored.expect("restored").expect("there is one");
     assert_eq!(step, restored.version);
     assert_eq!(memory, self::memory(&owned(rank), halo, |y, x| value(step, y, x)), "rank {rank}");
-    (restored.version, restored.tier)
+    (restored.version, restored.tier.name())
 }
 
 #[test]
@@ -251,10 +251,10 @@ fn a_shared_value_that_differs_is_no_checkpoint_and_the_rank_is_named() {
         &[0, 0, 1],
         |_| (),
         |rank, session| {
-            let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
             checkpoint.shared("step", &if rank == 1 { 8u64 } else { 7 }).expect("saved");
             let refused = checkpoint.capture().expect("captured").wait(Level::Process).expect_err("no checkpoint");
-            let mut checkpoint = session.checkpoint("heat", 2).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("heat", 2).expect("begun");
             checkpoint.shared("step", &7u64).expect("saved");
             checkpoint.capture().expect("captured").wait(Level::Process).expect("committed");
             session.close().expect("closed");
@@ -282,7 +282,7 @@ fn ranks_that_save_on_different_decompositions_take_no_checkpoint() {
             });
             let memory = [0u8; 10];
             let on = &ons[rank as usize];
-            let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
             checkpoint.save_on("t", on, &memory[..on.elements() as usize]).expect("saved");
             let end = checkpoint.capture().expect("captured").wait(Level::Process);
             assert!(end.expect_err("no checkpoint").to_string().contains("called checkpoint"));
@@ -304,7 +304,7 @@ fn memory_that_does_not_fit_is_refused_where_it_is_given() {
             let two = session.decompose(Boxes::of([4, 5]).own([0, 0], [4, 3]).own([0, 3], [4, 2])).expect("it tiles");
             let none = session.decompose(Boxes::of([0, 5])).expect("it tiles");
             let memory = vec![1.0f64; 42];
-            let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
             assert!(
                 text(checkpoint.save_on("t", &on, &memory[..20]))
                     .contains("20 elements of memory for box 0, which takes 42 with its margin")
@@ -322,7 +322,8 @@ fn memory_that_does_not_fit_is_refused_where_it_is_given() {
             checkpoint.value("plain", &5u64).expect("saved");
             checkpoint.capture().expect("captured").wait(Level::Process).expect("committed");
             session
-                .restart("heat", |r| {
+                .begin_restore("heat")
+                .run(|r| {
                     let mut target = vec![0.0f64; 42];
                     let refused = |end: Result<(), LoadError>| end.expect_err("refused").to_string();
                     assert!(refused(r.load_on("t", &on, &mut target[..41])).contains("41 elements of memory"));
@@ -362,14 +363,15 @@ fn take_on(bed: &Bed, ranks: u32, version: u64, bind: bool, level: Level) {
         |rank, session| {
             // As a run that goes on.
             session
-                .restart("heat", |r| {
+                .begin_restore("heat")
+                .run(|r| {
                     r.shared::<u64>("step").map(drop).or_else(|error| match error {
                         LoadError::Missing { .. } | LoadError::Decomposition { .. } => Ok(()),
                         other => Err(other.into()),
                     })
                 })
                 .expect("restored");
-            let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
             checkpoint.shared("step", &version).expect("saved");
             if bind {
                 checkpoint.value("state", &rank).expect("saved");
@@ -392,7 +394,7 @@ fn state_of_a_rank_is_refused_on_another_number_of_ranks_and_nothing_older_is_re
             &[0, 0, 1, 1],
             |_| (),
             |rank, session| {
-                let mut checkpoint = session.checkpoint("heat", 2).expect("begun");
+                let mut checkpoint = session.begin_checkpoint("heat", 2).expect("begun");
                 checkpoint.value("state", &rank).expect("saved");
                 checkpoint.shared("step", &2u64).expect("saved");
                 checkpoint.per_rank("seed", &rank, OnResize::Drop).expect("saved");
@@ -407,9 +409,11 @@ fn state_of_a_rank_is_refused_on_another_number_of_ranks_and_nothing_older_is_re
                 &nodes,
                 |_| (),
                 |_, session| {
-                    let end = session.restart("heat", |_| panic!("nobody loads"));
+                    let end = session.begin_restore("heat").run(|_| panic!("nobody loads"));
                     let by_name = session
-                        .restart_version("heat", 1, |r| {
+                        .begin_restore("heat")
+                        .version(1)
+                        .run(|r| {
                             assert_eq!(r.version(), 1);
                             Ok(())
                         })
@@ -471,7 +475,7 @@ fn go_on(
     let on = session.decompose(boxes_dealt(way, rank, ranks, halo)).expect("it tiles");
     let own = dealt(way, rank, ranks);
     let mut memory = memory(&own, halo, |_, _| 0.0);
-    let restored = session.restart("heat", |r| {
+    let restored = session.begin_restore("heat").run(|r| {
         {
             let mut slices: Vec<&mut [f64]> = memory.iter_mut().map(|memory| &mut memory[..]).collect();
             r.load_boxes_on("t", &on, &mut slices)?;
@@ -485,7 +489,7 @@ fn go_on(
         assert_eq!(memory, self::memory(&own, halo, |y, x| value(version, y, x) + 0.5), "rank {rank}");
     }
     let [t, u] = [0.0, 0.5].map(|more| self::memory(&own, halo, |y, x| value(next, y, x) + more));
-    let mut checkpoint = session.checkpoint("heat", next).expect("begun");
+    let mut checkpoint = session.begin_checkpoint("heat", next).expect("begun");
     for (name, memory) in [("t", &t), ("u", &u)] {
         let slices: Vec<&[f64]> = memory.iter().map(|memory| &memory[..]).collect();
         checkpoint.save_boxes_on(name, &on, &slices).expect("saved");
@@ -520,7 +524,7 @@ pub(super) fn take_all(bed: &Bed, change: impl Fn(&mut Config), level: Level) {
     on_nodes(bed, &[0, 0, 1, 1], change, |rank, session| {
         let on = session.decompose(boxes_dealt(0, rank, 4, 0)).expect("it tiles");
         let memory = memory(&dealt(0, rank, 4), 0, |y, x| value(5, y, x));
-        let mut checkpoint = session.checkpoint("heat", 5).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("heat", 5).expect("begun");
         checkpoint.save_on("t", &on, &memory[0]).expect("saved");
         checkpoint.shared("step", &("five".to_owned(), 5u64)).expect("saved");
         checkpoint.per_rank("seed", &vec![rank; rank as usize], OnResize::Ask).expect("saved");
@@ -530,7 +534,7 @@ pub(super) fn take_all(bed: &Bed, change: impl Fn(&mut Config), level: Level) {
     });
 }
 
-fn t_of(session: &Session, way: usize, rank: u32, ranks: u32, r: &mut Restorer) -> Result<Vec<Vec<f64>>, Error> {
+fn t_of(session: &Session, way: usize, rank: u32, ranks: u32, r: &mut Attempt) -> Result<Vec<Vec<f64>>, Error> {
     // Decomposed before: the attempt has a collective call of its own.
     let on = &ONS.with(|ons| ons.borrow().clone()).expect("decomposed before");
     let _ = session;
@@ -557,7 +561,8 @@ fn values_of_ranks_are_shared_dropped_or_asked_for_on_another_number_of_ranks() 
             |rank, session| {
                 assert!(!session.should_checkpoint().expect("answered"));
                 session
-                    .restart("heat", |r| {
+                    .begin_restore("heat")
+                    .run(|r| {
                         assert_eq!(r.saved_ranks(), 4);
                         assert_eq!(r.shared::<(String, u64)>("step")?, ("five".to_owned(), 5));
                         // Each asks for its share, and the last one for nothing.
@@ -590,7 +595,7 @@ fn values_of_ranks_are_shared_dropped_or_asked_for_on_another_number_of_ranks() 
 
 #[test]
 fn a_rank_that_ends_its_attempt_early_is_heard_by_those_that_load_together() {
-    for retry in [true, false] {
+    for rejects in [true, false] {
         let bed = Bed::new();
         take_all(&bed, |_| (), Level::Process);
         let ends = on_nodes(
@@ -601,7 +606,7 @@ fn a_rank_that_ends_its_attempt_early_is_heard_by_those_that_load_together() {
                 let on = session.decompose(boxes_dealt(1, rank, 3, 0)).expect("it tiles");
                 ONS.with(|ons| *ons.borrow_mut() = Some(on));
                 let mut tries = 0;
-                let end = session.restart("heat", |r| {
+                let end = session.begin_restore("heat").run(|r| {
                     tries += 1;
                     if rank == 1 {
                         let missing = LoadError::Missing {
@@ -610,7 +615,11 @@ fn a_rank_that_ends_its_attempt_early_is_heard_by_those_that_load_together() {
                             region: "gone".into(),
                             present: vec![],
                         };
-                        return Err(if retry { Error::application("a bad value") } else { missing.into() });
+                        if rejects {
+                            r.reject("a bad value");
+                            return Ok(());
+                        }
+                        return Err(missing.into());
                     }
                     t_of(&session, 1, rank, 3, r).map(drop)
                 });
@@ -620,9 +629,9 @@ fn a_rank_that_ends_its_attempt_early_is_heard_by_those_that_load_together() {
         );
         let (ends, tries): (Vec<_>, Vec<u32>) = ends.into_iter().unzip();
         let text = the_same(ends);
-        let (says, times) = if retry { ("a bad value", 2) } else { ("has no region \"gone\"", 1) };
+        let says = if rejects { "rejected by the program: a bad value" } else { "has no region \"gone\"" };
         assert!(text.contains(&format!("rank 1: {says}")) || text.contains(says), "{text}");
-        assert_eq!(tries, [times; 3], "{text}");
+        assert_eq!(tries, [1; 3], "{text}");
     }
 }
 
@@ -638,7 +647,7 @@ fn what_was_never_saved_and_an_array_of_another_shape_end_the_restart_on_all_ran
             let on =
                 session.decompose(Boxes::of([40, 6]).own([u64::from(rank) * 10, 0], [10, 6]).sparse()).expect("apart");
             let memory = vec![1u16; 60];
-            let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
             checkpoint.save_on("level", &on, &memory).expect("saved");
             checkpoint.capture().expect("captured").wait(Level::Process).expect("committed");
             session.close().expect("closed");
@@ -656,8 +665,9 @@ fn what_was_never_saved_and_an_array_of_another_shape_end_the_restart_on_all_ran
             |rank, session| {
                 let own = boxes.clone().own([u64::from(rank) * 11, 0], [11, columns]).sparse();
                 let on = session.decompose(own).expect("apart");
-                let end =
-                    session.restart("heat", |r| Ok(r.load_on("level", &on, &mut vec![0u16; 11 * columns as usize])?));
+                let end = session
+                    .begin_restore("heat")
+                    .run(|r| Ok(r.load_on("level", &on, &mut vec![0u16; 11 * columns as usize])?));
                 session.close().expect("closed");
                 end
             },
@@ -672,7 +682,7 @@ pub(super) fn load_all(session: &Session, way: usize, rank: u32, ranks: u32) -> 
     let on = session.decompose(boxes_dealt(way, rank, ranks, 1)).expect("it tiles");
     let own = dealt(way, rank, ranks);
     let mut memory = memory(&own, 1, |_, _| 0.0);
-    let restored = session.restart("heat", |r| {
+    let restored = session.begin_restore("heat").run(|r| {
         {
             let mut slices: Vec<&mut [f64]> = memory.iter_mut().map(|memory| &mut memory[..]).collect();
             r.load_boxes_on("t", &on, &mut slices)?;
@@ -682,7 +692,7 @@ pub(super) fn load_all(session: &Session, way: usize, rank: u32, ranks: u32) -> 
     })?;
     let restored = restored.expect("there is one");
     assert_eq!(memory, self::memory(&own, 1, |y, x| value(restored.version, y, x)), "rank {rank}");
-    Ok((restored.version, restored.tier))
+    Ok((restored.version, restored.tier.name()))
 }
 
 #[test]
@@ -695,7 +705,7 @@ fn a_lost_shard_is_rebuilt_and_read_in_ranges_and_the_job_goes_on_with_fewer_ran
         on_nodes(&bed, &[0, 0, 1, 1, 2, 2, 3, 3], change, |rank, session| {
             let on = session.decompose(boxes_dealt(2, rank, 8, 0)).expect("it tiles");
             let memory = memory(&dealt(2, rank, 8), 0, |y, x| value(5, y, x));
-            let mut checkpoint = session.checkpoint("heat", 5).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("heat", 5).expect("begun");
             checkpoint.save_on("t", &on, &memory[0]).expect("saved");
             checkpoint.shared("step", &("five".to_owned(), 5u64)).expect("saved");
             // The global tier may have it sooner.
@@ -791,7 +801,7 @@ fn a_flipped_bit_in_an_old_shard_comes_to_nobody_on_another_number_of_ranks() {
             let on = session.decompose(boxes_dealt(0, rank, 4, 0)).expect("it tiles");
             let take = |version: u64| {
                 let memory = memory(&dealt(0, rank, 4), 0, |y, x| value(version, y, x));
-                let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+                let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
                 checkpoint.save_on("t", &on, &memory[0]).expect("saved");
                 checkpoint.shared("step", &("one".to_owned(), version)).expect("saved");
                 checkpoint.capture().expect("captured")
@@ -850,7 +860,8 @@ fn long_rows_come_to_those_that_want_columns_and_back() {
                 cells.map(|(y, x)| (version * 10_000_000 + y * 1_000_000 + x) as f64).collect()
             };
             let mut field = vec![0.0; (rows * columns) as usize];
-            let restored = session.restart("heat", |r| Ok(r.load_on("t", &on, &mut field)?)).expect("restored");
+            let restored =
+                session.begin_restore("heat").run(|r| Ok(r.load_on("t", &on, &mut field)?)).expect("restored");
             assert_eq!(restored.as_ref().map(|restored| restored.version), (version > 1).then(|| version - 1));
             if let Some(restored) = restored {
                 assert!(field == of(version - 1), "rank {rank} of {ranks}");
@@ -858,7 +869,7 @@ fn long_rows_come_to_those_that_want_columns_and_back() {
                 assert!(restored.bytes <= 3 * COLUMNS * 8 + (1 << 20), "{}", restored.bytes);
             }
             let next = of(version);
-            let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
             checkpoint.save_on("t", &on, &next).expect("saved");
             checkpoint.capture().expect("captured").wait(Level::Process).expect("committed");
             session.close().expect("closed");
@@ -895,7 +906,7 @@ fn ranks_that_want_parts_of_the_same_blocks_check_them_together() {
             let fours: Vec<u32> = eights.iter().map(|value| *value as u32).collect();
             let ones: Vec<u8> = eights.iter().map(|value| *value as u8).collect();
             let threes: Vec<[u8; 3]> = cells().map(|(y, x)| bytes(version, y, x)).collect();
-            let mut checkpoint = session.checkpoint("turned", version).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("turned", version).expect("begun");
             checkpoint.save_on("eights", &on, &eights).expect("saved");
             checkpoint.save_on("fours", &on, &fours).expect("saved");
             checkpoint.save_on("threes", &on, &threes).expect("saved");
@@ -916,7 +927,7 @@ fn ranks_that_want_parts_of_the_same_blocks_check_them_together() {
             let count = (ROWS * columns) as usize;
             let (mut eights, mut fours) = (vec![0u64; count], vec![0u32; count]);
             let (mut threes, mut ones) = (vec![[0u8; 3]; count], vec![0u8; count]);
-            let restored = session.restart("turned", |r| {
+            let restored = session.begin_restore("turned").run(|r| {
                 r.load_on("eights", &on, &mut eights)?;
                 r.load_on("fours", &on, &mut fours)?;
                 r.load_on("threes", &on, &mut threes)?;
@@ -969,7 +980,7 @@ fn a_block_that_is_wrong_together_comes_from_another_copy() {
         let on = session.decompose(Boxes::of([SIDE, SIDE]).own([y, 0], [rows, SIDE])).expect("it tiles");
         let eights: Vec<u64> = (y..y + rows).flat_map(|y| (0..SIDE).map(move |x| at(y, x))).collect();
         let fours: Vec<u32> = eights.iter().map(|value| *value as u32).collect();
-        let mut checkpoint = session.checkpoint("turned", 1).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("turned", 1).expect("begun");
         checkpoint.save_on("fours", &on, &fours).expect("saved");
         checkpoint.save_on("eights", &on, &eights).expect("saved");
         checkpoint.save_on("again", &on, &fours).expect("saved");
@@ -984,7 +995,7 @@ fn a_block_that_is_wrong_together_comes_from_another_copy() {
             let on = session.decompose(Boxes::of([SIDE, SIDE]).own([0, x], [SIDE, columns])).expect("it tiles");
             let count = (SIDE * columns) as usize;
             let (mut eights, mut fours, mut again) = (vec![0u64; count], vec![0u32; count], vec![0u32; count]);
-            let restored = session.restart("turned", |r| {
+            let restored = session.begin_restore("turned").run(|r| {
                 r.load_on("fours", &on, &mut fours)?;
                 r.load_on("eights", &on, &mut eights)?;
                 Ok(r.load_on("again", &on, &mut again)?)

@@ -69,7 +69,7 @@ fn a_capture_without_room_goes_to_no_file_system_that_hangs() {
     let session = bed.open(&place, config);
     let field = vec![7u8; 3 << 20];
     let capture = |version| {
-        let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
         checkpoint.save("field", &field).expect("saved");
         checkpoint.value("step", &version).expect("saved");
         checkpoint.capture()

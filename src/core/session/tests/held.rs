@@ -11,7 +11,7 @@ fn array<'a>(name: &str, bytes: &'a [u8]) -> SavedRegion<'a> {
 
 fn loaded(session: &Session, names: &[&str]) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
-    let restored = session.restart("heat", |from| {
+    let restored = session.begin_restore("heat").run(|from| {
         all = names.iter().map(|name| from.load_vec::<u8>(name)).collect::<Result<_, LoadError>>()?;
         Ok(())
     });
@@ -34,7 +34,7 @@ fn what_is_held_is_captured_as_it_was() {
         let session = bed.open(&place, config.clone());
         let (mut first, mut second) = (vec![1u8; 5 * MIB as usize + 17], vec![2u8; 9000]);
         let lent = vec![3u8; 5000];
-        let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
         checkpoint.hold(vec![array("first", &first)], 20_000).expect("held");
         first.fill(99);
         checkpoint.hold(vec![array("second", &second)], 10_000).expect("held");
@@ -61,7 +61,7 @@ fn what_is_held_moves_when_more_comes_than_was_said() {
     config.node.memory_budget = Budget::Bytes(64 * MIB);
     let session = bed.open(&place, config.clone());
     let parts: Vec<(String, Vec<u8>)> = (0..300u32).map(|at| (format!("part{at}"), vec![at as u8; 40_000])).collect();
-    let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+    let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
     checkpoint.hold(vec![array("first", &[7; 100_000])], 0).expect("held");
     // By another one that is held, and by what comes at the capture.
     checkpoint.hold(parts[..100].iter().map(|(name, bytes)| array(name, bytes)).collect(), 0).expect("held");
@@ -83,7 +83,7 @@ fn what_is_held_moves_when_more_comes_than_was_said() {
 fn what_is_held_may_be_held_again() {
     let bed = Bed::new();
     let session = bed.open(&bed.place(), bed.config());
-    let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+    let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
     checkpoint.hold(vec![array("a", &[1; 5000]), array("b", &[1; 5000])], 0).expect("held");
     checkpoint.hold(vec![array("a", &[2; 5000])], 0).expect("held");
     let refused = checkpoint.hold(vec![array("b", &[3; 5001])], 0);
@@ -109,7 +109,7 @@ fn what_is_held_and_not_captured_gives_its_room_back() {
                 .count()
         };
         let free = session.engine.memory().expect("it is on").room().expect("asked");
-        let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
         checkpoint.hold(vec![array("a", &vec![1; 6 * MIB as usize])], 0).expect("held");
         assert_eq!((is_free(&session, free), files(&bed)), (!is_in_memory, usize::from(!is_in_memory)));
         drop(checkpoint);
@@ -127,7 +127,7 @@ fn what_could_not_be_held_is_not_captured() {
     config.node.memory_budget = Budget::Bytes(4 * MIB);
     (config.job.local_enabled, config.job.global_enabled) = (false, false);
     let session = bed.open(&bed.place(), config);
-    let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+    let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
     checkpoint.hold(vec![array("a", &[1; 5000])], 0).expect("held");
     let held = checkpoint.hold(vec![array("b", &vec![1; 6 * MIB as usize])], 64 * KIB);
     assert!(matches!(held, Err(Error::Capture(_))), "{held:?}");
@@ -143,7 +143,7 @@ fn what_could_not_be_held_is_not_captured() {
 fn room_for_what_may_come_is_not_insisted_on() {
     let bed = Bed::new();
     let session = bed.open(&bed.place(), bed.config());
-    let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+    let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
     checkpoint.hold(vec![array("a", &[1; 5000])], 64 * MIB).expect("held");
     settle(&checkpoint.capture().expect("captured"));
     assert_eq!((session.stats().direct_captures, session.stats().room_waits), (0, 0));
@@ -160,7 +160,7 @@ fn what_is_held_outlives_later_checkpoints_and_no_restart() {
         config.node.memory_budget = Budget::Bytes(budget);
         let session = bed.open(&bed.place(), config);
         let hold = |version| {
-            let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
             checkpoint.hold(vec![array("a", &vec![1; 6 * MIB as usize])], 0).expect("held");
             checkpoint
         };
@@ -189,12 +189,15 @@ fn what_was_read_to_be_verified_is_restored_from_memory() {
     let session = bed.open(&place, config);
     let look = || session.look("heat", crate::recovery::Want::Newest).expect("elected").expect("there is one");
     let mut attempt = look();
-    assert!(attempt.restorer().verify(|_| None).expect("it is right").is_none());
-    attempt.end_uncounted(&session, Some(("only looked".into(), false))).map(drop).expect_err("nothing else is there");
+    assert!(attempt.attempt().verify(|_| None).expect("it is right").is_none());
+    attempt
+        .end_uncounted(&session, Some(crate::recovery::Unloaded::Refused("only looked".into())))
+        .map(drop)
+        .expect_err("nothing else is there");
     let mut attempt = look();
     let memory = session.engine.memory().expect("it is on");
     let free = memory.room().expect("asked");
-    let kept = attempt.restorer().verify(|bytes| memory.reserve(bytes).expect("asked")).expect("it is right");
+    let kept = attempt.attempt().verify(|bytes| memory.reserve(bytes).expect("asked")).expect("it is right");
     let kept = kept.expect("there was room");
     assert_eq!(kept.tier(), TierId::LOCAL);
     assert!(!is_free(&session, free));
@@ -205,10 +208,10 @@ fn what_was_read_to_be_verified_is_restored_from_memory() {
             }
         }
     }
-    attempt.restorer().prefer(kept);
-    let array = attempt.restorer().load_vec::<u8>("array").expect("from memory");
+    attempt.attempt().prefer(kept);
+    let array = attempt.attempt().load_vec::<u8>("array").expect("from memory");
     assert!(array == vec![7; 5 * MIB as usize]);
-    assert_eq!(attempt.restorer().damaged()[TierId::LOCAL], 0);
+    assert_eq!(attempt.attempt().damaged()[TierId::LOCAL], 0);
     drop(attempt);
     assert!(is_free(&session, free), "the room is given back");
     session.close().expect("closes");

@@ -534,11 +534,11 @@ fn a_run_whose_global_directory_cannot_be_used_goes_on_from_the_local_copies_of_
 
     bed.disk.inject(Path::new("/global"), Fault::ReadOnly).expect("it is a path");
     let cut_off = bed.open(&bed.place(), config.clone());
-    assert_eq!(restart(&cut_off).map(|restored| (restored.version, restored.tier)), Some((2, "local")));
+    assert_eq!(restart(&cut_off).map(|restored| (restored.version, restored.tier.name())), Some((2, "local")));
     commit(&cut_off, &[3], Level::NodeReboot);
     cut_off.close().expect("closes");
     // What it took meanwhile is found when the store is back.
     bed.disk.heal(Path::new("/global")).expect("it is a path");
     let back = bed.open(&bed.place(), config);
-    assert_eq!(restart(&back).map(|restored| (restored.version, restored.tier)), Some((3, "local")));
+    assert_eq!(restart(&back).map(|restored| (restored.version, restored.tier.name())), Some((3, "local")));
 }

@@ -76,7 +76,7 @@ fn an_older_window_is_looked_at_when_nothing_of_the_newest_one_can_be_restored()
     let known = candidates(1..=WINDOW as u64 + 3);
     let held = [0, 1].map(|place: usize| (known[place], shard(0, Vec::new()))).into();
     let found = Found { held, committed: known.clone(), ..Found::default() };
-    let failed = || Some(("a flipped bit".to_owned(), true));
+    let failed = || Some(crate::recovery::Unloaded::Damaged("a flipped bit".to_owned()));
     elect(&Bed::new(), found, Want::Newest, |election| {
         let version = |elected: Option<crate::recovery::election::Elected>| elected.expect("one").candidate.key.version;
         assert_eq!(version(election.first().expect("elected")), 2);
@@ -148,7 +148,7 @@ fn a_restart_reads_the_global_directory_on_the_root_alone() {
     on_one_node(&places, &config, |rank, session| {
         commit(&session, &[1], Level::System);
         let before = counts[rank].calls(Call::List);
-        assert_eq!(restart(&session).map(|restored| restored.tier), Some("memory"));
+        assert_eq!(restart(&session).map(|restored| restored.tier.name()), Some("memory"));
         let listed = counts[rank].calls(Call::List) - before;
         assert_eq!(listed > 0, rank == 0, "{listed} by rank {rank}");
         session.close().expect("closes");

@@ -56,7 +56,7 @@ fn take_on(bed: &Bed, nodes: &[u32], change: impl Fn(&mut Config), level: Level)
         let t: Vec<f64> = own.iter().map(|number| value(*number)).collect();
         let edge: Vec<[u8; 3]> = own.iter().map(|number| [*number as u8, (*number >> 8) as u8, 7]).collect();
         let mark: Vec<u64> = some.iter().map(|number| !number).collect();
-        let mut checkpoint = session.checkpoint("mesh", 5).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("mesh", 5).expect("begun");
         checkpoint.save_on("t", &mesh, &t).expect("saved");
         checkpoint.save_on("mark", &marked, &mark).expect("saved");
         checkpoint.save_boxes_on("edge", &mesh, &[&edge]).expect("saved");
@@ -73,7 +73,7 @@ fn load_on(session: &Session, rank: u32, ranks: u32, seed: u64) -> (u64, &'stati
     let some: Vec<u64> = own.iter().copied().filter(is_marked).collect();
     let marked = session.decompose(Ids::of(TOTAL).own(some.iter().copied()).sparse()).expect("apart");
     let (mut t, mut mark, mut edge) = (vec![0.0; own.len()], vec![0u64; some.len()], vec![[0u8; 3]; own.len()]);
-    let restored = session.restart("mesh", |r| {
+    let restored = session.begin_restore("mesh").run(|r| {
         r.load_on("t", &mesh, &mut t)?;
         r.load_on("mark", &marked, &mut mark)?;
         r.load_on("edge", &mesh, &mut edge)?;
@@ -85,7 +85,7 @@ fn load_on(session: &Session, rank: u32, ranks: u32, seed: u64) -> (u64, &'stati
     assert!(t.iter().zip(&own).all(|(t, number)| *t == value(*number)), "{who}");
     assert!(mark.iter().zip(&some).all(|(mark, number)| *mark == !number), "{who}");
     assert!(edge.iter().zip(&own).all(|(edge, number)| *edge == [*number as u8, (*number >> 8) as u8, 7]), "{who}");
-    (restored.version, restored.tier)
+    (restored.version, restored.tier.name())
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn more_numbers_than_a_window_has_are_proved_and_loaded_window_by_window() {
             let on = session.decompose(Ids::of(MANY).own(own(rank, 2))).expect("each has one");
             assert!(Windows::new(MANY, 2).count() > 1, "one window would do");
             let t: Vec<u32> = own(rank, 2).map(|number| number as u32 ^ 5).collect();
-            let mut checkpoint = session.checkpoint("mesh", 1).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("mesh", 1).expect("begun");
             checkpoint.save_on("t", &on, &t).expect("saved");
             checkpoint.capture().expect("captured").wait(Level::Process).expect("committed");
             session.close().expect("closed");
@@ -169,7 +169,11 @@ fn more_numbers_than_a_window_has_are_proved_and_loaded_window_by_window() {
         |_, session| {
             let on = session.decompose(Ids::of(MANY).own((0..MANY).rev())).expect("each has one");
             let mut t = vec![0u32; MANY as usize];
-            session.restart("mesh", |r| Ok(r.load_on("t", &on, &mut t)?)).expect("restored").expect("there is one");
+            session
+                .begin_restore("mesh")
+                .run(|r| Ok(r.load_on("t", &on, &mut t)?))
+                .expect("restored")
+                .expect("there is one");
             assert!((0..MANY).rev().zip(&t).all(|(number, t)| *t == number as u32 ^ 5));
             session.close().expect("closed");
         },
@@ -221,12 +225,12 @@ fn what_nobody_has_saved_and_what_lies_on_boxes_end_the_restart_on_all_ranks() {
             let mut t = vec![0.0f64; slab.elements().max(mesh.elements()) as usize];
             let mut refused = |name: &str, on: &Decomposition| {
                 let length = on.elements() as usize;
-                let end = session.restart("mesh", |r| Ok(r.load_on(name, on, &mut t[..length])?));
+                let end = session.begin_restore("mesh").run(|r| Ok(r.load_on(name, on, &mut t[..length])?));
                 end.expect_err("refused").to_string()
             };
             let texts = [refused("t", &slab), refused("t", &small)];
             let mut mark = vec![0u64; own.len()];
-            let end = session.restart("mesh", |r| Ok(r.load_on("mark", &mesh, &mut mark)?));
+            let end = session.begin_restore("mesh").run(|r| Ok(r.load_on("mark", &mesh, &mut mark)?));
             let end = end.expect_err("refused").to_string();
             session.close().expect("closed");
             [texts[0].clone(), texts[1].clone(), end]
@@ -258,7 +262,7 @@ fn a_forged_list_is_no_checkpoint_on_another_number_of_ranks() {
             let forged = Decomposition::of_list(forged, Identity(7), (Rank(rank), 4));
             let t: Vec<f64> = own.iter().map(|number| value(*number)).collect();
             for (version, on) in [(5u64, &right), (6, &forged)] {
-                let mut checkpoint = session.checkpoint("mesh", version).expect("begun");
+                let mut checkpoint = session.begin_checkpoint("mesh", version).expect("begun");
                 checkpoint.save_on("t", on, &t).expect("saved");
                 checkpoint.capture().expect("captured").wait(Level::Process).expect("committed");
             }
@@ -272,7 +276,7 @@ fn a_forged_list_is_no_checkpoint_on_another_number_of_ranks() {
         |rank, session| {
             let (own, mesh) = on(&session, rank, 3, 2);
             let (mut t, mut tried) = (vec![0.0f64; own.len()], Vec::new());
-            let restored = session.restart("mesh", |r| {
+            let restored = session.begin_restore("mesh").run(|r| {
                 let end = r.load_on("t", &mesh, &mut t);
                 tried.push(end.as_ref().err().map(LoadError::to_string));
                 Ok(end?)

@@ -45,7 +45,7 @@ fn a_session_writes_what_its_checkpoints_cost_beside_what_a_bench_measured() {
     config.node.run_directory = Some(folder.path().to_owned());
     on_one_node(&[bed.place(), bed.place()], &config, |_, session| {
         commit(&session, &[1, 2, 3, 4], Level::System);
-        assert_eq!(restart(&session).map(|restored| restored.tier), Some("memory"));
+        assert_eq!(restart(&session).map(|restored| restored.tier.name()), Some("memory"));
         session.close().expect("closes");
     });
     let profile = read(&path).expect("it is right").expect("it is there");

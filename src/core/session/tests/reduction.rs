@@ -28,7 +28,7 @@ fn reduced(bed: &Bed) -> Config {
 /// Takes a version of which one block is its own, and waits until it is everywhere.
 fn take_changed(session: &Session, version: u64) {
     let array = array(version);
-    let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+    let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
     checkpoint.save("array", &array).expect("saved");
     checkpoint.value("step", &version).expect("saved");
     let pending = checkpoint.capture().expect("captured");
@@ -134,7 +134,7 @@ fn what_a_file_stores_itself_is_compressed_where_that_is_asked_for() {
             let mut smooth: Vec<f64> = (0..1000 * BLOCK / 8).map(|at| (at as f64 * 1e-4).sin()).collect();
             for version in 1..=3 {
                 smooth[version as usize * 5000..][..4000].fill(version as f64);
-                let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+                let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
                 checkpoint.save("noise", &noise).expect("saved");
                 checkpoint.save("smooth", &smooth).expect("saved");
                 assert_eq!(levels(&ended(&checkpoint.capture().expect("captured")), false), [], "all are committed");
@@ -149,7 +149,7 @@ fn what_a_file_stores_itself_is_compressed_where_that_is_asked_for() {
             config.job.memory_enabled = false;
             let session = bed.open(&bed.place(), config);
             let mut loaded = (Vec::new(), Vec::new());
-            let restored = session.restart("heat", |r| {
+            let restored = session.begin_restore("heat").run(|r| {
                 loaded = (r.load_vec::<u8>("noise")?, r.load_vec::<f64>("smooth")?);
                 Ok(())
             });
@@ -172,14 +172,16 @@ fn each_region_is_reduced_by_the_method_that_is_asked_for_it() {
     let bed = Bed::new();
     let mut config = reduced(&bed);
     config.job.reduction.regions =
-        "heat/same: full; heat/list: list, chunk 64; heat/tree: tree".parse().expect("a list");
+        "{ 'heat/same' = 'full', 'heat/list' = { method = 'list', chunk = 64 }, 'heat/tree' = 'tree' }"
+            .parse()
+            .expect("a table");
     let session = bed.open(&bed.place(), config);
     let mut rng = Rng::new(3);
     let mut moving: Vec<u8> = (0..20 * BLOCK).map(|_| rng.next_u64() as u8).collect();
     let same = moving.clone();
     for version in 1..=4 {
         moving.rotate_left(256);
-        let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
         for name in ["same", "blocks", "list", "tree", "wished", "wished-full"] {
             checkpoint
                 .save(name, if name.starts_with("wished-") || name == "same" { &same } else { &moving })
@@ -219,7 +221,7 @@ fn auto_goes_by_what_changes() {
             // A byte: the rest of what was stored by blocks is known from these, and then chunks of the block that has it.
             _ => region[9 * BLOCK + 7] = version as u8,
         }
-        let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
         checkpoint.save("array", &region).expect("saved");
         assert_eq!(levels(&ended(&checkpoint.capture().expect("captured")), false), [], "all are committed");
     }
@@ -265,7 +267,7 @@ fn a_capture_stores_what_has_changed_in_the_slot_that_had_the_one_before_the_las
             }
         }
         before = kept;
-        let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
         for (name, bytes) in ["a", "b", "c"].into_iter().zip(&regions) {
             checkpoint.save(name, bytes).expect("saved");
         }
@@ -274,14 +276,14 @@ fn a_capture_stores_what_has_changed_in_the_slot_that_had_the_one_before_the_las
         pending.wait(Level::Process).expect("committed");
         partial.push(session.stats().reduction.partial_captures);
         let mut loaded = regions.clone().map(|bytes| vec![0; bytes.len()]);
-        let restored = session.restart("heat", |r| {
+        let restored = session.begin_restore("heat").run(|r| {
             for (name, bytes) in ["a", "b", "c"].into_iter().zip(&mut loaded) {
                 r.load(name, bytes)?;
             }
             Ok(())
         });
         let restored = restored.expect("restored").expect("the newest");
-        assert_eq!((restored.version, restored.tier, loaded == regions), (version, "memory", true));
+        assert_eq!((restored.version, restored.tier.name(), loaded == regions), (version, "memory", true));
     }
     assert_eq!(partial[1], 0, "neither of the first two has anything in its slot");
     assert!(partial[39] > 20, "{partial:?}");
@@ -300,7 +302,7 @@ fn a_restart_reads_what_files_refer_to_and_begins_whole() {
         config.job.local_enabled = root == "/local";
         let session = bed.open(&bed.place(), config);
         let mut loaded = Vec::new();
-        let restored = session.restart("heat", |r| {
+        let restored = session.begin_restore("heat").run(|r| {
             loaded = r.load_vec::<u8>("array")?;
             Ok(())
         });
@@ -309,7 +311,7 @@ fn a_restart_reads_what_files_refer_to_and_begins_whole() {
         session.close().expect("closes");
     }
     let session = bed.open(&bed.place(), reduced(&bed));
-    session.restart("heat", |_| Ok(())).expect("restored");
+    session.begin_restore("heat").run(|_| Ok(())).expect("restored");
     take_changed(&session, 4);
     assert_eq!(session.stats().reduction.packed, 0);
     session.close().expect("closes");
@@ -380,7 +382,7 @@ fn no_tier_holds_more_than_five_shards_over_a_hundred_versions() {
             if rng.chance(1, 25) {
                 array.iter_mut().for_each(|byte| *byte = rng.next_u64() as u8);
             }
-            let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
             checkpoint.save("array", &array).expect("saved");
             let pending = checkpoint.capture().expect("captured");
             assert_eq!(levels(&ended(&pending), false), [], "all are committed");
@@ -416,7 +418,7 @@ fn chunks_that_have_moved_are_taken_from_where_files_store_them() {
         let mut array: Vec<u8> = (0..BLOCK * BLOCKS + 100).map(|_| rng.next_u64() as u8).collect();
         let session = bed.open(&bed.place(), config());
         for version in 1..=4 {
-            let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
             checkpoint.save("array", &array).expect("saved");
             let pending = checkpoint.capture().expect("captured");
             assert_eq!(levels(&ended(&pending), false), [], "all are committed");
@@ -432,12 +434,12 @@ fn chunks_that_have_moved_are_taken_from_where_files_store_them() {
         config.job.memory_enabled = false;
         let session = bed.open(&bed.place(), config);
         let mut loaded = Vec::new();
-        let load = |r: &mut crate::recovery::Restorer| {
+        let load = |r: &mut crate::recovery::Attempt| {
             loaded = r.load_vec::<u8>("array")?;
             Ok(())
         };
-        let restored = session.restart("heat", load).expect("restored").expect("version 4");
-        assert!((restored.version, restored.tier) == (4, "local") && loaded == array, "{method}");
+        let restored = session.begin_restore("heat").run(load).expect("restored").expect("version 4");
+        assert!((restored.version, restored.tier.name()) == (4, "local") && loaded == array, "{method}");
         session.close().expect("closes");
     }
 }
@@ -482,7 +484,7 @@ impl Bed {
         config.job.memory_enabled = false;
         let session = self.open(&self.place(), config);
         let mut loaded = Vec::new();
-        let restored = session.restart("heat", |r| {
+        let restored = session.begin_restore("heat").run(|r| {
             loaded = r.load_vec::<u8>("array")?;
             Ok(())
         });
@@ -490,7 +492,7 @@ impl Bed {
         session.close().expect("closes");
         let restored = restored.map_err(|error| error.to_string())?.ok_or("nothing is there")?;
         assert!(loaded == array(restored.version), "wrong data");
-        let tier = TierId::all().find(|tier| tier.name() == restored.tier).expect("a tier");
+        let tier = restored.tier;
         Ok((restored.version, tier, damaged))
     }
 }

@@ -55,7 +55,7 @@ fn a_value_stays_at_its_coordinates() {
             let own = block(SHAPE, grid, rank);
             let on = session.decompose(Boxes::of(SHAPE).own(own.0, own.1)).expect("it tiles");
             let mut found = NAMES.map(|_| vec![-1.0f64; on.elements() as usize]);
-            let restored = session.restart("heat", |r| {
+            let restored = session.begin_restore("heat").run(|r| {
                 for (name, field) in NAMES.iter().zip(&mut found) {
                     r.load_on(name, &on, field)?;
                 }
@@ -69,7 +69,7 @@ fn a_value_stays_at_its_coordinates() {
                 }
             }
             let fields = [0, 1, 2].map(|of| coordinates(of, own));
-            let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
             for (name, field) in NAMES.iter().zip(&fields) {
                 checkpoint.save_on(name, &on, field).expect("saved");
             }
@@ -133,7 +133,7 @@ fn primes_zeros_single_cells_100000_boxes() {
                     on.own().parts().own().iter().map(of).collect()
                 };
                 let expected = [0, 1, 2, 3, 4].map(|at: usize| places(&ons[at]));
-                let restored = session.restart("heat", |r| {
+                let restored = session.begin_restore("heat").run(|r| {
                     for (((name, _), on), expected) in arrays.iter().zip(&ons).zip(&expected) {
                         let mut found: Vec<Vec<u32>> = expected.iter().map(|own| vec![u32::MAX; own.len()]).collect();
                         r.load_boxes_on(name, on, &mut found.iter_mut().map(|own| &mut own[..]).collect::<Vec<_>>())?;
@@ -143,7 +143,7 @@ fn primes_zeros_single_cells_100000_boxes() {
                 });
                 let restored = restored.expect("restored").map(|restored| restored.version);
                 assert_eq!(restored, (version > 1).then(|| version - 1));
-                let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+                let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
                 for (((name, _), on), own) in arrays.iter().zip(&ons).zip(&expected) {
                     let slices: Vec<&[u32]> = own.iter().map(|own| &own[..]).collect();
                     checkpoint.save_boxes_on(name, on, &slices).expect("saved");
@@ -178,7 +178,7 @@ fn two_cycles_on_n_keep_each_ranks_parts() {
                 let boxes = own.iter().fold(Boxes::of([96, 60]), |boxes, (origin, extent)| boxes.own(*origin, *extent));
                 let on = session.decompose(boxes).expect("it tiles");
                 let mut found = memory(&own, 0, |_, _| 0.0);
-                let restored = session.restart("heat", |r| {
+                let restored = session.begin_restore("heat").run(|r| {
                     r.load_boxes_on("t", &on, &mut found.iter_mut().map(|own| &mut own[..]).collect::<Vec<_>>())?;
                     Ok(())
                 });
@@ -192,7 +192,7 @@ fn two_cycles_on_n_keep_each_ranks_parts() {
                     assert_eq!(version, 1);
                 }
                 let next = memory(&own, 0, |y, x| value(version, y, x));
-                let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+                let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
                 checkpoint
                     .save_boxes_on("t", &on, &next.iter().map(|own| &own[..]).collect::<Vec<_>>())
                     .expect("saved");
@@ -237,12 +237,13 @@ fn state_is_equal_and_docs_say_sums_may_not_be() {
                 if version > 1 {
                     state.fill(7.0);
                     session
-                        .restart("heat", |r| Ok(r.load_on("state", &on, &mut state)?))
+                        .begin_restore("heat")
+                        .run(|r| Ok(r.load_on("state", &on, &mut state)?))
                         .expect("restored")
                         .expect("one");
                 }
                 assert!(state.iter().map(|value| value.to_bits()).eq(own.map(bits)), "rank {rank} of {ranks}");
-                let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+                let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
                 checkpoint.save_on("state", &on, &state).expect("saved");
                 checkpoint.capture().expect("captured").wait(Level::Process).expect("committed");
                 session.close().expect("closed");
@@ -274,7 +275,7 @@ fn a_damaged_block_that_ranks_read_themselves_comes_to_nobody() {
             let on = session.decompose(boxes_dealt(0, rank, 4, 0)).expect("it tiles");
             for version in [1, 5] {
                 let field = memory(&dealt(0, rank, 4), 0, |y, x| value(version, y, x));
-                let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+                let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
                 checkpoint.save_on("t", &on, &field[0]).expect("saved");
                 ended(&checkpoint.capture().expect("captured"));
             }
@@ -286,7 +287,7 @@ fn a_damaged_block_that_ranks_read_themselves_comes_to_nobody() {
             let on = session.decompose(boxes_dealt(1, rank, 3, 1)).expect("it tiles");
             let own = dealt(1, rank, 3);
             let (mut found, mut tried) = (memory(&own, 1, |_, _| 0.0), Vec::new());
-            let restored = session.restart("heat", |r| {
+            let restored = session.begin_restore("heat").run(|r| {
                 let mut slices: Vec<&mut [f64]> = found.iter_mut().map(|own| &mut own[..]).collect();
                 let loaded = r.load_boxes_on("t", &on, &mut slices);
                 tried.push((r.version(), loaded.is_ok()));
@@ -324,7 +325,7 @@ fn a_damaged_block_that_is_read_ahead_comes_to_nobody() {
     on_nodes(&bed, &[0, 1], nowhere, |rank, session| {
         let on = session.decompose(half(rank)).expect("it tiles");
         let own = field(rank);
-        let mut checkpoint = session.checkpoint("heat", 5).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("heat", 5).expect("begun");
         checkpoint.save_on("t", &on, &own).expect("saved");
         ended(&checkpoint.capture().expect("captured"));
     });
@@ -335,7 +336,7 @@ fn a_damaged_block_that_is_read_ahead_comes_to_nobody() {
     on_nodes(&bed, &[0, 1], nowhere, |rank, session| {
         let on = session.decompose(half(1 - rank)).expect("it tiles");
         let mut found = vec![0.0f64; (ROWS * SHAPE[1]) as usize];
-        let restored = session.restart("heat", |r| Ok(r.load_on("t", &on, &mut found)?)).expect("restored");
+        let restored = session.begin_restore("heat").run(|r| Ok(r.load_on("t", &on, &mut found)?)).expect("restored");
         assert_eq!(restored.expect("there is one").version, 5);
         assert!(found == field(1 - rank), "rank {rank} has other elements than were saved");
         session.close().expect("closed");
@@ -352,7 +353,7 @@ fn folders_of_5(bed: &Bed, top: &str) -> usize {
 fn take_6(session: &Session, way: usize, rank: u32, ranks: u32) -> Vec<(Level, Option<String>)> {
     let on = session.decompose(boxes_dealt(way, rank, ranks, 0)).expect("it tiles");
     let next = memory(&dealt(way, rank, ranks), 0, |y, x| value(6, y, x));
-    let mut checkpoint = session.checkpoint("heat", 6).expect("begun");
+    let mut checkpoint = session.begin_checkpoint("heat", 6).expect("begun");
     checkpoint.save_boxes_on("t", &on, &next.iter().map(|own| &own[..]).collect::<Vec<_>>()).expect("saved");
     checkpoint.shared("step", &("six".to_owned(), 6u64)).expect("saved");
     let pending = checkpoint.capture().expect("captured");
@@ -376,7 +377,7 @@ fn old_slots_and_parity_stay_until_a_run_of_another_size_has_committed_at_their_
     on_nodes(&bed, &[0, 0, 1, 1], protected, |rank, session| {
         let on = session.decompose(boxes_dealt(0, rank, 4, 0)).expect("it tiles");
         let field = memory(&dealt(0, rank, 4), 0, |y, x| value(5, y, x));
-        let mut checkpoint = session.checkpoint("heat", 5).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("heat", 5).expect("begun");
         checkpoint.save_on("t", &on, &field[0]).expect("saved");
         checkpoint.shared("step", &("five".to_owned(), 5u64)).expect("saved");
         checkpoint.capture().expect("captured").wait(Level::NodeLoss).expect("protected");

@@ -4,7 +4,7 @@ use super::*;
 use crate::base::Rank;
 use crate::decomposition::Boxes;
 use crate::decomposition::rows::even;
-use crate::recovery::{How, LoadError, RankPart, Restorer};
+use crate::recovery::{Attempt, How, LoadError, RankPart};
 use crate::session::Rows;
 use std::sync::Mutex;
 
@@ -41,7 +41,7 @@ fn take(bed: &Bed, nodes: &[u32], change: impl Fn(&mut Config), level: Level) {
         let x: Vec<f64> = own.iter().map(|one| f64::from_bits(one.x)).collect();
         let v: Vec<f32> = own.iter().flat_map(|one| one.v.map(f32::from_bits)).collect();
         let id: Vec<u64> = own.iter().map(|one| one.id).collect();
-        let mut checkpoint = session.checkpoint("plasma", 5).expect("begun");
+        let mut checkpoint = session.begin_checkpoint("plasma", 5).expect("begun");
         let rows = Rows::new(own.len() as u64).column("x", &x).columns("v", 3, &v).column("id", &id);
         checkpoint.save_rows("electrons", rows.bounds([f64::from(rank)], [f64::from(rank + 1)])).expect("saved");
         checkpoint.save_rows("ions", Rows::new(0).column::<u8>("kind", &[])).expect("saved");
@@ -53,7 +53,7 @@ fn take(bed: &Bed, nodes: &[u32], change: impl Fn(&mut Config), level: Level) {
 }
 
 /// The rows of this rank, as the restart gives them.
-fn load(r: &mut Restorer, how: How<'_>) -> Result<Vec<Particle>, LoadError> {
+fn load(r: &mut Attempt, how: How<'_>) -> Result<Vec<Particle>, LoadError> {
     let mut rows = r.load_rows("electrons", how)?;
     let id: Vec<u64> = rows.column("id")?;
     let mut v = vec![0f32; 3 * rows.count() as usize];
@@ -75,7 +75,7 @@ fn load_in_all_ways(session: &Session, rank: u32, ranks: u32, seen: &Mutex<Vec<u
     let total = all.len() as u64;
     // Ranges that overlap and leave out some.
     let some = u64::from(rank) * 777 % total..(u64::from(rank) * 777 % total + 9000).min(total);
-    let restored = session.restart("plasma", |r| {
+    let restored = session.begin_restore("plasma").run(|r| {
         assert_eq!(r.shared::<u64>("step")?, 5);
         let slice = |rows: std::ops::Range<u64>| &all[rows.start as usize..rows.end as usize];
         assert!(load(r, How::Even)? == slice(even(total, Rank(rank), ranks)), "rank {rank} of {ranks}");
@@ -98,7 +98,7 @@ fn load_in_all_ways(session: &Session, rank: u32, ranks: u32, seen: &Mutex<Vec<u
         Ok(())
     });
     let restored = restored.expect("restored").expect("there is one");
-    (restored.version, restored.tier)
+    (restored.version, restored.tier.name())
 }
 
 fn each_was_seen_once(seen: Mutex<Vec<u64>>) {
@@ -166,7 +166,7 @@ fn as_many_ranks_get_their_own_rows_back_and_others_are_told_what_to_call() {
             &nodes,
             |_| (),
             |rank, session| {
-                let restored = session.restart("plasma", |r| {
+                let restored = session.begin_restore("plasma").run(|r| {
                     match load(r, How::Own) {
                         Ok(own) => assert!(ranks == 4 && own == of_rank(rank)),
                         Err(error) => {
@@ -209,7 +209,7 @@ fn ranks_hear_what_old_ranks_had_of_rows_and_of_arrays() {
             let memory: Vec<Vec<u8>> = own(rank).iter().map(|(_, extent)| vec![1; extent[1] as usize]).collect();
             let memory: Vec<&[u8]> = memory.iter().map(|memory| &memory[..]).collect();
             let x = vec![0u8; COUNTS[rank as usize] as usize];
-            let mut checkpoint = session.checkpoint("plasma", 5).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("plasma", 5).expect("begun");
             checkpoint.save_boxes_on("t", &on, &memory).expect("saved");
             let low = f64::from(rank);
             let rows = Rows::new(COUNTS[rank as usize]).column("x", &x).bounds([low, -low], [low + 1.0, low]);
@@ -226,7 +226,7 @@ fn ranks_hear_what_old_ranks_had_of_rows_and_of_arrays() {
             &nodes,
             |_| (),
             |rank, session| {
-                let restored = session.restart("plasma", |r| {
+                let restored = session.begin_restore("plasma").run(|r| {
                     // One asks for nothing, and others for more than there were.
                     let wanted = if rank == 1 { 2..2 } else { rank.min(2)..9 };
                     let asked = || wanted.clone().take_while(|of| *of < 4);
@@ -251,14 +251,14 @@ fn ranks_hear_what_old_ranks_had_of_rows_and_of_arrays() {
 }
 
 /// What all ranks hear of a restart that cannot be.
-fn refused(bed: &Bed, ranks: u32, load: impl Fn(&mut Restorer, u32) -> Result<(), LoadError> + Sync) -> Vec<String> {
+fn refused(bed: &Bed, ranks: u32, load: impl Fn(&mut Attempt, u32) -> Result<(), LoadError> + Sync) -> Vec<String> {
     let nodes: Vec<u32> = (0..ranks).map(|rank| rank / 2).collect();
     on_nodes(
         bed,
         &nodes,
         |_| (),
         |rank, session| {
-            let end = session.restart("plasma", |r| Ok(load(r, rank)?));
+            let end = session.begin_restore("plasma").run(|r| Ok(load(r, rank)?));
             session.close().expect("closed");
             end.expect_err("refused").to_string()
         },
@@ -274,7 +274,7 @@ fn mistakes_are_told_alike_on_all_ranks() {
     };
     for ranks in [3u32, 4] {
         let named = |owner: u32| {
-            move |r: &mut Restorer, _: u32| {
+            move |r: &mut Attempt, _: u32| {
                 let by = How::by("id", 1, |ids: &[u64], owners: &mut [u32]| {
                     for (id, of) in ids.iter().zip(owners) {
                         match *id == 2 << 32 | 30 {
@@ -292,19 +292,19 @@ fn mistakes_are_told_alike_on_all_ranks() {
             refused(&bed, ranks, named(u32::MAX)),
             "row 30 of rank 2 in region \"electrons/id\" was given to no rank",
         );
-        let far = |r: &mut Restorer, rank: u32| {
+        let far = |r: &mut Attempt, rank: u32| {
             let end = if rank == 1 { 26_038 } else { 10 };
             r.load_rows("electrons", How::Range(5..end)).map(drop)
         };
         all_say(refused(&bed, ranks, far), "rank 1: it asks for rows 5 to 26038, and there are 26037");
         // One rank asks otherwise than the others.
-        let mixed = |r: &mut Restorer, rank: u32| {
+        let mixed = |r: &mut Attempt, rank: u32| {
             r.load_rows("electrons", if rank == 2 { How::Range(0..1) } else { How::Even }).map(drop)
         };
         all_say(refused(&bed, ranks, mixed), "a range of rows");
-        let other = |r: &mut Restorer, _: u32| r.load_rows("electrons", How::Even)?.columns::<f64>("v", 3).map(drop);
+        let other = |r: &mut Attempt, _: u32| r.load_rows("electrons", How::Even)?.columns::<f64>("v", 3).map(drop);
         all_say(refused(&bed, ranks, other), "rows of 3 x f32");
-        let short = |r: &mut Restorer, rank: u32| {
+        let short = |r: &mut Attempt, rank: u32| {
             let mut rows = r.load_rows("electrons", How::Even)?;
             let mut memory = vec![0u64; rows.count() as usize - usize::from(rank == 1)];
             rows.columns_into("id", 1, &mut memory)
@@ -327,7 +327,7 @@ fn rows_that_cannot_be_are_refused_where_they_are_given() {
         |_| (),
         |_, session| {
             let x = [1.0f64; 6];
-            let mut checkpoint = session.checkpoint("plasma", 1).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("plasma", 1).expect("begun");
             let refused = text(checkpoint.save_rows("a", Rows::new(5).column("x", &x)));
             assert!(refused.contains("column \"a/x\": 6 elements, and 5 rows of 1 are 5"), "{refused}");
             let refused = text(checkpoint.save_rows("a", Rows::new(3).columns("x", 0, &x)));
@@ -361,7 +361,7 @@ fn ranks_with_other_columns_take_no_checkpoint_and_those_with_other_counts_do() 
                 let width = if rank == 1 { other } else { 1 };
                 let rows =
                     Rows::new(6 * u64::from(rank) / u64::from(width)).columns("x", width, &x[..6 * rank as usize]);
-                let mut checkpoint = session.checkpoint("plasma", version).expect("begun");
+                let mut checkpoint = session.begin_checkpoint("plasma", version).expect("begun");
                 checkpoint.save_rows("a", rows).expect("saved");
                 let end = checkpoint.capture().expect("captured").wait(Level::Process);
                 assert_eq!(end.is_ok(), is_one, "{end:?}");

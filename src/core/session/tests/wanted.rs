@@ -35,7 +35,7 @@ fn take(bed: &Bed) {
             let level = session.decompose(Boxes::of(SHAPE).own([from, 0], [1, 3]).sparse()).expect("apart");
             let (t, patch) = (values(from..to), [1u8; 3]);
             let pressure: Vec<u32> = own.iter().map(|number| *number as u32 ^ 1).collect();
-            let mut checkpoint = session.checkpoint("heat", 5).expect("begun");
+            let mut checkpoint = session.begin_checkpoint("heat", 5).expect("begun");
             checkpoint.save_on("t", &slab, &t).expect("saved");
             checkpoint.save_on("pressure", &mesh, &pressure).expect("saved");
             checkpoint.save_on("level", &level, &patch).expect("saved");
@@ -54,7 +54,7 @@ fn ghost_cells_and_what_others_want_too_are_loaded_on_any_number_of_ranks() {
         let work = |rank: u32, session: Session| {
             let (from, to) = rows(rank, ranks);
             let (low, high) = (from.saturating_sub(1), (to + 1).min(SHAPE[0]));
-            let restored = session.restart("heat", |r| {
+            let restored = session.begin_restore("heat").run(|r| {
                 // One row more on each side where there is one, inside memory with a column of another use at the end of each row.
                 let wide = SHAPE[1] as usize + 1;
                 let mut t = vec![-1.0; (high - low) as usize * wide];
@@ -102,7 +102,7 @@ fn what_cannot_be_wanted_is_told_to_all_ranks() {
             |_| (),
             |rank, session| {
                 let mut first = None;
-                let end = session.restart("heat", |r| {
+                let end = session.begin_restore("heat").run(|r| {
                     let mut memory = vec![0.0f64; 600];
                     let end = r.load_wanted(name, of(rank), &mut [&mut memory]);
                     first = end.as_ref().err().map(LoadError::to_string);
@@ -135,7 +135,7 @@ fn what_cannot_be_wanted_is_told_to_all_ranks() {
         &[0, 1, 1],
         |_| (),
         |rank, session| {
-            let end = session.restart("heat", |r| {
+            let end = session.begin_restore("heat").run(|r| {
                 let mut patch = [0u8; 4];
                 let wanted =
                     Boxes::of(SHAPE).own([if rank == 1 { 25 } else { 0 }, 0], [1, if rank == 1 { 4 } else { 3 }]);

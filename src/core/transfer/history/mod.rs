@@ -24,7 +24,7 @@
 //!
 //! A history belongs to its rank alone: no call of it communicates. Its versions are never candidates of a restart, and its
 //! memory and file vanish with the process. What has to outlive it is sealed: made part of a collective checkpoint
-//! ([`Checkpoint::save_history`](crate::Checkpoint::save_history)).
+//! ([`CheckpointBuilder::save_history`](crate::CheckpointBuilder::save_history)).
 //!
 //! Sources: HPDC'23 (caching and prefetching), sections 2 and 4; HiPC'22 (cache allocation), section IV.
 //!

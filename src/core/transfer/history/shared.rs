@@ -31,7 +31,7 @@ pub(super) const BOUNCE_BYTES: u64 = 8 << 20;
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The caches of one rank on one device, and the threads that work for them. Histories share them, and the checkpoints that are
-/// captured with [`Checkpoint::capture_on`](crate::Checkpoint::capture_on).
+/// captured with [`CheckpointBuilder::with_device`](crate::CheckpointBuilder::with_device).
 ///
 /// Dropping them blocks until checkpoints that are in the GPU cache have come down to node memory.
 pub struct Caches {

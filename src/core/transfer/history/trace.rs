@@ -72,7 +72,7 @@ pub struct HistoryStats {
     pub restore_seconds: f64,
     /// Restores that found the version in the GPU cache.
     pub hits: u64,
-    /// Bytes that checkpoints captured from device, host and file ([`Checkpoint::save_history`](crate::Checkpoint::save_history)).
+    /// Bytes that checkpoints captured from device, host and file ([`CheckpointBuilder::save_history`](crate::CheckpointBuilder::save_history)).
     pub sealed_bytes: [u64; 3],
     /// Host memory: leased, and of it pinned.
     pub host_bytes: (u64, u64),

@@ -42,7 +42,7 @@ pub(crate) struct OffloadSpec {
 
 /// Checkpoints of GPU memory that are *marked*, and sent from live memory while the program goes on; from [`Session::offload`](crate::Session::offload).
 ///
-/// [`Checkpoint::mark_on`](crate::Checkpoint::mark_on) notes what the regions are once the work that is enqueued on a stream has run. From
+/// [`CheckpointBuilder::with_offload`](crate::CheckpointBuilder::with_offload) notes what the regions are once the work that is enqueued on a stream has run. From
 /// then on, and until the next mark, the program declares what it is about to write to, ahead of the work that writes there: with
 /// [`Offload::before_write`], or with [`Offload::before`] and a [`WriteSet`]. Neither waits: what has not been sent yet is copied into a buffer on the
 /// device, or the stream of the work waits for the transfer. Before memory of a region is freed, [`Offload::settle`].
@@ -59,9 +59,9 @@ pub(crate) struct OffloadSpec {
 /// let writes = offload.write_set("advance", &[u.clone()]);
 /// for step in 0..1000 {
 ///     if step % 100 == 0 {
-///         let mut ckpt = session.checkpoint("heat", step)?;
+///         let mut ckpt = session.begin_checkpoint("heat", step)?.with_offload(&offload, stream);
 ///         ckpt.save_device::<f64>("u", u)?;
-///         ckpt.mark_on(&offload, stream)?;
+///         ckpt.capture()?;
 ///     }
 ///     offload.before(&writes, stream)?; // ahead of the kernel that writes to u
 ///     launch(step);
@@ -201,7 +201,7 @@ impl Offload {
     }
 
     /// Makes node memory ready for marked shards with `bytes` of regions, in device and host memory together: reserved, touched and pinned. Without
-    /// it the first checkpoints are copied, as [`Checkpoint::capture_on`](crate::Checkpoint::capture_on) does, and their slots pinned for later ones.
+    /// it the first checkpoints are copied, as [`CheckpointBuilder::with_device`](crate::CheckpointBuilder::with_device) does, and their slots pinned for later ones.
     /// That is two shards, and a third one where other levels or redundancy read them and this rank's share of node memory has room for three.
     /// Histories are opened before: one that is opened later may take this memory.
     ///

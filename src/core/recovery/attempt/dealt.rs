@@ -6,7 +6,7 @@ use super::super::load_error::LoadError;
 use super::super::opener::Opener;
 use super::super::outline::OutlinedDecomposition;
 use super::super::remade::{Numbered, Plans, Readers, Remaking, Target, Together, load_own};
-use super::Restorer;
+use super::Attempt;
 use super::Shards;
 use crate::base::{CheckpointKey, Rank};
 use crate::coordination::{Ballot, Culprit, Outcome, Payload};
@@ -33,7 +33,7 @@ pub(super) struct Hands<'r> {
     pub plans: &'r mut Plans,
 }
 
-impl Restorer {
+impl Attempt {
     /// Loads a region into this rank's part of an array, on the decomposition that it was saved on: the memory of its box, with the margin that the
     /// decomposition says. The margin is left as it is.
     ///
@@ -44,8 +44,8 @@ impl Restorer {
     /// On the tier that holds the copy.
     ///
     /// # Errors
-    /// As [`Restorer::load`]. [`LoadError::Region`]: the memory has another length than box and margin, or this rank owns several boxes
-    /// ([`Restorer::load_boxes_on`] takes those). [`LoadError::Decomposition`]: the region lies on another decomposition, or on none.
+    /// As [`Attempt::load`]. [`LoadError::Region`]: the memory has another length than box and margin, or this rank owns several boxes
+    /// ([`Attempt::load_boxes_on`] takes those). [`LoadError::Decomposition`]: the region lies on another decomposition, or on none.
     pub fn load_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &mut [T]) -> Result<(), LoadError> {
         match on.boxes() {
             0 if memory.is_empty() => self.load_boxes_on::<T>(name, on, &mut []),
@@ -59,10 +59,10 @@ impl Restorer {
     /// Local.
     ///
     /// # Blocking
-    /// As [`Restorer::load_on`].
+    /// As [`Attempt::load_on`].
     ///
     /// # Errors
-    /// As [`Restorer::load_on`].
+    /// As [`Attempt::load_on`].
     pub fn load_boxes_on<T: Element>(
         &mut self,
         name: &str,
@@ -78,19 +78,19 @@ impl Restorer {
     /// ```no_run
     /// # fn f(session: &bivouac::Session, grid: &bivouac::Decomposition, t: &bivouac::device::DeviceSpan,
     /// #     stream: &dyn bivouac::device::Stream) -> bivouac::Result<()> {
-    /// session.restart("heat", |r| Ok(r.load_device_on::<f64>("temperature", grid, t, stream)?))?;
+    /// session.begin_restore("heat").run(|r| Ok(r.load_device_on::<f64>("temperature", grid, t, stream)?))?;
     /// # Ok(()) }
     /// ```
     ///
     /// # Collective
-    /// As [`Restorer::load_on`]; some ranks may load into host memory, and others into device memory.
+    /// As [`Attempt::load_on`]; some ranks may load into host memory, and others into device memory.
     ///
     /// # Blocking
-    /// As [`Restorer::load_on`], and for the work that is enqueued on the stream, and for the transfer. When it returns the elements are there for work on
+    /// As [`Attempt::load_on`], and for the work that is enqueued on the stream, and for the transfer. When it returns the elements are there for work on
     /// any stream. They pass through at most 72 MiB of pinned memory.
     ///
     /// # Errors
-    /// As [`Restorer::load_on`]; [`LoadError::Region`] too if the memory ends inside an element. [`LoadError::Device`] if the device fails: another copy or an
+    /// As [`Attempt::load_on`]; [`LoadError::Region`] too if the memory ends inside an element. [`LoadError::Device`] if the device fails: another copy or an
     /// older checkpoint would not help. Where all ranks load together all hear of it ([`LoadError::Others`]).
     pub fn load_device_on<T: Element>(
         &mut self,
@@ -108,13 +108,13 @@ impl Restorer {
     /// The same for a rank that owns any number of boxes: the device memory of each, in the order in which they were described.
     ///
     /// # Collective
-    /// As [`Restorer::load_device_on`].
+    /// As [`Attempt::load_device_on`].
     ///
     /// # Blocking
-    /// As [`Restorer::load_device_on`].
+    /// As [`Attempt::load_device_on`].
     ///
     /// # Errors
-    /// As [`Restorer::load_device_on`].
+    /// As [`Attempt::load_device_on`].
     pub fn load_device_boxes_on<T: Element>(
         &mut self,
         name: &str,
@@ -249,7 +249,7 @@ impl Restorer {
 
     /// What a load of a region by all ranks together takes.
     pub(super) fn hands(&mut self, region: &str) -> Result<Hands<'_>, LoadError> {
-        let Restorer { opener, shards, readers, plans, .. } = self;
+        let Attempt { opener, shards, readers, plans, .. } = self;
         let opener = opener.as_ref().ok_or_else(|| alone(self.rank, self.key, region))?;
         let homes = match shards {
             Shards::Own(own) => std::slice::from_mut(&mut **own),
@@ -290,7 +290,7 @@ impl Restorer {
         Ok(lies)
     }
 
-    /// Loads a small value that all ranks share ([`Checkpoint::shared`](crate::Checkpoint::shared)).
+    /// Loads a small value that all ranks share ([`CheckpointBuilder::shared`](crate::CheckpointBuilder::shared)).
     ///
     /// # Collective
     /// All ranks, if another number of ranks took the checkpoint: the root reads it. Otherwise local.
@@ -299,7 +299,7 @@ impl Restorer {
     /// On the tier that holds the copy; as a collective call until all ranks have called.
     ///
     /// # Errors
-    /// As [`Restorer::value`]; [`LoadError::Decomposition`] if it was not saved as such a one.
+    /// As [`Attempt::value`]; [`LoadError::Decomposition`] if it was not saved as such a one.
     pub fn shared<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, LoadError> {
         let (rank, key) = (self.rank, self.key);
         let rule = self.rule(name)?;
@@ -322,8 +322,8 @@ impl Restorer {
         region::decode_value(name, &verdict.decision).map_err(|source| LoadError::Value { rank, source })
     }
 
-    /// Loads the values that some ranks of those that took the checkpoint have saved with [`Checkpoint::per_rank`](crate::Checkpoint::per_rank) and
-    /// [`OnResize::Ask`], in their order. Each rank may ask for whichever it likes, of the [`Restorer::saved_ranks`] that there were.
+    /// Loads the values that some ranks of those that took the checkpoint have saved with [`CheckpointBuilder::per_rank`](crate::CheckpointBuilder::per_rank) and
+    /// [`OnResize::Ask`], in their order. Each rank may ask for whichever it likes, of the [`Attempt::saved_ranks`] that there were.
     ///
     /// # Collective
     /// All ranks; one that wants none asks for an empty range.

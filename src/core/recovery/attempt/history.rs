@@ -1,25 +1,25 @@
 //! Loading histories whose fields are parts of arrays.
 
 use super::super::load_error::LoadError;
-use super::Restorer;
+use super::Attempt;
 use crate::decomposition::Decomposition;
 use crate::format::ElementType;
 use crate::tier::storage::zeroed;
 use crate::transfer::history::{Field, History, Index, index_name, region_name};
 use std::collections::BTreeMap;
 
-impl Restorer {
-    /// Loads a history whose fields are parts of arrays ([`Checkpoint::save_history_on`](crate::Checkpoint::save_history_on)), version by version, on any number of ranks:
+impl Attempt {
+    /// Loads a history whose fields are parts of arrays ([`CheckpointBuilder::save_history_on`](crate::CheckpointBuilder::save_history_on)), version by version, on any number of ranks:
     /// of each field its name, and the decomposition that it lies on now. It gets the elements that this rank owns, without margins.
     ///
     /// # Collective
     /// All ranks, unless the checkpoint was taken by as many on the same decompositions.
     ///
     /// # Blocking
-    /// As [`Restorer::load_on`], and as [`History::append`]. Host memory for the largest version is used.
+    /// As [`Attempt::load_on`], and as [`History::append`]. Host memory for the largest version is used.
     ///
     /// # Errors
-    /// As [`Restorer::load_on`] and [`Restorer::load_history`]; [`LoadError::Decomposition`] if a field is not named.
+    /// As [`Attempt::load_on`] and [`Attempt::load_history`]; [`LoadError::Decomposition`] if a field is not named.
     pub fn load_history_on(&mut self, history: &History, on: &[(&str, &Decomposition)]) -> Result<u64, LoadError> {
         let (rank, key) = (self.rank, self.key);
         let refused = |error| LoadError::History { rank, key, source: Box::new(error) };

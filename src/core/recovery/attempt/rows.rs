@@ -3,7 +3,7 @@
 use super::super::load_error::LoadError;
 use super::super::remade::{Dealing, Finding, Owners, Together, Wanted};
 use super::dealt::Hands;
-use super::{Restorer, Shards};
+use super::{Attempt, Shards};
 use crate::decomposition::Rule;
 use crate::decomposition::rows::{names_of, region_name};
 use crate::format::ElementType;
@@ -70,7 +70,7 @@ impl<'o> How<'o> {
 
 /// Rows that are being loaded, column by column.
 pub struct LoadedRows<'r> {
-    restorer: &'r mut Restorer,
+    restorer: &'r mut Attempt,
     rows: DealtRows,
 }
 
@@ -95,15 +95,15 @@ impl DealtRows {
     }
 }
 
-impl Restorer {
-    /// Finds out which rows of a set this rank gets ([`Checkpoint::save_rows`](crate::Checkpoint::save_rows)). Their columns are then asked for one by one.
+impl Attempt {
+    /// Finds out which rows of a set this rank gets ([`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows)). Their columns are then asked for one by one.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
     /// use bivouac::How;
     ///
     /// let (mut x, mut v) = (Vec::new(), Vec::new());
-    /// session.restart("plasma", |r| {
+    /// session.begin_restore("plasma").run(|r| {
     ///     let mut rows = r.load_rows("electrons", How::Even)?;
     ///     x = rows.column::<f64>("x")?;
     ///     v = rows.columns::<f64>("v", 3)?;
@@ -233,10 +233,10 @@ impl LoadedRows<'_> {
     /// Loads a column with one element in each row.
     ///
     /// # Collective
-    /// As [`Restorer::load_rows`].
+    /// As [`Attempt::load_rows`].
     ///
     /// # Blocking
-    /// As [`Restorer::load_rows`].
+    /// As [`Attempt::load_rows`].
     ///
     /// # Errors
     /// [`LoadError::Missing`], [`LoadError::Mismatch`]: there is no such column of that type. [`LoadError::Memory`]: there is no memory for it.
@@ -248,10 +248,10 @@ impl LoadedRows<'_> {
     /// The same with `width` elements in each row, one row behind the other.
     ///
     /// # Collective
-    /// As [`Restorer::load_rows`].
+    /// As [`Attempt::load_rows`].
     ///
     /// # Blocking
-    /// As [`Restorer::load_rows`].
+    /// As [`Attempt::load_rows`].
     ///
     /// # Errors
     /// As [`LoadedRows::column`].
@@ -270,10 +270,10 @@ impl LoadedRows<'_> {
     /// Loads a column into memory of the program, for exactly the rows that it gets.
     ///
     /// # Collective
-    /// As [`Restorer::load_rows`].
+    /// As [`Attempt::load_rows`].
     ///
     /// # Blocking
-    /// As [`Restorer::load_rows`].
+    /// As [`Attempt::load_rows`].
     ///
     /// # Errors
     /// As [`LoadedRows::column`]; [`LoadError::Mismatch`] also where the memory has another length. Then the memory is left as it is.
@@ -283,7 +283,7 @@ impl LoadedRows<'_> {
     }
 }
 
-impl Restorer {
+impl Attempt {
     /// Loads a column of rows that this restorer has dealt, as [`LoadedRows::columns_into`]. Where there is no memory for it the others hear why.
     #[doc(hidden)]
     pub fn load_column(

@@ -2,13 +2,13 @@
 
 use super::super::load_error::LoadError;
 use super::super::remade::Together;
-use super::Restorer;
+use super::Attempt;
 use super::dealt::Hands;
 use crate::coordination::{Outcome, Payload};
 use crate::decomposition::{Checked, Decomposition, Part};
 use crate::region::Element;
 
-impl Restorer {
+impl Attempt {
     /// Loads elements of an array that was saved on a decomposition: any that this rank wants, ghost cells and what other ranks want among them, or none.
     /// Nothing is proved of them but that they were saved.
     ///
@@ -22,7 +22,7 @@ impl Restorer {
     /// // This rank's rows of an array of 1000 rows and 800 columns, and one more above and below, where there is one.
     /// let (first, end) = (y0.saturating_sub(1), (y0 + rows + 1).min(1000));
     /// let mut t = vec![0.0f64; ((end - first) * 800) as usize];
-    /// session.restart("heat", |r| {
+    /// session.begin_restore("heat").run(|r| {
     ///     let wanted = Boxes::of([1000, 800]).own([first, 0], [end - first, 800]);
     ///     Ok(r.load_wanted("temperature", wanted, &mut [&mut t])?)
     /// })?;
@@ -36,7 +36,7 @@ impl Restorer {
     /// On the tiers that hold the shards, and until all ranks have called.
     ///
     /// # Errors
-    /// As [`Restorer::load_on`]; [`LoadError::Decomposition`] also for a part that cannot be, of which the other ranks hear; [`LoadError::Unmatched`],
+    /// As [`Attempt::load_on`]; [`LoadError::Decomposition`] also for a part that cannot be, of which the other ranks hear; [`LoadError::Unmatched`],
     /// the same on all ranks: elements that are wanted were saved by no rank.
     pub fn load_wanted<T: Element>(
         &mut self,

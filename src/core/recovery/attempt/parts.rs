@@ -2,7 +2,7 @@
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
-use super::Restorer;
+use super::Attempt;
 use crate::decomposition::ids::Listed;
 use crate::decomposition::{Cuboid, DIMS, RowSet, Rule};
 use crate::format::numbers;
@@ -42,16 +42,16 @@ pub enum RankPart {
     },
 }
 
-impl Restorer {
-    /// What some of the ranks that took the checkpoint had of an array ([`Checkpoint::save_on`](crate::Checkpoint::save_on)), or of a set of rows
-    /// ([`Checkpoint::save_rows`](crate::Checkpoint::save_rows)), in the order of the ranks. Each rank may ask for whichever it likes, of the
-    /// [`Restorer::saved_ranks`] that there were; what it gets it has in memory. Nothing is loaded.
+impl Attempt {
+    /// What some of the ranks that took the checkpoint had of an array ([`CheckpointBuilder::save_on`](crate::CheckpointBuilder::save_on)), or of a set of rows
+    /// ([`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows)), in the order of the ranks. Each rank may ask for whichever it likes, of the
+    /// [`Attempt::saved_ranks`] that there were; what it gets it has in memory. Nothing is loaded.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
     /// use bivouac::RankPart;
     ///
-    /// session.restart("plasma", |r| {
+    /// session.begin_restore("plasma").run(|r| {
     ///     let of = r.saved_ranks();
     ///     for (rank, part) in r.parts("electrons", 0..of)?.into_iter().enumerate() {
     ///         let RankPart::Rows { count, bounds } = part else { continue };

@@ -1,0 +1,460 @@
+//! What a program saves and loads, described once for both.
+#![forbid(unsafe_code)]
+
+use super::checkpoint::CheckpointBuilder;
+use super::error::Result;
+use super::pending::Pending;
+use super::restart::{Restore, Restored};
+use super::session::Session;
+use crate::base::text::list;
+use crate::decomposition::{Decomposition, OnResize};
+use crate::recovery::{Attempt, LoadError};
+use crate::region::Element;
+use serde::{Serialize, de::DeserializeOwned};
+use std::collections::HashSet;
+
+/// Regions that a warning names.
+const NAMES_MAX: usize = 6;
+
+/// A program's state, or a part of it: what of it is saved and loaded, and under which names.
+///
+/// `#[derive(bivouac::Checkpoint)]` writes the implementation for a structure of arrays and values; the derive macro of
+/// this name documents its attributes. [`Session::checkpoint`] saves what is described, [`Session::restore`] loads it.
+///
+/// ```no_run
+/// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
+/// use bivouac::{Checkpoint, Protected};
+///
+/// struct Heat {
+///     step: u64,
+///     temperature: Vec<f64>,
+/// }
+///
+/// impl Checkpoint for Heat {
+///     fn describe<'a>(&'a mut self, parts: &mut Protected<'a>) {
+///         parts.protect("step", &mut self.step).protect("temperature", &mut self.temperature);
+///     }
+/// }
+///
+/// let mut heat = Heat { step: 0, temperature: vec![20.0; 1 << 20] };
+/// session.restore("heat", &mut heat)?;
+/// while heat.step < 1000 {
+///     heat.step += 1; // … compute …
+///     if session.should_checkpoint()? {
+///         session.checkpoint("heat", heat.step, &mut heat)?;
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+pub trait Checkpoint {
+    /// Adds each part under its name. Names and types are the same on all ranks, and what lies on a decomposition or is shared comes in
+    /// the same order on all.
+    fn describe<'a>(&'a mut self, parts: &mut Protected<'a>);
+}
+
+/// Parts of a program's state, each under a name: what [`Session::checkpoint`] saves and [`Session::restore`] loads.
+///
+/// A [`Checkpoint`] fills one. A program without a structure for its state makes one for each call:
+///
+/// ```no_run
+/// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
+/// use bivouac::Protected;
+///
+/// let (mut step, mut temperature) = (0u64, vec![20.0f64; 1 << 20]);
+/// session.restore("heat", Protected::new().protect("step", &mut step).protect("temperature", &mut temperature))?;
+/// # Ok(()) }
+/// ```
+#[derive(Default)]
+pub struct Protected<'a> {
+    parts: Vec<(String, Box<dyn Part + 'a>)>,
+}
+
+impl<'a> Protected<'a> {
+    /// No parts yet.
+    pub fn new() -> Protected<'a> {
+        Protected::default()
+    }
+
+    /// What a state describes.
+    pub fn of<C: Checkpoint + ?Sized>(state: &'a mut C) -> Protected<'a> {
+        let mut parts = Protected::new();
+        state.describe(&mut parts);
+        parts
+    }
+
+    /// Adds an array, or a number, a boolean or a string, as region `name`. A vector gets the length that was saved; the length of
+    /// any other array is that which was saved. It belongs to its rank: with such a region a checkpoint is restored on as
+    /// many ranks only as took it.
+    pub fn protect<T: Protect + ?Sized>(&mut self, name: &str, data: &'a mut T) -> &mut Self {
+        data.protect(name, self);
+        self
+    }
+
+    /// Adds a small value that `serde` can encode; otherwise as [`Protected::protect`].
+    pub fn protect_value<T: Serialize + DeserializeOwned>(&mut self, name: &str, value: &'a mut T) -> &mut Self {
+        self.add(name, Value(value))
+    }
+
+    /// Adds a small value that is the same on all ranks, as a step or a time is, and that any number of ranks gets back. See
+    /// [`CheckpointBuilder::shared`].
+    pub fn protect_shared<T: Serialize + DeserializeOwned>(&mut self, name: &str, value: &'a mut T) -> &mut Self {
+        self.add(name, Shared(value))
+    }
+
+    /// Adds a small value of this rank's own, as the state of its random numbers, and what becomes of it on another number of
+    /// ranks, where a restart leaves it as it is. See [`CheckpointBuilder::per_rank`].
+    pub fn protect_per_rank<T: Serialize + DeserializeOwned>(
+        &mut self,
+        name: &str,
+        value: &'a mut T,
+        on_resize: OnResize,
+    ) -> &mut Self {
+        self.add(name, PerRank(value, on_resize))
+    }
+
+    /// Adds this rank's part of an array that was decomposed with [`Session::decompose`]: the memory of its box with its ghost cells, which
+    /// are not saved. Any number of ranks gets it back, on any decomposition. See [`CheckpointBuilder::save_on`].
+    pub fn protect_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &'a mut [T]) -> &mut Self {
+        self.add(name, On(on.clone(), vec![memory]))
+    }
+
+    /// Adds an array of which this rank owns any number of boxes: the memory of each. See [`CheckpointBuilder::save_boxes_on`].
+    pub fn protect_boxes_on<T: Element>(
+        &mut self,
+        name: &str,
+        on: &Decomposition,
+        memory: Vec<&'a mut [T]>,
+    ) -> &mut Self {
+        self.add(name, On(on.clone(), memory))
+    }
+
+    /// Adds the parts of another state, each under the name `<name>/<its own>`.
+    pub fn protect_state<C: Checkpoint + ?Sized>(&mut self, name: &str, state: &'a mut C) -> &mut Self {
+        let parts = Protected::of(state).parts.into_iter();
+        self.parts.extend(parts.map(|(own, part)| (format!("{name}/{own}"), part)));
+        self
+    }
+
+    fn add(&mut self, name: &str, part: impl Part + 'a) -> &mut Self {
+        self.parts.push((name.to_owned(), Box::new(part)));
+        self
+    }
+
+    fn save<'c>(&'c self, builder: &mut CheckpointBuilder<'c>) -> Result<()> {
+        self.parts.iter().try_for_each(|(name, part)| part.save(name, builder))
+    }
+}
+
+impl Checkpoint for Protected<'_> {
+    fn describe<'a>(&'a mut self, parts: &mut Protected<'a>) {
+        for (name, part) in &mut self.parts {
+            parts.add(name, &mut **part);
+        }
+    }
+}
+
+impl<C: Checkpoint + ?Sized> Checkpoint for &mut C {
+    fn describe<'a>(&'a mut self, parts: &mut Protected<'a>) {
+        (**self).describe(parts);
+    }
+}
+
+impl<C: Checkpoint + ?Sized> Checkpoint for Box<C> {
+    fn describe<'a>(&'a mut self, parts: &mut Protected<'a>) {
+        (**self).describe(parts);
+    }
+}
+
+/// What [`Protected::protect`] takes, and a field of a structure that derives [`Checkpoint`] without an attribute: arrays of
+/// [`Element`]s, numbers, booleans and strings.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is neither an array of elements nor a number, a boolean or a string",
+    note = "a value that serde can encode: `protect_value`, or `#[checkpoint(value)]` on the field",
+    note = "a state of its own: `protect_state`, or `#[checkpoint(state)]`; what is not saved: `#[checkpoint(skip)]`"
+)]
+pub trait Protect {
+    /// Adds it to `parts` under `name`.
+    fn protect<'a>(&'a mut self, name: &str, parts: &mut Protected<'a>);
+}
+
+impl<T: Element> Protect for [T] {
+    fn protect<'a>(&'a mut self, name: &str, parts: &mut Protected<'a>) {
+        parts.add(name, Array(self));
+    }
+}
+
+impl<T: Element, const N: usize> Protect for [T; N] {
+    fn protect<'a>(&'a mut self, name: &str, parts: &mut Protected<'a>) {
+        parts.add(name, Array(self));
+    }
+}
+
+impl<T: Element> Protect for Box<[T]> {
+    fn protect<'a>(&'a mut self, name: &str, parts: &mut Protected<'a>) {
+        parts.add(name, Array(self));
+    }
+}
+
+impl<T: Element> Protect for Vec<T> {
+    fn protect<'a>(&'a mut self, name: &str, parts: &mut Protected<'a>) {
+        parts.add(name, Vector(self));
+    }
+}
+
+macro_rules! values {
+    ($($type:ty),*) => { $(
+        impl Protect for $type {
+            fn protect<'a>(&'a mut self, name: &str, parts: &mut Protected<'a>) {
+                parts.add(name, Value(self));
+            }
+        }
+    )* };
+}
+values!(bool, char, u8, i8, u16, i16, u32, i32, u64, i64, u128, i128, usize, isize, f32, f64, String);
+
+/// A part under its name, as a checkpoint saves it and an attempt loads it.
+trait Part {
+    fn save<'c>(&'c self, name: &str, builder: &mut CheckpointBuilder<'c>) -> Result<()>;
+
+    fn load(&mut self, name: &str, attempt: &mut Attempt) -> Result<(), LoadError>;
+}
+
+impl<P: Part + ?Sized> Part for &mut P {
+    fn save<'c>(&'c self, name: &str, builder: &mut CheckpointBuilder<'c>) -> Result<()> {
+        (**self).save(name, builder)
+    }
+
+    fn load(&mut self, name: &str, attempt: &mut Attempt) -> Result<(), LoadError> {
+        (**self).load(name, attempt)
+    }
+}
+
+struct Array<'a, T>(&'a mut [T]);
+struct Vector<'a, T>(&'a mut Vec<T>);
+struct Value<'a, T>(&'a mut T);
+struct Shared<'a, T>(&'a mut T);
+struct PerRank<'a, T>(&'a mut T, OnResize);
+struct On<'a, T>(Decomposition, Vec<&'a mut [T]>);
+
+impl<T: Element> Part for Array<'_, T> {
+    fn save<'c>(&'c self, name: &str, builder: &mut CheckpointBuilder<'c>) -> Result<()> {
+        builder.save(name, &*self.0)
+    }
+
+    fn load(&mut self, name: &str, attempt: &mut Attempt) -> Result<(), LoadError> {
+        attempt.load(name, self.0)
+    }
+}
+
+impl<T: Element> Part for Vector<'_, T> {
+    fn save<'c>(&'c self, name: &str, builder: &mut CheckpointBuilder<'c>) -> Result<()> {
+        builder.save(name, self.0)
+    }
+
+    fn load(&mut self, name: &str, attempt: &mut Attempt) -> Result<(), LoadError> {
+        let bytes = attempt.describe(name)?.bytes;
+        if bytes == size_of_val::<[T]>(self.0) as u64 {
+            // Its pages are where the program has them.
+            return attempt.load(name, self.0);
+        }
+        *self.0 = attempt.load_vec(name)?;
+        Ok(())
+    }
+}
+
+impl<T: Serialize + DeserializeOwned> Part for Value<'_, T> {
+    fn save<'c>(&'c self, name: &str, builder: &mut CheckpointBuilder<'c>) -> Result<()> {
+        builder.value(name, self.0)
+    }
+
+    fn load(&mut self, name: &str, attempt: &mut Attempt) -> Result<(), LoadError> {
+        *self.0 = attempt.value(name)?;
+        Ok(())
+    }
+}
+
+impl<T: Serialize + DeserializeOwned> Part for Shared<'_, T> {
+    fn save<'c>(&'c self, name: &str, builder: &mut CheckpointBuilder<'c>) -> Result<()> {
+        builder.shared(name, self.0)
+    }
+
+    fn load(&mut self, name: &str, attempt: &mut Attempt) -> Result<(), LoadError> {
+        *self.0 = attempt.shared(name)?;
+        Ok(())
+    }
+}
+
+impl<T: Serialize + DeserializeOwned> Part for PerRank<'_, T> {
+    fn save<'c>(&'c self, name: &str, builder: &mut CheckpointBuilder<'c>) -> Result<()> {
+        builder.per_rank(name, self.0, self.1)
+    }
+
+    fn load(&mut self, name: &str, attempt: &mut Attempt) -> Result<(), LoadError> {
+        if !attempt.is_resized() {
+            *self.0 = attempt.value(name)?;
+        }
+        Ok(())
+    }
+}
+
+impl<T: Element> Part for On<'_, T> {
+    fn save<'c>(&'c self, name: &str, builder: &mut CheckpointBuilder<'c>) -> Result<()> {
+        let On(on, memory) = self;
+        match &memory[..] {
+            [one] => builder.save_on(name, on, one),
+            all => builder.save_boxes_on(name, on, &all.iter().map(|memory| &**memory).collect::<Vec<_>>()),
+        }
+    }
+
+    fn load(&mut self, name: &str, attempt: &mut Attempt) -> Result<(), LoadError> {
+        let On(on, memory) = self;
+        match &mut memory[..] {
+            [one] => attempt.load_on(name, on, one),
+            all => attempt.load_boxes_on(name, on, all),
+        }
+    }
+}
+
+impl Session {
+    /// Takes version `version` of the series `name`: saves all that `state` describes. When it returns the program may write to it
+    /// again. The checkpoint is committed at a level only when the [`Pending`] says so.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
+    /// #[derive(bivouac::Checkpoint)]
+    /// struct Heat {
+    ///     step: u64,
+    ///     temperature: Vec<f64>,
+    /// }
+    /// let mut heat = Heat { step: 0, temperature: vec![20.0; 1 << 20] };
+    /// session.restore("heat", &mut heat)?;
+    /// heat.step += 1;
+    /// session.checkpoint("heat", heat.step, &mut heat)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks, with the same name, version and parts (lengths may differ); returns without waiting for the others.
+    ///
+    /// # Blocking
+    /// As [`CheckpointBuilder::capture`].
+    ///
+    /// # Errors
+    /// [`Error::Name`](crate::Error::Name), [`Error::Region`](crate::Error::Region), and as [`CheckpointBuilder::capture`]; the other ranks hear of
+    /// it in their verdict.
+    pub fn checkpoint<C: Checkpoint + ?Sized>(&self, name: &str, version: u64, state: &mut C) -> Result<Pending> {
+        let parts = Protected::of(state);
+        let mut builder = self.begin_checkpoint(name, version)?;
+        match parts.save(&mut builder) {
+            Ok(()) => builder.capture(),
+            Err(error) => {
+                builder.refuse(&error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// Restores the newest version of the series `name` that all ranks can restore into all that `state` describes. `None`: there
+    /// is nothing to restore, and `state` is as it was. Regions of the checkpoint that it does not describe are left out and named in a
+    /// warning.
+    ///
+    /// If a rank finds damage that no copy makes good, all ranks load the next older version instead. A part that
+    /// is missing, or that was saved with another type or length, ends the restart.
+    ///
+    /// # Collective
+    /// All ranks, with the same name and parts.
+    ///
+    /// # Blocking
+    /// As [`Restore::run`].
+    ///
+    /// # Errors
+    /// [`Error::Restart`](crate::Error::Restart), the same on all ranks. `state` then holds nothing of use.
+    pub fn restore<C: Checkpoint + ?Sized>(&self, name: &str, state: &mut C) -> Result<Option<Restored>> {
+        self.begin_restore(name).into_state(state)
+    }
+
+    /// Restores one version, even one that a later run left behind; otherwise as [`Session::restore`]. Later checkpoints of this run then
+    /// descend from it.
+    ///
+    /// # Collective
+    /// All ranks, with the same name, version and parts.
+    ///
+    /// # Blocking
+    /// As [`Restore::run`].
+    ///
+    /// # Errors
+    /// As [`Session::restore`]; [`RestartError::NoSuchVersion`](crate::RestartError::NoSuchVersion) if it is not there.
+    pub fn restore_version<C: Checkpoint + ?Sized>(
+        &self,
+        name: &str,
+        version: u64,
+        state: &mut C,
+    ) -> Result<Option<Restored>> {
+        self.begin_restore(name).version(version).into_state(state)
+    }
+}
+
+impl Restore<'_> {
+    fn into_state<C: Checkpoint + ?Sized>(self, state: &mut C) -> Result<Option<Restored>> {
+        let engine = self.session().engine().clone();
+        self.run(|attempt| {
+            let left_out = attempt.load_parts(state)?;
+            if !left_out.is_empty() {
+                let named = list(left_out.iter().map(|name| format!("{name:?}")), NAMES_MAX, ", ");
+                engine
+                    .note(format!("event=not-restored reason=\"the checkpoint has {named}, which is not protected\""));
+            }
+            Ok(())
+        })
+    }
+}
+
+impl<'a> CheckpointBuilder<'a> {
+    /// Adds all `parts`, beside what is added by hand.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, heat: &mut impl bivouac::Checkpoint, rows: &[f64], step: u64) -> bivouac::Result<()> {
+    /// let parts = bivouac::Protected::of(heat);
+    /// let mut ckpt = session.begin_checkpoint("heat", step)?;
+    /// ckpt.save_protected(&parts)?;
+    /// ckpt.save("rows", rows)?;
+    /// ckpt.capture()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local. All ranks add the same.
+    ///
+    /// # Errors
+    /// [`Error::Region`](crate::Error::Region): a name is unusable or was used before, or a part does not fit its decomposition.
+    pub fn save_protected(&mut self, parts: &'a Protected<'_>) -> Result<()> {
+        parts.save(self)
+    }
+}
+
+impl Attempt {
+    /// Loads all that `state` describes. What the checkpoint has beside it the program loads itself, or does without.
+    ///
+    /// # Collective
+    /// Local on as many ranks as took the checkpoint; otherwise all ranks, as [`Attempt::load_on`] and [`Attempt::shared`] are.
+    ///
+    /// # Blocking
+    /// On the tiers that hold the copies, and then until all have called.
+    ///
+    /// # Errors
+    /// As [`Attempt::load`], for the first part that has one. `state` then holds nothing of use.
+    pub fn load_protected<C: Checkpoint + ?Sized>(&mut self, state: &mut C) -> Result<(), LoadError> {
+        self.load_parts(state).map(drop)
+    }
+
+    /// Loads them; gives the names of the regions that are not among them.
+    fn load_parts<C: Checkpoint + ?Sized>(&mut self, state: &mut C) -> Result<Vec<String>, LoadError> {
+        let mut protected = Protected::of(state);
+        for (name, part) in &mut protected.parts {
+            part.load(name, self)?;
+        }
+        let named: HashSet<&str> = protected.parts.iter().map(|(name, _)| name.as_str()).collect();
+        let saved = self.regions()?.into_iter().map(|(name, _)| name);
+        Ok(saved.filter(|name| !named.contains(name.as_str())).collect())
+    }
+}

@@ -1,0 +1,222 @@
+//! `#[derive(Checkpoint)]`, which the crate `bivouac` passes on.
+#![forbid(unsafe_code)]
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::spanned::Spanned;
+use syn::{Attribute, Data, DeriveInput, Error, Field, Fields, Ident, LitStr, Result};
+
+/// Implements `bivouac::Checkpoint` for a structure with named fields: each field is saved and loaded under its name.
+///
+/// Without an attribute a field is an array of elements (`Vec<T>`, `[T; N]`, `Box<[T]>`), a number, a boolean or a string, as
+/// `Protected::protect` takes it. `#[checkpoint(…)]` on a field says otherwise:
+///
+/// | attribute | the field is |
+/// |---|---|
+/// | `skip` | neither saved nor loaded |
+/// | `name = "…"` | saved under this name; together with any other |
+/// | `value` | a small value that `serde` can encode |
+/// | `shared` | a small value that is the same on all ranks, for restarts on any number of them |
+/// | `per_rank = drop`, `ask` or `refuse` | a small value of this rank's own, and what becomes of it on another number of ranks (`OnResize`) |
+/// | `on = field` | this rank's part of an array; the other field, which is skipped, is the `Decomposition` |
+/// | `state` | another structure that implements `Checkpoint`; its fields get the names `<name>/<field>` |
+///
+/// ```
+/// use bivouac::{Checkpoint, Decomposition};
+///
+/// #[derive(serde::Serialize, serde::Deserialize)]
+/// struct Random(u64);
+///
+/// #[derive(Checkpoint)]
+/// struct Ocean {
+///     salinity: Vec<f32>,
+/// }
+///
+/// #[derive(Checkpoint)]
+/// struct Model {
+///     #[checkpoint(skip)]
+///     grid: Decomposition,
+///     #[checkpoint(shared)]
+///     step: u64,
+///     #[checkpoint(on = grid, name = "T")]
+///     temperature: Vec<f64>,
+///     #[checkpoint(per_rank = drop)]
+///     random: Random,
+///     #[checkpoint(state)]
+///     ocean: Ocean,
+/// }
+///
+/// fn step(session: &bivouac::Session, model: &mut Model) -> bivouac::Result<()> {
+///     if session.should_checkpoint()? {
+///         session.checkpoint("model", model.step, model)?;
+///     }
+///     Ok(())
+/// }
+/// ```
+///
+/// A field that is none of these does not compile:
+///
+/// ```compile_fail
+/// #[derive(bivouac::Checkpoint)]
+/// struct Wrong {
+///     file: std::fs::File,
+/// }
+/// ```
+///
+/// Nor do two attributes that say different things, or a decomposition that is not a field:
+///
+/// ```compile_fail
+/// #[derive(bivouac::Checkpoint)]
+/// struct Wrong {
+///     #[checkpoint(shared, value)]
+///     step: u64,
+/// }
+/// ```
+///
+/// ```compile_fail
+/// #[derive(bivouac::Checkpoint)]
+/// struct Wrong {
+///     #[checkpoint(on = grid)]
+///     temperature: Vec<f64>,
+/// }
+/// ```
+#[proc_macro_derive(Checkpoint, attributes(checkpoint))]
+pub fn checkpoint(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = syn::parse_macro_input!(input as DeriveInput);
+    implementation(&input).unwrap_or_else(|error| error.to_compile_error()).into()
+}
+
+fn implementation(input: &DeriveInput) -> Result<TokenStream> {
+    let Data::Struct(data) = &input.data else {
+        return Err(Error::new(input.span(), "Checkpoint is derived for structures: implement it for an enum by hand"));
+    };
+    let Fields::Named(fields) = &data.fields else {
+        return Err(Error::new(
+            input.span(),
+            "Checkpoint is derived for named fields, whose names become those of regions",
+        ));
+    };
+    let parts = fields.named.iter().map(Part::of).collect::<Result<Vec<_>>>()?;
+    let decompositions: Vec<&Ident> = parts.iter().filter_map(|part| part.kind.decomposition()).collect();
+    for on in &decompositions {
+        let found = parts.iter().find(|part| part.field == **on);
+        match found.map(|part| &part.kind) {
+            Some(Kind::Skip) => {}
+            Some(_) => return Err(Error::new(on.span(), format!("`{on}` is a decomposition: skip it"))),
+            None => return Err(Error::new(on.span(), format!("`{on}` is not a field of this structure"))),
+        }
+    }
+    let bound = parts.iter().filter(|part| !part.is_unused(&decompositions)).map(|part| {
+        let (field, local) = (&part.field, part.local());
+        quote!(#field: #local)
+    });
+    let calls = parts.iter().filter_map(Part::call);
+    let name = &input.ident;
+    let (generics, arguments, clause) = input.generics.split_for_impl();
+    Ok(quote! {
+        #[automatically_derived]
+        impl #generics ::bivouac::Checkpoint for #name #arguments #clause {
+            fn describe<'__a>(&'__a mut self, __parts: &mut ::bivouac::Protected<'__a>) {
+                let Self { #(#bound,)* .. } = self;
+                #(#calls)*
+            }
+        }
+    })
+}
+
+/// A field, and what becomes of it.
+struct Part {
+    field: Ident,
+    name: String,
+    kind: Kind,
+}
+
+enum Kind {
+    Plain,
+    Skip,
+    Value,
+    Shared,
+    PerRank(Ident),
+    On(Ident),
+    State,
+}
+
+impl Kind {
+    fn decomposition(&self) -> Option<&Ident> {
+        match self {
+            Kind::On(field) => Some(field),
+            _ => None,
+        }
+    }
+}
+
+impl Part {
+    fn of(field: &Field) -> Result<Part> {
+        let ident = field.ident.clone().ok_or_else(|| Error::new(field.span(), "a field without a name"))?;
+        // A raw identifier is the name without its mark.
+        let mut part =
+            Part { name: ident.to_string().trim_start_matches("r#").to_owned(), field: ident, kind: Kind::Plain };
+        for attribute in field.attrs.iter().filter(|attribute| attribute.path().is_ident("checkpoint")) {
+            part.read(attribute)?;
+        }
+        Ok(part)
+    }
+
+    fn read(&mut self, attribute: &Attribute) -> Result<()> {
+        attribute.parse_nested_meta(|meta| {
+            let word = meta.path.get_ident().map(Ident::to_string).unwrap_or_default();
+            let kind = match word.as_str() {
+                "name" => {
+                    self.name = meta.value()?.parse::<LitStr>()?.value();
+                    return Ok(());
+                }
+                "skip" => Kind::Skip,
+                "value" => Kind::Value,
+                "shared" => Kind::Shared,
+                "state" => Kind::State,
+                "on" => Kind::On(meta.value()?.parse()?),
+                "per_rank" => {
+                    let rule: Ident = meta.value()?.parse()?;
+                    let variant = match rule.to_string().as_str() {
+                        "drop" => "Drop",
+                        "ask" => "Ask",
+                        "refuse" => "Refuse",
+                        _ => return Err(Error::new(rule.span(), "per_rank is `drop`, `ask` or `refuse`")),
+                    };
+                    Kind::PerRank(format_ident!("{variant}"))
+                }
+                _ => return Err(meta.error("use skip, name, value, shared, per_rank, on or state")),
+            };
+            if !matches!(self.kind, Kind::Plain) {
+                return Err(meta.error("the field is described twice"));
+            }
+            self.kind = kind;
+            Ok(())
+        })
+    }
+
+    /// The variable that its field is bound to.
+    fn local(&self) -> Ident {
+        format_ident!("__{}", self.field)
+    }
+
+    fn is_unused(&self, decompositions: &[&Ident]) -> bool {
+        matches!(self.kind, Kind::Skip) && !decompositions.contains(&&self.field)
+    }
+
+    fn call(&self) -> Option<TokenStream> {
+        let (name, local) = (&self.name, self.local());
+        Some(match &self.kind {
+            Kind::Skip => return None,
+            Kind::Plain => quote!(__parts.protect(#name, #local);),
+            Kind::Value => quote!(__parts.protect_value(#name, #local);),
+            Kind::Shared => quote!(__parts.protect_shared(#name, #local);),
+            Kind::PerRank(rule) => quote!(__parts.protect_per_rank(#name, #local, ::bivouac::OnResize::#rule);),
+            Kind::On(on) => {
+                let on = format_ident!("__{}", on);
+                quote!(__parts.protect_on(#name, &*#on, #local);)
+            }
+            Kind::State => quote!(__parts.protect_state(#name, #local);),
+        })
+    }
+}
