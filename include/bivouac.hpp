@@ -30,11 +30,15 @@
 #include <complex>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <exception>
 #include <functional>
+#include <istream>
 #include <map>
 #include <memory>
+#include <ostream>
 #include <stdexcept>
+#include <streambuf>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -399,10 +403,116 @@ struct owner_function {
 };
 
 // A checkpoint that is being put together. If it is not captured, for example because something threw, the others hear that.
+// Bytes on their way into a region, through a buffer of their own.
+class writing_buffer : public std::streambuf {
+public:
+    explicit writing_buffer(bvk_checkpoint_t checkpoint) : checkpoint_(checkpoint), bytes_(1 << 20) {
+        setp(bytes_.data(), bytes_.data() + bytes_.size());
+    }
+
+    // What is left in the buffer. Throws if the region cannot be written.
+    void finish() {
+        send(pbase(), static_cast<std::size_t>(pptr() - pbase()));
+        setp(bytes_.data(), bytes_.data() + bytes_.size());
+        if (status_ != BVK_OK) throw error(status_, what_);
+    }
+
+protected:
+    int_type overflow(int_type next) override {
+        send(pbase(), static_cast<std::size_t>(pptr() - pbase()));
+        setp(bytes_.data(), bytes_.data() + bytes_.size());
+        if (status_ != BVK_OK) return traits_type::eof();
+        return traits_type::eq_int_type(next, traits_type::eof()) ? traits_type::not_eof(next) : sputc(traits_type::to_char_type(next));
+    }
+
+    std::streamsize xsputn(const char *data, std::streamsize count) override {
+        if (count < epptr() - pptr()) return std::streambuf::xsputn(data, count);
+        // Long pieces need no detour.
+        send(pbase(), static_cast<std::size_t>(pptr() - pbase()));
+        setp(bytes_.data(), bytes_.data() + bytes_.size());
+        send(data, static_cast<std::size_t>(count));
+        return status_ == BVK_OK ? count : 0;
+    }
+
+    int sync() override { return 0; }
+
+private:
+    void send(const char *data, std::size_t count) {
+        if (status_ != BVK_OK || count == 0) return;
+        status_ = bvk_stream_write(checkpoint_, data, count);
+        if (status_ != BVK_OK) what_ = bvk_error();
+    }
+
+    bvk_checkpoint_t checkpoint_;
+    std::vector<char> bytes_;
+    int status_ = BVK_OK;
+    std::string what_;
+};
+
+// The bytes of a region, by way of a file of C's library.
+class reading_buffer : public std::streambuf {
+public:
+    reading_buffer(bvk_restart_t restart, const std::string &name) : file_(bvk_fopen_saved(restart, name.c_str())), bytes_(1 << 16) {}
+    reading_buffer(const reading_buffer &) = delete;
+    reading_buffer &operator=(const reading_buffer &) = delete;
+    ~reading_buffer() override {
+        if (file_) std::fclose(file_);
+    }
+
+    bool is_open() const noexcept { return file_ != nullptr; }
+    bool failed() const noexcept { return std::ferror(file_) != 0; }
+
+protected:
+    int_type underflow() override {
+        const std::size_t count = std::fread(bytes_.data(), 1, bytes_.size(), file_);
+        setg(bytes_.data(), bytes_.data(), bytes_.data() + count);
+        return count == 0 ? traits_type::eof() : traits_type::to_int_type(*gptr());
+    }
+
+private:
+    std::FILE *file_;
+    std::vector<char> bytes_;
+};
+
+// What functions of the application write and read.
+class stream_place : public place {
+public:
+    stream_place(std::function<void(std::ostream &)> save, std::function<void(std::istream &)> load)
+        : save_(std::move(save)), load_(std::move(load)) {}
+
+    std::uint64_t room() const override { return 0; }
+
+    void save(bvk_checkpoint_t checkpoint, const std::string &name) const override {
+        check(bvk_stream_begin(checkpoint, name.c_str()));
+        writing_buffer buffer(checkpoint);
+        std::ostream out(&buffer);
+        save_(out);
+        buffer.finish();
+        check(bvk_stream_end(checkpoint));
+    }
+
+    bool load(bvk_restart_t restart, const std::string &name) override {
+        reading_buffer buffer(restart, name);
+        if (!buffer.is_open()) return false;
+        std::istream in(&buffer);
+        try {
+            load_(in);
+        } catch (...) {
+            // What could not be read is damage, whatever the application makes of it.
+            if (!buffer.failed()) throw;
+        }
+        return !buffer.failed();
+    }
+
+private:
+    std::function<void(std::ostream &)> save_;
+    std::function<void(std::istream &)> load_;
+};
+
 class begun {
 public:
     begun(bvk_session_t session, const std::string &name, std::uint64_t version) {
-        check(bvk_checkpoint_begin(session, name.c_str(), version, &handle_));
+        check(bvk_begin_checkpoint(session, name.c_str(), version, &handle_));
     }
     begun(const begun &) = delete;
     begun &operator=(const begun &) = delete;
@@ -839,6 +949,12 @@ public:
         keep(name, new detail::rows_place(std::move(rows), std::move(how)));
     }
 
+    // Protects what a serialiser writes, of any length: `save` writes it at each checkpoint, `load` reads it at a restart, for example with the
+    // archives of cereal or Boost. An exception of either one is thrown by checkpoint() or restore().
+    void protect_stream(const std::string &name, std::function<void(std::ostream &)> save, std::function<void(std::istream &)> load) {
+        keep(name, new detail::stream_place(std::move(save), std::move(load)));
+    }
+
     // Takes a name out again. Throws if nothing is protected under it.
     void unprotect(const std::string &name) {
         if (places_.erase(name) == 0) throw error(BVK_ERR_ARGUMENT, "no region \"" + name + "\" is protected");
@@ -865,15 +981,21 @@ public:
     // Restores a version of the series `name` into all that is protected; false if there is nothing. Vectors get the length that they
     // had. Collective. Throws on all ranks or on none; then what is protected holds nothing of use.
     bivouac::restored restore(const std::string &name, std::uint64_t version = newest) {
+        return restore(name, [] { return std::string(); }, version);
+    }
+
+    // Restores as above, and asks `check` whenever all that is protected has been loaded. What it returns, unless it is empty, is the reason why this
+    // version must not be used, as a NaN: then all ranks go on to the next older one. An exception of `check` ends the restart on all ranks.
+    bivouac::restored restore(const std::string &name, const std::function<std::string()> &check, std::uint64_t version = newest) {
         bvk_restart_t restart = nullptr;
-        if (detail::check(bvk_restart_begin(handle_, name.c_str(), version, &restart)) == BVK_NOTHING) return bivouac::restored();
+        if (detail::check(bvk_begin_restore(handle_, name.c_str(), version, &restart)) == BVK_NOTHING) return bivouac::restored();
         bvk_restored told = BVK_RESTORED_INIT;
         std::exception_ptr thrown;
         int status;
         do {
-            const bool loaded = load(restart, thrown);
+            const bool loaded = load(restart, check, thrown);
             // No other version would help against an exception of the application's, which may be that there is no memory.
-            status = bvk_restart_end(&restart, thrown ? -1 : loaded, &told);
+            status = bvk_end_restore(&restart, thrown ? -1 : loaded, &told);
         } while (status == BVK_AGAIN);
         if (status < 0 && thrown) std::rethrow_exception(thrown);
         detail::check(status);
@@ -912,12 +1034,14 @@ private:
     }
 
     // Loads all that is protected. An exception of the application's is kept for the end of the restart, which the others wait for.
-    bool load(bvk_restart_t restart, std::exception_ptr &thrown) {
+    bool load(bvk_restart_t restart, const std::function<std::string()> &check, std::exception_ptr &thrown) {
         thrown = nullptr;
         try {
             for (const auto &entry : places_) {
                 if (!entry.second->load(restart, entry.first)) return false;
             }
+            const std::string reason = check();
+            if (!reason.empty()) detail::check(bvk_reject(restart, reason.c_str()));
             return true;
         } catch (...) {
             thrown = std::current_exception();

@@ -10,12 +10,17 @@
 #![forbid(unsafe_code)]
 
 pub use bivouac_core::config::{self, Config};
-pub use bivouac_core::session::{Checkpoint, Error, Pending, Restored, Result, Session, VersionInfo};
+pub use bivouac_core::session::{Checkpoint, Protect, Protected, RegionWriter};
+pub use bivouac_core::session::{
+    CheckpointBuilder, DeviceCheckpointBuilder, Error, Pending, Restore, Restored, Result, Session, VersionInfo,
+};
 pub use bivouac_core::transfer::{LevelVerdict, Stats};
 pub use bivouac_core::{AffinityReport, Attempt, Element, ElementType, Level, LoadError, Pin, RestartError};
 pub use bivouac_core::{Boxes, Decomposition, Elements, Ids, OnResize};
 pub use bivouac_core::{Caches, Field, FieldMut, History, HistoryError};
-pub use bivouac_core::{How, LoadedRows, RankPart, Rows};
+pub use bivouac_core::{How, LoadedRows, RankPart, RegionReader, Rows};
+pub use bivouac_derive::Checkpoint;
+
 pub use bivouac_core::{LiveMemory, LiveStats};
 pub use bivouac_core::{Offload, OffloadError, OffloadStats, WriteSet};
 

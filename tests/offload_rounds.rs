@@ -111,12 +111,15 @@ impl Program {
         for (region, shadow) in self.regions.iter().zip(&self.shadows) {
             self.streams[stream].stream().copy(region, shadow).expect("enqueued");
         }
-        let mut checkpoint = session.checkpoint(NAME, version).expect("begun");
+        let mut checkpoint = session
+            .begin_checkpoint(NAME, version)
+            .expect("begun")
+            .with_offload(offload, self.streams[stream].stream());
         checkpoint.value("version", &version).expect("saved");
         for (name, region) in ["large", "small"].into_iter().zip(&self.regions) {
             checkpoint.save_device::<u8>(name, region).expect("saved");
         }
-        checkpoint.mark_on(offload, self.streams[stream].stream()).expect("marked")
+        checkpoint.capture().expect("marked")
     }
 
     /// What is restored, and the shadows, are the same.

@@ -57,7 +57,7 @@ impl Begun {
         Ok(BVK_OK)
     }
 
-    fn check_new(&self, name: &str) -> Outcome<()> {
+    pub(super) fn check_new(&self, name: &str) -> Outcome<()> {
         let is_value = self.values.iter().any(|value| value.name == name);
         let mut columns = self.rows.iter().flat_map(SavedRows::regions);
         if is_value || columns.any(|column| column.name == name) || self.regions.has(name) || self.held(name).is_some()
@@ -65,6 +65,21 @@ impl Begun {
             return Err(Error::from(bivouac_core::region::RegionError::Twice { name: name.into() }).into());
         }
         Ok(())
+    }
+
+    /// The checkpoint that holds regions already; begun now, if there was none.
+    pub(super) fn begin_holding(&mut self, open: &Open) -> Outcome<&mut CheckpointBuilder<'static>> {
+        if let Holding::Nothing = self.held {
+            self.held = match begin(open, &self.name, self.version) {
+                Ok(checkpoint) => Holding::Some(Box::new(checkpoint)),
+                Err(failure) => Holding::Refused(failure),
+            };
+        }
+        match &mut self.held {
+            Holding::Some(checkpoint) => Ok(checkpoint),
+            Holding::Refused(failure) => Err(failure.clone()),
+            Holding::Nothing => Err(Failure::state("nothing is held")),
+        }
     }
 
     /// Copies the regions on the host.
@@ -84,17 +99,8 @@ impl Begun {
     /// # Safety
     /// As [`Begun::hold`].
     unsafe fn try_hold(&mut self, open: &Open) -> Outcome<()> {
-        if let Holding::Nothing = self.held {
-            self.held = match begin(open, &self.name, self.version) {
-                Ok(checkpoint) => Holding::Some(Box::new(checkpoint)),
-                Err(failure) => Holding::Refused(failure),
-            };
-        }
-        let checkpoint = match &mut self.held {
-            Holding::Some(checkpoint) => checkpoint,
-            Holding::Refused(failure) => return Err(failure.clone()),
-            Holding::Nothing => return Ok(()),
-        };
+        self.begin_holding(open)?;
+        let Holding::Some(checkpoint) = &mut self.held else { return Ok(()) };
         let later = self.with_protected.then(|| open.protected.iter()).into_iter().flatten();
         let is_held = |region: &Region| region.gpu().is_none() && region.is_own();
         let unheld = self.regions.iter().filter(|region| !is_held(region));
@@ -277,13 +283,13 @@ pub unsafe extern "C" fn bvk_begin_checkpoint(
                     name,
                     version,
                     held: Holding::Nothing,
+                    stream: None,
                     regions: Regions::default(),
                     values: Vec::new(),
                     rows: Vec::new(),
                     with_protected: false,
                     histories: Vec::new(),
                     wishes: Vec::new(),
-                    stream: None,
                 },
             ));
             id
@@ -463,17 +469,17 @@ pub unsafe extern "C" fn bvk_capture(
         let regions: Vec<Region> = begun.regions.iter().chain(protected).cloned().collect();
         let mut checkpoint = match begun.held {
             Holding::Nothing => self::begin(open, &begun.name, begun.version)?,
+            Holding::Some(checkpoint) if begun.stream.is_some() => {
+                let unfinished = "a region is still being written: end it before the capture (fclose)";
+                checkpoint.refuse(unfinished);
+                return Err(Failure::state(unfinished));
+            }
             Holding::Some(checkpoint) => *checkpoint,
             Holding::Refused(failure) => return Err(failure),
         };
         begun.values.iter().try_for_each(|value| value.add_to(&mut checkpoint))?;
         // SAFETY: as the caller says; what is read from there is read before this returns.
         begun.rows.iter().try_for_each(|rows| unsafe { rows.add_to(&mut checkpoint) })?;
-            Holding::Some(checkpoint) if begun.stream.is_some() => {
-                let unfinished = "a region is still being written: end it before the capture (fclose)";
-                checkpoint.refuse(unfinished);
-                return Err(Failure::state(unfinished));
-            }
         begun.wishes.iter().for_each(|(region, method)| checkpoint.reduce(region, *method));
         // SAFETY: as the caller says.
         let taken = unsafe { finish(open, checkpoint, &regions, &begun.histories) }?;

@@ -17,6 +17,7 @@
 //! | [`values`] | what all ranks share, and what is one rank's own, in such restarts |
 //! | [`columns`], [`rows`] | rows whose number changes freely, saved as columns and dealt anew |
 //! | [`parts`] | what old ranks had of arrays and rows |
+//! | [`stream`] | regions that are written and read as streams of bytes, and as a `FILE` |
 //! | [`offload`] | checkpoints that are marked, and what the application declares for them |
 //! | [`live`] | host memory that is copied behind a capture |
 //! | [`gpu`] | device memory by its address: the caches of its device |
@@ -45,5 +46,6 @@ pub mod restart;
 pub mod rows;
 pub mod session;
 pub mod status;
+pub mod stream;
 pub mod values;
 pub mod veloc;

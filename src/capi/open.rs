@@ -14,6 +14,7 @@ use bivouac_core::session::{CheckpointBuilder, Restart, Session};
 use bivouac_core::transfer::Report;
 use bivouac_core::transfer::history::History;
 use bivouac_core::transfer::offload::{Offload, WriteSet};
+use bivouac_core::transfer::stream::ByteStream;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ops::Range;
@@ -127,6 +128,8 @@ pub(super) struct Begun {
     pub version: u64,
     /// With what `bvk_hold` has copied.
     pub held: Holding,
+    /// The region that is being written.
+    pub stream: Option<ByteStream>,
     /// What is read by the capture.
     pub regions: Regions,
     /// Copied already.

@@ -156,6 +156,11 @@ pub(super) fn call(work: impl FnOnce() -> Outcome) -> c_int {
     })
 }
 
+/// Keeps the text of a failure that is no status of a call.
+pub(super) fn keep_failure(failure: &Failure) {
+    keep(&failure.text);
+}
+
 /// Keeps a text for the thread: cut in its middle where it is long, because names in it may have any length.
 fn keep(text: &str) {
     let text = CString::new(message(text).replace('\0', "\u{fffd}")).unwrap_or_default();

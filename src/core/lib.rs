@@ -30,9 +30,12 @@ pub use config::Config;
 pub use decomposition::{Boxes, Decomposition, Ids, OnResize};
 pub use format::ElementType;
 pub use live::LiveMemory;
-pub use recovery::{How, LoadError, LoadedRows, RankPart, RestartError, Restorer};
+pub use recovery::{Attempt, How, LoadError, LoadedRows, RankPart, RegionReader, RestartError};
 pub use region::{Element, Elements};
-pub use session::{Checkpoint, Error, Pending, Restored, Result, Rows, Session, VersionInfo};
+pub use session::{Checkpoint, Protect, Protected, RegionWriter};
+pub use session::{
+    CheckpointBuilder, DeviceCheckpointBuilder, Error, Pending, Restore, Restored, Result, Rows, Session, VersionInfo,
+};
 pub use transfer::history::{Caches, Field, FieldMut, History, HistoryError};
 pub use transfer::offload::{Offload, OffloadError, OffloadStats, WriteSet};
 pub use transfer::{LevelVerdict, LiveStats, Stats};

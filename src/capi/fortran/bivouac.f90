@@ -179,8 +179,9 @@ module bivouac
   public :: bvk_checkpoint, bvk_begin_checkpoint, bvk_save, bvk_save_protected, bvk_save_history, bvk_hold, &
     bvk_reduce, bvk_capture, bvk_abort
   public :: bvk_poll, bvk_level, bvk_wait, bvk_release
-  public :: bvk_restart, bvk_restart_begin, bvk_restart_version, bvk_region_size, bvk_load, bvk_load_protected, &
-    bvk_load_history, bvk_restart_end, bvk_versions
+  public :: bvk_restore, bvk_begin_restore, bvk_saved_version, bvk_region_size, bvk_load, bvk_load_protected, &
+    bvk_load_history, bvk_reject, bvk_end_restore, bvk_versions
+  public :: bvk_stream_begin, bvk_stream_write, bvk_stream_end, bvk_stream_read
   public :: bvk_history_open, bvk_history_field, bvk_history_clear_fields, bvk_history_append, bvk_history_restore, &
     bvk_history_hint, bvk_history_start_prefetch, bvk_history_wait_flushed, bvk_history_close
   public :: bvk_boxes, bvk_ids, bvk_boxes_close, bvk_protect_on, bvk_save_on, bvk_load_on
@@ -557,7 +558,38 @@ module bivouac
       integer(c_int64_t), intent(inout) :: count
       integer(c_int) :: status
     end function
-    function c_restart_end(restart, ok, restored) result(status) bind(c, name='bvk_restart_end')
+    function c_stream_begin(checkpoint, name) result(status) bind(c, name='bvk_stream_begin')
+      import :: c_int, c_ptr, c_char
+      type(c_ptr), value :: checkpoint
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int) :: status
+    end function
+    function c_stream_write(checkpoint, data, bytes) result(status) bind(c, name='bvk_stream_write')
+      import :: c_int, c_ptr, c_int64_t
+      type(c_ptr), value :: checkpoint, data
+      integer(c_int64_t), value :: bytes
+      integer(c_int) :: status
+    end function
+    function c_stream_end(checkpoint) result(status) bind(c, name='bvk_stream_end')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: checkpoint
+      integer(c_int) :: status
+    end function
+    function c_stream_read(restart, name, at, data, bytes, found) result(status) bind(c, name='bvk_stream_read')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: restart, data
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: at, bytes
+      integer(c_int64_t), intent(inout) :: found
+      integer(c_int) :: status
+    end function
+    function c_reject(restart, reason) result(status) bind(c, name='bvk_reject')
+      import :: c_int, c_ptr, c_char
+      type(c_ptr), value :: restart
+      character(kind=c_char), intent(in) :: reason(*)
+      integer(c_int) :: status
+    end function
+    function c_end_restore(restart, loaded, restored) result(status) bind(c, name='bvk_end_restore')
       import :: c_int, c_ptr, bvk_restored
       type(c_ptr), intent(inout) :: restart
       integer(c_int), value :: loaded
@@ -1726,9 +1758,56 @@ contains
     if (present(count)) count = found
   end function
 
-  ! Ends an attempt. `ok`: this rank has loaded what it needs. BVK_AGAIN: load all again, from the same handle. With `gives_up` a rank
-  ! that is not ok asks for no other version.
-  function bvk_restart_end(restart, ok, restored, gives_up) result(status)
+  ! Begins a region of bytes, of a length that is not known yet; bvk_stream_write writes it piece by piece, bvk_stream_end ends it.
+  function bvk_stream_begin(checkpoint, name) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    integer :: status
+    status = told(c_stream_begin(checkpoint%handle, ended(name)))
+  end function
+
+  ! Writes so many bytes at `data` (c_loc of an array) behind what was written before. They are copied.
+  function bvk_stream_write(checkpoint, data, bytes) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    type(c_ptr), intent(in) :: data
+    integer(int64), intent(in) :: bytes
+    integer :: status
+    status = told(c_stream_write(checkpoint%handle, data, bytes))
+  end function
+
+  function bvk_stream_end(checkpoint) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    integer :: status
+    status = told(c_stream_end(checkpoint%handle))
+  end function
+
+  ! Reads bytes of a region from byte `at` on, counted from 0, to `data`: `found` of them, `bytes` at most.
+  function bvk_stream_read(restart, name, at, data, bytes, found) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer(int64), intent(in) :: at, bytes
+    type(c_ptr), intent(in) :: data
+    integer(int64), intent(out) :: found
+    integer :: status
+    integer(int64) :: count
+    count = 0
+    status = told(c_stream_read(restart%handle, ended(name), at, data, bytes, count))
+    found = count
+  end function
+
+  ! This version must not be used, though it can be loaded: it has a NaN, or fails another check. After bvk_end_restore all ranks go on to
+  ! the next older version. It is enough that one rank says so.
+  function bvk_reject(restart, reason) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: reason
+    integer :: status
+    status = told(c_reject(restart%handle, ended(reason)))
+  end function
+
+  ! Ends an attempt. `loaded`: this rank has loaded what it needs. BVK_AGAIN: a rank has found damage, or has rejected the version: load
+  ! all again, from the same handle. If a rank has not loaded for any other reason, the restart ends on all ranks. With `gives_up` a rank
+  ! that has found damage ends it, too.
+  function bvk_end_restore(restart, loaded, restored, gives_up) result(status)
     type(bvk_restart_t), intent(inout) :: restart
     logical, intent(in) :: loaded
     type(bvk_restored), intent(inout), optional :: restored

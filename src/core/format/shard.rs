@@ -368,6 +368,12 @@ impl Layout {
         Ok(Layout { meta, block_size, block_count: blocks, body_offset, total_len: body_offset + offset, encoded_meta })
     }
 
+    /// How many more blocks the room before the bodies has entries for, whatever the lengths of the regions in the table come to.
+    pub fn spare_entries(&self) -> u64 {
+        let used = index_offset(self.encoded_meta.len() as u64 + 64) + 16 * self.block_count;
+        self.body_offset.saturating_sub(used) / 16
+    }
+
     /// Is this what [`Layout::behind_head`] makes of the same names and these regions? Costs a glance at each, where that makes everything
     /// anew.
     pub fn is_of<'r>(&self, regions: impl ExactSizeIterator<Item = &'r Region>, block_size: u64, head: u64) -> bool {

@@ -28,5 +28,6 @@ pub mod remote;
 pub mod unpack;
 
 pub use access::{Attempted, Copies};
-pub use election::{Elected, Election, RestartError, Tried, Want};
+pub use attempt::{Attempt, DealtRows, How, LoadedRows, RankPart, RegionReader, Window};
+pub use election::{Elected, Election, RestartError, Tried, Unloaded, Want};
 pub use load_error::LoadError;

@@ -45,6 +45,10 @@ pub struct CheckpointBuilder<'a> {
     pub(super) terms: Terms,
     pub(super) own_regions: bool,
     pub(super) held: Option<Held>,
+    /// Bytes for which a stream leaves room, beside those of the regions.
+    pub(super) room: u64,
+    /// Why a stream has failed, so that a region is missing.
+    pub(super) broken: Option<String>,
     pub(super) begun: Duration,
     /// How long the application has waited for what is held, if anything is.
     pub(super) held_for: Option<Duration>,
@@ -458,12 +462,8 @@ impl<'a> CheckpointBuilder<'a> {
         DeviceCheckpointBuilder::marked(self, offload, stream)
     }
 
-    /// Captures a checkpoint of a program that declares what it writes: device regions that have no room in the GPU cache are marked, and
-    /// sent from where they are while the program continues ([`Offload`]). Otherwise as [`Checkpoint::capture_on`]. The snapshot is what the work that is enqueued on `stream` makes of them; host regions,
-    /// values and histories are copied before this returns. With `offload.mode = "always"` all are marked.
-    ///
-    /// Kernels of other devices that write to these regions have ended before, and so have those on other streams that `stream` does not wait
-    /// for. Until the next mark all that writes to them is declared, on every stream.
+    /// Copies all regions; when it returns the application may overwrite them. The checkpoint is committed at a level
+    /// only when the [`Pending`] says so.
     ///
     /// # Collective
     /// All ranks; returns without waiting for the others.
@@ -485,6 +485,11 @@ impl<'a> CheckpointBuilder<'a> {
             let error = RegionError::None { name: self.name.clone(), version: self.version };
             self.engine.decline(self.operation, &self.name, self.version, &error.to_string());
             return Err(error.into());
+        }
+        if let Some(why) = self.broken.take() {
+            self.engine.decline(self.operation, &self.name, self.version, &why);
+            let (rank, name, version) = (self.engine.identity().rank, self.name.clone(), self.version);
+            return Err(CaptureError::NoTier { rank, name, version, causes: vec![why] }.into());
         }
         for (region, _) in self.wishes.iter().filter(|(region, _)| !self.names.contains(&text_hash(region))) {
             log::warn!("event=reduction-of-nothing checkpoint={:?} region={region:?}: it is not saved", self.name);

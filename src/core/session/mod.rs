@@ -55,6 +55,7 @@ mod protected;
 mod restart;
 mod rows;
 mod session;
+mod stream;
 mod summary;
 mod terms;
 #[cfg(test)]
@@ -70,3 +71,4 @@ pub use protected::{Checkpoint, Protect, Protected};
 pub use restart::{AttemptEnd, Loaded, Restart, Restore, Restored, UncountedEnd, VersionInfo};
 pub use rows::Rows;
 pub use session::Session;
+pub use stream::RegionWriter;

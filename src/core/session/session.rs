@@ -220,6 +220,8 @@ impl Session {
             terms: Terms::default(),
             own_regions: false,
             held: None,
+            room: 0,
+            broken: None,
             begun,
             held_for: None,
             done: false,

@@ -61,6 +61,12 @@ impl Terms {
         self.rules.insert(place, rule);
     }
 
+    /// A region is put at `place`, and those from there on move behind it.
+    pub fn make_place(&mut self, place: usize) {
+        let behind = self.rules.split_off(&place);
+        self.rules.extend(behind.into_iter().map(|(at, rule)| (at + 1, rule)));
+    }
+
     /// The record of it; `None` if nothing was said.
     pub fn record(&self) -> Option<Vec<u8>> {
         if self.rules.is_empty() {

@@ -33,6 +33,8 @@ mod profile;
 mod reduction;
 mod resized;
 mod rows;
+mod states;
+mod streams;
 mod tuning;
 mod wanted;
 

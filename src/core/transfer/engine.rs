@@ -88,6 +88,8 @@ pub struct Engine {
     bell: Option<Arc<Bell>>,
     /// The last layout of each series; what its shard in memory needs anyway.
     pub(super) layouts: Lock<HashMap<String, Layout>>,
+    /// How long the streams of checkpoints were last, by the hashes of both names.
+    pub(super) stream_lengths: Lock<HashMap<(u64, u64), u64>>,
     /// For the work that calls of the application do themselves.
     pub(super) staging: Lock<Option<PageBuffer>>,
     /// Something has come up for those who step or wait; for those who work.
@@ -150,6 +152,7 @@ impl Engine {
             inherited: Inherited::default(),
             fence,
             layouts: Lock::default(),
+            stream_lengths: Lock::new(HashMap::new()),
             staging: Lock::default(),
             changed: Signal::default(),
             work_ready: Signal::default(),

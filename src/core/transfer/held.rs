@@ -30,20 +30,20 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 pub(super) const GONE: &str = "what was to be held for it could not be";
-const CHANGED: &str = "memory tier: bytes that were held for it have changed there";
+pub(super) const CHANGED: &str = "memory tier: bytes that were held for it have changed there";
 
 /// Regions in their place, without a head. Dropped without a capture, it gives the room back.
 pub struct Held {
     /// Always there until a capture takes it.
-    store: Option<Store>,
+    pub(super) store: Option<Store>,
     /// Of the regions so far; its head is longer than their tables.
-    layout: Layout,
-    digests: Vec<Digest>,
+    pub(super) layout: Layout,
+    pub(super) digests: Vec<Digest>,
     /// What the checkpoint descends from. After another restart it is nobody's state any more.
-    origin: Option<Origin>,
+    pub(super) origin: Option<Origin>,
 }
 
-enum Store {
+pub(super) enum Store {
     Slot(SlotMut),
     File(Box<dyn Upload>),
 }
@@ -72,7 +72,7 @@ impl Held {
     }
 
     /// The regions, with those that are held as bytes in memory; `None` if they are in a file.
-    fn resolve<'r>(&'r self, regions: &'r [SavedRegion<'_>]) -> Option<Vec<SavedRegion<'r>>> {
+    pub(super) fn resolve<'r>(&'r self, regions: &'r [SavedRegion<'_>]) -> Option<Vec<SavedRegion<'r>>> {
         let Some(Store::Slot(slot)) = &self.store else { return None };
         let body = &slot.as_slice()[self.layout.body_offset as usize..];
         let mut resolved: Vec<SavedRegion<'r>> = regions.to_vec();
@@ -86,7 +86,7 @@ impl Held {
     }
 
     /// Have those of the regions that were held the same digests where they are now? Their blocks are still the first ones.
-    fn is_unchanged(&self, regions: &[SavedRegion<'_>], digests: &[Digest]) -> bool {
+    pub(super) fn is_unchanged(&self, regions: &[SavedRegion<'_>], digests: &[Digest]) -> bool {
         let held = regions.iter().zip(&self.layout.meta.regions);
         let mut held = held.filter(|(saved, _)| matches!(saved.data, RegionData::Held { .. }));
         held.all(|(_, placed)| {
@@ -154,36 +154,53 @@ impl Engine {
     }
 
     fn hold_anew(&self, spec: &HoldSpec<'_, '_>) -> Result<Held, CaptureError> {
+        let mut causes = Vec::new();
+        match self.hold_in_memory(spec, 0, &mut causes)? {
+            Some(held) => Ok(held),
+            None => self.hold_in_file(spec, causes),
+        }
+    }
+
+    /// Holds them in a slot that has room for `must` bytes more, or says why there is none.
+    pub(super) fn hold_in_memory(
+        &self,
+        spec: &HoldSpec<'_, '_>,
+        must: u64,
+        causes: &mut Vec<String>,
+    ) -> Result<Option<Held>, CaptureError> {
         let tables = self.layout(spec.name, spec.regions, 0)?;
         let spare = 4 * PAGE + tables.body_offset / 4 + 16 * spec.room.div_ceil(tables.block_size);
         let head = tables.body_offset + page_ceil(spare).min(SPARE_HEAD_MAX);
         let layout = self.layout(spec.name, spec.regions, head)?;
-        let origin = self.books().origin(spec.name);
-        let held = |store, layout: &Layout| {
-            let digests = bytemuck::zeroed_vec(layout.block_count as usize);
-            Held { store: Some(store), layout: layout.clone(), digests, origin }
-        };
         // The session itself adds where threads and pages are.
         let added = 64 * KIB + 512 * spec.regions.len() as u64;
-        let least = layout.total_len + page_ceil(added);
+        let least = layout.total_len + page_ceil(added) + page_ceil(must);
         // Room for what may come is worth no waiting, and no file: it may be that little of it comes.
-        let roomy = self.setup.memory.as_ref().filter(|_| spec.room > 0);
-        let roomy = roomy.and_then(|segment| segment.reserve(least + page_ceil(spec.room)).ok().flatten());
-        let mut causes = Vec::new();
+        let roomy = self.setup.memory.as_ref().filter(|_| spec.room > must);
+        let roomy = roomy.and_then(|segment| segment.reserve(least + page_ceil(spec.room - must)).ok().flatten());
         match roomy.map_or_else(|| self.wait_for_slot(spec.operation, least), |slot| Ok(Some(slot))) {
-            Ok(Some(slot)) => return self.hold_in_place(spec, layout.clone(), held(Store::Slot(slot), &layout)),
+            Ok(Some(slot)) => {
+                let held = self.nothing_held(spec, Store::Slot(slot), &layout);
+                return self.hold_in_place(spec, layout, held).map(Some);
+            }
             Ok(None) => causes.push("memory tier: off".to_owned()),
             Err(cause) => causes.push(cause),
         }
-        self.say_direct(spec.version, layout.total_len, &causes);
-        // In a file nothing can move, and what is not written takes no room.
+        self.say_direct(spec.version, layout.total_len, causes);
+        Ok(None)
+    }
+
+    /// Holds them in a file, because of these `causes`. In a file nothing can move, and what is not written takes no room.
+    pub(super) fn hold_in_file(&self, spec: &HoldSpec<'_, '_>, mut causes: Vec<String>) -> Result<Held, CaptureError> {
+        let tables = self.layout(spec.name, spec.regions, 0)?;
         let layout = self.layout(spec.name, spec.regions, tables.body_offset + SPARE_HEAD_MAX)?;
         let (series, key) =
             (self.setup.identity.series(spec.name), self.setup.identity.key(spec.version, spec.operation));
         for tier in TierId::files() {
             match self.begin_file(&series, &key, tier) {
                 Some(Ok(upload)) => {
-                    match self.hold_in_place(spec, layout.clone(), held(Store::File(upload), &layout)) {
+                    let held = self.nothing_held(spec, Store::File(upload), &layout);
+                    match self.hold_in_place(spec, layout.clone(), held) {
                         Err(CaptureError::NoTier { causes: why, .. }) => causes.extend(why),
                         other => return other,
                     }
@@ -193,6 +210,11 @@ impl Engine {
             }
         }
         Err(self.no_tier(spec.name, spec.version, causes))
+    }
+
+    fn nothing_held(&self, spec: &HoldSpec<'_, '_>, store: Store, layout: &Layout) -> Held {
+        let digests = bytemuck::zeroed_vec(layout.block_count as usize);
+        Held { store: Some(store), layout: layout.clone(), digests, origin: self.books().origin(spec.name) }
     }
 
     /// Copies what is missing of `layout` into what has room for it.

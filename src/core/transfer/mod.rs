@@ -13,7 +13,7 @@
 //! | `engine` | wires: tells the books what happens and performs what follows; steps the coordination |
 //! | `files`, `peers` | this rank's part in a level (`level::LevelWork`): a file of each tier, the exchange with the peers |
 //! | `lanes`, `work`, `background` | the background work: what waits for which tier, which piece is next, its doing |
-//! | `checkpoint`, `capture`, `held`, `landing`, `remains` | captures: the regions to a slot or a file, as far as they are not there, and the vote |
+//! | `checkpoint`, `capture`, `held`, `stream`, `landing`, `remains` | captures: the regions to a slot or a file, as far as they are not there, and the vote |
 //! | `fetch`, `posting`, `mail`, `desk` | requests of other ranks; posts to ranks that do not expect them; bulk data on its way; rounds that wait to be stepped |
 //! | `report`, `status` | what the application, the log and the supervisor are told |
 //! | `tuning`, `costs`, `profile` | what checkpoints cost: for intervals that set themselves, and for the machine profile |
@@ -59,6 +59,7 @@ mod setup;
 mod shards;
 pub mod stats;
 mod status;
+pub mod stream;
 pub mod threads;
 mod tuning;
 mod waiting;

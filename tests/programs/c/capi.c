@@ -397,6 +397,72 @@ static void checkpoints(bvk_session_t session) {
     }
 }
 
+// Regions that are written and read as files of C's library, and without them.
+static void streams(bvk_session_t session) {
+    enum { LINES = 200000 };
+    bvk_checkpoint_t checkpoint = NULL;
+    bvk_pending_t pending = NULL;
+    double few[3] = {1.5, rank, 2.5};
+    CHECK(bvk_fopen(NULL, "text") == NULL && strstr(bvk_error(), "NULL"));
+    IS(bvk_begin_checkpoint(session, "streams", 1, &checkpoint), BVK_OK);
+    IS(bvk_save(checkpoint, "few", few, 3, BVK_F64), BVK_OK);
+    CHECK(bvk_fopen(checkpoint, "few") == NULL && strstr(bvk_error(), "twice"));
+    CHECK(bvk_fopen(checkpoint, NULL) == NULL);
+    IS(bvk_stream_write(checkpoint, few, 8), BVK_ERR_STATE);
+    IS(bvk_stream_end(checkpoint), BVK_ERR_STATE);
+    FILE *file = bvk_fopen(checkpoint, "text");
+    CHECK(file != NULL);
+    CHECK(bvk_fopen(checkpoint, "other") == NULL && strstr(bvk_error(), "another region"));
+    for (int line = 0; line < LINES + rank; line++) CHECK(fprintf(file, "line %d\n", line) > 0);
+    CHECK(fclose(file) == 0);
+    IS(bvk_stream_begin(checkpoint, "plain"), BVK_OK);
+    IS(bvk_stream_write(checkpoint, NULL, 8), BVK_ERR_ARGUMENT);
+    IS(bvk_stream_write(checkpoint, NULL, 0), BVK_OK);
+    for (int at = 0; at < 3; at++) IS(bvk_stream_write(checkpoint, few + at, 8), BVK_OK);
+    IS(bvk_stream_end(checkpoint), BVK_OK);
+    few[0] = 99;
+    IS(bvk_capture(&checkpoint, &pending), BVK_OK);
+    IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
+    IS(bvk_release(&pending), BVK_OK);
+
+    bvk_restart_t restart = NULL;
+    IS(bvk_begin_restore(session, "streams", BVK_NEWEST, &restart), BVK_OK);
+    CHECK(bvk_fopen_saved(restart, "nobody") == NULL && strstr(bvk_error(), "nobody"));
+    file = bvk_fopen_saved(restart, "text");
+    CHECK(file != NULL);
+    int found = 0, line = 0;
+    while (fscanf(file, "line %d\n", &found) == 1) CHECK(found == line++);
+    CHECK(line == LINES + rank && feof(file));
+    CHECK(fseek(file, 5, SEEK_SET) == 0 && fgetc(file) == '0');
+    CHECK(fseek(file, -2, SEEK_END) == 0 && fgetc(file) == '0' + (LINES + rank - 1) % 10 && ftell(file) > 0);
+    CHECK(fputc('x', file) == EOF);
+    double back[3] = {0, 0, 0};
+    uint64_t bytes = 0;
+    IS(bvk_stream_read(restart, "plain", 8, back, 24, &bytes), BVK_OK);
+    CHECK(bytes == 16 && back[0] == rank && back[1] == 2.5);
+    IS(bvk_stream_read(restart, "plain", 24, back, 8, &bytes), BVK_OK);
+    CHECK(bytes == 0);
+    IS(bvk_stream_read(restart, "few", 0, back, 8, &bytes), BVK_OK);
+    CHECK(bytes == 8 && back[0] == 99);
+    IS(bvk_stream_read(restart, "few", 0, NULL, 8, &bytes), BVK_ERR_ARGUMENT);
+    IS(bvk_end_restore(&restart, 1, NULL), BVK_OK);
+    // The restart has ended: reading fails, and closing does not.
+    rewind(file);
+    CHECK(fgetc(file) == EOF && ferror(file) && fclose(file) == 0);
+
+    // A file that is still open is no region: the capture is refused, and closing it later says that it is none.
+    IS(bvk_begin_checkpoint(session, "streams", 2, &checkpoint), BVK_OK);
+    file = bvk_fopen(checkpoint, "open");
+    CHECK(file != NULL && fputs("words", file) >= 0);
+    IS(bvk_capture(&checkpoint, NULL), BVK_ERR_STATE);
+    CHECK(strstr(bvk_error(), "still being written") && fclose(file) != 0);
+    IS(bvk_begin_checkpoint(session, "streams", 3, &checkpoint), BVK_OK);
+    file = bvk_fopen(checkpoint, "given up");
+    CHECK(file != NULL);
+    IS(bvk_abort(&checkpoint), BVK_OK);
+    CHECK(fputs("words", file) >= 0 && fclose(file) != 0);
+}
+
 static void restarts(bvk_session_t session) {
     uint64_t versions[4] = {0}, number = 0;
     size_t count = 0;
@@ -487,6 +553,23 @@ static void restarts(bvk_session_t session) {
     IS(bvk_end_restore(&restart, 1, &restored), BVK_OK);
     CHECK(restored.version == 1);
     IS(bvk_load_protected(ended), BVK_ERR_HANDLE);
+    IS(bvk_reject(ended, "late"), BVK_ERR_HANDLE);
+
+    // Rejecting all there are ends the restart with each reason.
+    IS(bvk_begin_restore(session, "heat", BVK_NEWEST, &restart), BVK_OK);
+    int end = BVK_AGAIN;
+    for (int tries = 0; end == BVK_AGAIN; tries++) {
+        CHECK(tries < 2);
+        // Whether a rank that rejects a version has loaded it makes no difference.
+        if (rank == 0) IS(bvk_reject(restart, "not a number"), BVK_OK);
+        end = bvk_end_restore(&restart, rank != 0, NULL);
+    }
+    CHECK(end == BVK_ERR_RESTART && restart == NULL && strstr(bvk_error(), "rejected by the program: not a number"));
+
+    // A rank that has not loaded, for a reason of its own, ends the restart on all.
+    IS(bvk_begin_restore(session, "heat", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_end_restore(&restart, rank == 0, NULL), BVK_ERR_RESTART);
+    CHECK(restart == NULL && strstr(bvk_error(), "has not loaded"));
 
     // A region that is not there ends the restart on all ranks: an older version would not have it either.
     IS(bvk_begin_restore(session, "heat", BVK_NEWEST, &restart), BVK_OK);
@@ -553,23 +636,6 @@ static void histories(bvk_session_t session) {
     IS(bvk_history_field(history, "few", few, 3, BVK_I32), BVK_OK);
     few[1] = -1;
     IS(bvk_history_field(history, "again", few + 1, 1, BVK_I32), BVK_OK);
-    IS(bvk_reject(ended, "late"), BVK_ERR_HANDLE);
-
-    // Rejecting all there are ends the restart with each reason.
-    IS(bvk_begin_restore(session, "heat", BVK_NEWEST, &restart), BVK_OK);
-    int end = BVK_AGAIN;
-    for (int tries = 0; end == BVK_AGAIN; tries++) {
-        CHECK(tries < 2);
-        // Whether a rank that rejects a version has loaded it makes no difference.
-        if (rank == 0) IS(bvk_reject(restart, "not a number"), BVK_OK);
-        end = bvk_end_restore(&restart, rank != 0, NULL);
-    }
-    CHECK(end == BVK_ERR_RESTART && restart == NULL && strstr(bvk_error(), "rejected by the program: not a number"));
-
-    // A rank that has not loaded, for a reason of its own, ends the restart on all.
-    IS(bvk_begin_restore(session, "heat", BVK_NEWEST, &restart), BVK_OK);
-    IS(bvk_end_restore(&restart, rank == 0, NULL), BVK_ERR_RESTART);
-    CHECK(restart == NULL && strstr(bvk_error(), "has not loaded"));
     IS(bvk_history_restore(history, 2), BVK_ERR_ARGUMENT);
     IS(bvk_history_clear_fields(history), BVK_OK);
     IS(bvk_history_field(history, "few", few, 3, BVK_I32), BVK_OK);
@@ -883,6 +949,7 @@ int main(int argc, char **argv) {
     regions(session);
     checkpoints(session);
     restarts(session);
+    streams(session);
     decisions(session);
     histories(session);
     offloading(session);

@@ -1,6 +1,7 @@
 // Boxes and rows by include/bivouac.hpp: arrays that are cut anew, rows that are dealt, and mistakes of one rank that reach all. Run by
 // tests/mpi_c.rs on 2 and more ranks; prints `ok` on rank 0 at the end.
 #include <bivouac.hpp>
+#include <map>
 
 #include <cstdio>
 #include <cstdlib>
@@ -157,7 +158,7 @@ template <typename Before>
 void bounds_are_told(bivouac::session &session, Before rows_before) {
     bvk_restart_t restart = nullptr;
     bvk_parts_t parts = nullptr;
-    CHECK(bvk_restart_begin(session.handle(), "rows", BVK_NEWEST, &restart) == BVK_OK);
+    CHECK(bvk_begin_restore(session.handle(), "rows", BVK_NEWEST, &restart) == BVK_OK);
     CHECK(bvk_parts(restart, "rows", 0, ranks, &parts) == BVK_OK);
     for (int other = 0; other < ranks; other++) {
         bvk_part part = BVK_PART_INIT;
@@ -165,7 +166,7 @@ void bounds_are_told(bivouac::session &session, Before rows_before) {
         CHECK(part.low[0] == static_cast<double>(rows_before(other)) && part.high[0] == static_cast<double>(rows_before(other + 1)));
     }
     // That handle is closed with the restart, whatever it returns.
-    while (bvk_restart_end(&restart, 1, nullptr) == BVK_AGAIN) {
+    while (bvk_end_restore(&restart, 1, nullptr) == BVK_AGAIN) {
     }
 }
 
@@ -255,6 +256,66 @@ void rows_are_dealt() {
 
 }  // namespace
 
+// What functions write and read, of any length; each rank has its own.
+void streams_are_read_as_they_were_written() {
+    bivouac::session session(MPI_COMM_WORLD, group("streams"));
+    std::map<std::string, std::vector<int>> tree, back;
+    for (int at = 0; at < 2000 + rank; at++) tree["leaf " + std::to_string(at)] = std::vector<int>(static_cast<std::size_t>(at % 50), at);
+    std::vector<char> image(5000000 + static_cast<std::size_t>(rank));
+    for (std::size_t at = 0; at < image.size(); at++) image[at] = static_cast<char>(at * 7 + static_cast<std::size_t>(rank));
+    int step = 3;
+    bool fails = false;
+    session.protect("step", step);
+    session.protect_stream(
+        "tree",
+        [&](std::ostream &out) {
+            for (const auto &leaf : tree) {
+                out << leaf.first.size() << ' ' << leaf.first << ' ' << leaf.second.size();
+                for (int number : leaf.second) out << ' ' << number;
+                out << '\n';
+            }
+            out.write(image.data(), static_cast<std::streamsize>(image.size()));
+        },
+        [&](std::istream &in) {
+            if (fails) throw std::domain_error("no tree");
+            back.clear();
+            for (int at = 0; at < 2000 + rank; at++) {
+                std::size_t length = 0, count = 0;
+                in >> length;
+                in.get();
+                std::string name(length, ' ');
+                in.read(&name[0], static_cast<std::streamsize>(length));
+                in >> count;
+                std::vector<int> &numbers = back[name];
+                numbers.resize(count);
+                for (int &number : numbers) in >> number;
+                in.get();
+            }
+            std::vector<char> found(image.size());
+            in.read(found.data(), static_cast<std::streamsize>(found.size()));
+            CHECK(found == image && in.get() == std::istream::traits_type::eof());
+        });
+    for (std::uint64_t version = 1; version <= 2; version++) session.checkpoint("streams", version).wait(bivouac::level::process);
+    CHECK(session.restore("streams") && back == tree);
+    // The application rejects the newest.
+    step = 0;
+    int asked = 0;
+    const auto check = [&] { return rank == 0 && asked++ == 0 ? std::string("not a number") : std::string(); };
+    CHECK(session.restore("streams", check).version == 1 && step == 3);
+    // An exception on one rank ends the restart of all.
+    fails = rank == 0;
+    bool has_thrown = false;
+    try {
+        session.restore("streams");
+    } catch (const std::domain_error &) {
+        has_thrown = rank == 0;
+    } catch (const bivouac::error &error) {
+        has_thrown = rank != 0 && error.status() == BVK_ERR_RESTART;
+    }
+    CHECK(has_thrown);
+    session.close();
+}
+
 int main(int argc, char **argv) {
     int granted;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &granted);
@@ -264,6 +325,7 @@ int main(int argc, char **argv) {
     boxes_are_cut_anew();
     numbers_are_dealt_anew();
     rows_are_dealt();
+    streams_are_read_as_they_were_written();
     MPI_Finalize();
     if (rank == 0) std::puts("ok");
     return 0;

@@ -174,7 +174,8 @@ contains
     type(bvk_pending_t) :: pending
     type(bvk_report) :: report
     type(bvk_restart_t) :: restart
-    real(real64) :: held(3, 5)
+    real(real64), target :: held(3, 5), again(9)
+    integer(int64) :: found
     integer :: status, heard
     call expect(bvk_protect(session, 'i16', i16), BVK_OK, 'protect')
     call fill(20 + rank)
@@ -185,6 +186,11 @@ contains
     call expect(bvk_hold(checkpoint), BVK_OK, 'hold')
     held = f64
     f64 = -1
+    call expect(bvk_stream_begin(checkpoint, 'stream'), BVK_OK, 'begin a stream')
+    call expect(bvk_stream_write(checkpoint, c_loc(held), 40_int64), BVK_OK, 'write')
+    call expect(bvk_stream_write(checkpoint, c_loc(held), 8*int(rank, int64)), BVK_OK, 'write, another length on each rank')
+    call expect(bvk_stream_end(checkpoint), BVK_OK, 'end a stream')
+    call expect(bvk_stream_end(checkpoint), BVK_ERR_STATE, 'end it again')
     call expect(bvk_save(checkpoint, 'rows', f64(1:2, :)), BVK_ERR_ARGUMENT, 'save a section with gaps')
     call expect(bvk_save(checkpoint, 'particles', c_loc(particles), 4_int64, RECORD), BVK_OK, 'by address')
     call expect(bvk_capture(checkpoint, pending), BVK_OK, 'capture')
@@ -203,8 +209,10 @@ contains
     call holds(heard >= 1, 'a report')
     call expect(bvk_begin_restore(session, 'made', restart), BVK_OK, 'begin')
     call expect(bvk_load(restart, 'f64', f64), BVK_OK, 'load')
-    call expect(bvk_restart_end(restart, .true.), BVK_OK, 'end')
+    call expect(bvk_stream_read(restart, 'stream', 8_int64, c_loc(again), 72_int64, found), BVK_OK, 'read a stream')
+    call expect(bvk_end_restore(restart, .true.), BVK_OK, 'end')
     call holds(all(f64 == held), 'what was held')
+    call holds(found == 32 + 8*min(rank, 5) .and. again(1) == held(2, 1) .and. again(4) == held(2, 2), 'what was written')
   end subroutine
 
   ! The second rank cannot use the newest version: all go back to the one before.

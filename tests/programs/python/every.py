@@ -2,6 +2,9 @@
 
 import array
 import gc
+import io
+import pickle
+import sys
 import weakref
 
 import bivouac
@@ -259,6 +262,58 @@ def attempts(session):
     session.unprotect_all()
 
 
+def streams(session):
+    """What other libraries write to a file is a region."""
+    tree = {"rank": world.rank, "leaves": [{"at": at, "text": "x" * at} for at in range(500)]}
+    field = numpy.arange(3_000_000, dtype="f8").reshape(3, -1) + world.rank
+    text = b"".join(b"line %d\n" % at for at in range(100_000 + world.rank))
+    with session.begin_checkpoint("streams", 1) as checkpoint:
+        with checkpoint.open("tree") as file:
+            pickle.dump(tree, file)
+            raises(bivouac.Error, "another region", checkpoint.open, "second")
+        with checkpoint.open("field") as file:
+            numpy.save(file, field)
+        with checkpoint.open("text") as file:
+            for at in range(0, len(text), 777):
+                file.write(text[at : at + 777])
+        with checkpoint.open("none"):
+            pass
+        checkpoint.save("number", numpy.array([world.rank]))
+    checkpoint.pending.wait(bivouac.Level.PROCESS)
+
+    found = {}
+
+    def load(attempt):
+        with attempt.open("tree") as file:
+            found["tree"] = pickle.load(file)
+        with attempt.open("field") as file:
+            found["field"] = numpy.load(file)
+        with attempt.open("text") as file:
+            found["lines"] = sum(1 for _ in file)
+            file.seek(-len(b"line 99999\n"), io.SEEK_END)
+            found["last"] = file.read()
+            file.seek(5)
+            found["first"] = file.read(1)
+        with attempt.open("none") as file:
+            found["none"] = file.read()
+        # Any array is a file of its bytes.
+        with attempt.open("number") as file:
+            found["number"] = int.from_bytes(file.read(), sys.byteorder)
+        raises(bivouac.LoadError, "nobody", attempt.open, "nobody")
+
+    assert session.begin_restore("streams").run(load).version == 1
+    assert found["tree"] == tree and (found["field"] == field).all() and found["none"] == b"" and found["number"] == world.rank
+    assert found["lines"] == 100_000 + world.rank and found["first"] == b"0" and text.endswith(found["last"]), found["lines"]
+    # A file that is still open is no region: the capture is refused, and the next checkpoint is taken.
+    checkpoint = session.begin_checkpoint("streams", 2)
+    file = checkpoint.open("open")
+    raises(bivouac.Error, "still being written", checkpoint.capture)
+    raises(bivouac.Error, "", file.close)
+    with session.begin_checkpoint("streams", 3) as checkpoint, checkpoint.open("last") as file:
+        file.write(b"z")
+    assert session.begin_restore("streams").run(lambda attempt: attempt.open("last").read() == b"z" or 1 / 0).version == 3
+
+
 def ended_by_one(session):
     """Whatever one rank does in its attempts, no other waits for it, and the next restart is a new one."""
     number = numpy.array(0)
@@ -409,7 +464,7 @@ def tier_that_is_off():
 
 
 session = opening()
-for test in (protected_regions, refusals, interfaces, references, put_together, captured_later, attempts, ended_by_one, decisions, past, offloading):
+for test in (protected_regions, refusals, interfaces, references, put_together, captured_later, attempts, streams, ended_by_one, decisions, past, offloading):
     test(session)
 session.close()
 session.close()

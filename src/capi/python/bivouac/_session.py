@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import enum
+import io
 import math
 import operator
 import weakref
@@ -12,9 +13,10 @@ from typing import NamedTuple
 from . import _library
 from ._boxes import Described, Listed, OnBoxes, OnResize, agreed, on_host
 from ._library import AGAIN, NEWEST, NO_GPU, NOTHING, LoadError, RestartError, call, sized
-from ._memory import covered, memory
+from ._memory import SIZES, covered, memory
 from ._rows import Described as DescribedRows
 from ._rows import loaded, parts
+from ._streams import Reading, Writing
 
 
 class Level(enum.IntEnum):
@@ -528,6 +530,16 @@ class Checkpoint:
         call("bvk_save_rows", self._handle, _text(name), byref(found.rows))
         self._saved.append(found)
 
+    def open(self, name):
+        """Begins a region of bytes and returns a binary file to write them to, of any length: what :mod:`pickle`, ``numpy.save`` or
+        ``torch.save`` write. What is written is copied to where the checkpoint will be. The region ends with the file; one is written at a time::
+
+            with checkpoint.open("tree") as file:
+                pickle.dump(tree, file)
+
+        Collective: on all ranks or on none, with the same names; lengths may differ. It does not wait for the others."""
+        return io.BufferedWriter(Writing(self._handle, _text(name)), 1 << 20)
+
     def save_protected(self):
         """Adds all regions that are protected on the session at the capture. Local."""
         call("bvk_save_protected", self._handle)
@@ -693,18 +705,6 @@ class Attempt:
         call("bvk_saved_version", self._restart._handle, byref(number))
         return number.value
 
-    def count(self, name):
-        """How many elements the region ``name`` has. Local; blocks on the tier that holds the copy."""
-        number = c_uint64()
-        call("bvk_region_size", self._restart._handle, _text(name), byref(number), None)
-        return number.value
-
-    def load(self, name, array):
-        """Loads the region ``name`` into an array of its length and type. Local; blocks on the tier that holds the copy."""
-        found = memory(f"region {name!r}", array, True)
-        call("bvk_load", self._restart._handle, _text(name), found.address, found.count, found.kind)
-
-    def load_on(self, name, boxes, array):
     def reject(self, reason):
         """Says that this version must not be used, though it can be loaded: it has a NaN, or fails another check of the program. When the
         attempt ends, all ranks go on to the next older version. It is enough that one rank says so. ``reason`` is for the log, and for
@@ -717,6 +717,33 @@ class Attempt:
         Local, never waits."""
         call("bvk_reject", self._restart._handle, _text(reason))
 
+    def count(self, name):
+        """How many elements the region ``name`` has. Local; blocks on the tier that holds the copy."""
+        number = c_uint64()
+        call("bvk_region_size", self._restart._handle, _text(name), byref(number), None)
+        return number.value
+
+    def load(self, name, array):
+        """Loads the region ``name`` into an array of its length and type. Local; blocks on the tier that holds the copy."""
+        found = memory(f"region {name!r}", array, True)
+        call("bvk_load", self._restart._handle, _text(name), found.address, found.count, found.kind)
+
+    def open(self, name):
+        """A binary file to read region ``name`` from, which is seekable: what :meth:`Checkpoint.open` has written, or any other array. Every block is checked
+        before a byte of it is handed out. Local; blocks on the tier that holds the copy, and so does reading::
+
+            with attempt.open("tree") as file:
+                tree = pickle.load(file)
+        """
+        return io.BufferedReader(Reading(self._restart, _text(name), self._bytes(name)), 4 << 20)
+
+    def _bytes(self, name):
+        """How many bytes the region has."""
+        number, kind = c_uint64(), c_int()
+        call("bvk_region_size", self._restart._handle, _text(name), byref(number), byref(kind))
+        return number.value * (-kind.value if kind.value < 0 else SIZES[kind.value])
+
+    def load_on(self, name, boxes, array):
         """Loads the region ``name`` into this rank's part of an array, as :meth:`Session.protect_on` takes it; ghost cells stay as they are. The boxes
         may be others than those that it was saved on. Local on the ranks and boxes that it was saved on; otherwise collective: all ranks load the same
         regions in the same order."""

@@ -1,0 +1,148 @@
+//! A checkpoint that is being put together with regions in device memory.
+#![forbid(unsafe_code)]
+
+use super::checkpoint::CheckpointBuilder;
+use super::error::Result;
+use super::pending::Pending;
+use crate::decomposition::Decomposition;
+use crate::device::{DeviceSpan, Stream};
+use crate::region::{self, Element};
+use crate::transfer::checkpoint::OnDevice;
+use crate::transfer::history::Caches;
+use crate::transfer::offload::{Offload, OffloadError};
+use std::ops::{Deref, DerefMut};
+
+/// A checkpoint that takes regions in device memory beside all that a [`CheckpointBuilder`] takes, which it derefs to: from
+/// [`CheckpointBuilder::with_device`] or [`CheckpointBuilder::with_offload`].
+pub struct DeviceCheckpointBuilder<'a> {
+    host: CheckpointBuilder<'a>,
+    way: Way<'a>,
+    stream: &'a dyn Stream,
+}
+
+/// How device regions leave the program's memory.
+enum Way<'a> {
+    Copied(&'a Caches),
+    Marked(&'a Offload),
+}
+
+impl<'a> Deref for DeviceCheckpointBuilder<'a> {
+    type Target = CheckpointBuilder<'a>;
+
+    fn deref(&self) -> &CheckpointBuilder<'a> {
+        &self.host
+    }
+}
+
+impl<'a> DerefMut for DeviceCheckpointBuilder<'a> {
+    fn deref_mut(&mut self) -> &mut CheckpointBuilder<'a> {
+        &mut self.host
+    }
+}
+
+impl<'a> DeviceCheckpointBuilder<'a> {
+    pub(super) fn copied(host: CheckpointBuilder<'a>, caches: &'a Caches, stream: &'a dyn Stream) -> Self {
+        DeviceCheckpointBuilder { host, way: Way::Copied(caches), stream }
+    }
+
+    pub(super) fn marked(host: CheckpointBuilder<'a>, offload: &'a Offload, stream: &'a dyn Stream) -> Self {
+        DeviceCheckpointBuilder { host, way: Way::Marked(offload), stream }
+    }
+
+    /// Adds device memory that holds elements of type `T` as region `name`. The region is recorded like a slice: it can be
+    /// loaded into host memory and into device memory.
+    ///
+    /// # Errors
+    /// [`Error::Region`]: the name is unusable or was used before, or the memory ends inside an element.
+    pub fn save_device<T: Element>(&mut self, name: &str, span: &'a DeviceSpan) -> Result<()> {
+        let saved = region::device_array::<T>(name, span, None)?;
+        self.host.add(saved)
+    }
+
+    /// Adds a region in device memory with the extents of its dimensions, slowest first; otherwise as [`DeviceCheckpointBuilder::save_device`].
+    ///
+    /// # Errors
+    /// As [`DeviceCheckpointBuilder::save_device`], and if the shape does not fit the memory.
+    pub fn save_device_shaped<T: Element>(&mut self, name: &str, span: &'a DeviceSpan, shape: &[u64]) -> Result<()> {
+        let saved = region::device_array::<T>(name, span, Some(shape))?;
+        self.host.add(saved)
+    }
+
+    /// Adds an array whose box is in device memory, with elements of type `T`; otherwise as [`CheckpointBuilder::save_on`]. An array with ghost cells around a
+    /// box, or with several boxes, is not marked ([`CheckpointBuilder::with_offload`]) but copied. The region is recorded like a slice: it can be loaded into
+    /// host memory and into device memory.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, grid: &bivouac::Decomposition, caches: &bivouac::Caches,
+    /// #     stream: &dyn bivouac::device::Stream, t: &bivouac::device::DeviceSpan, step: u64) -> bivouac::Result<()> {
+    /// let mut ckpt = session.begin_checkpoint("heat", step)?.with_device(caches, stream);
+    /// ckpt.save_device_on::<f64>("temperature", grid, t)?;
+    /// ckpt.shared("step", &step)?;
+    /// ckpt.capture()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local. All ranks save the region, on the same decomposition; some may give a slice, and others device memory.
+    ///
+    /// # Errors
+    /// As [`CheckpointBuilder::save_on`], and [`Error::Region`] if the memory ends inside an element.
+    pub fn save_device_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &'a DeviceSpan) -> Result<()> {
+        match on.boxes() {
+            0 if memory.bytes() == 0 => self.save_device_boxes_on::<T>(name, on, &[]),
+            _ => self.save_device_boxes_on::<T>(name, on, &[memory]),
+        }
+    }
+
+    /// Adds an array of which this rank owns any number of boxes: the device memory of each, in the order in which they were described. Otherwise as
+    /// [`DeviceCheckpointBuilder::save_device_on`].
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Errors
+    /// As [`DeviceCheckpointBuilder::save_device_on`].
+    pub fn save_device_boxes_on<T: Element>(
+        &mut self,
+        name: &str,
+        on: &Decomposition,
+        memory: &[&'a DeviceSpan],
+    ) -> Result<()> {
+        region::check_element::<T>(name)?;
+        self.host.save_spans_on(name, on, T::TYPE, memory)
+    }
+
+    /// Captures the checkpoint: what its device regions are once the work that is enqueued on the stream has run. They go to node
+    /// memory after this call has returned; only then does this rank vote. Otherwise as [`CheckpointBuilder::capture`].
+    ///
+    /// With an [`Offload`], kernels of other devices that write to these regions have ended before, and so have those on other streams that
+    /// the stream does not wait for. Until the next capture all that writes to them is declared, on every stream.
+    ///
+    /// # Collective
+    /// All ranks, each with its kind of builder; returns without waiting for the others.
+    ///
+    /// # Blocking
+    /// For the work on the stream and a copy inside the device; when it returns the application may overwrite the regions, on
+    /// whichever stream. When the GPU cache has no room that comes sooner: for the transfer to node memory. What is marked
+    /// does not wait for the device, but for the checkpoint before this one, if that was marked and has not been sent. Otherwise as
+    /// [`CheckpointBuilder::capture`].
+    ///
+    /// # Errors
+    /// As [`CheckpointBuilder::capture`]; [`Error::Capture`](crate::Error::Capture) when the device fails; [`Error::Offload`](crate::Error::Offload) if
+    /// regions are marked and the stream is being captured into a CUDA graph. What fails after this call has returned, also because of a write that was not
+    /// declared, is in [`Pending::wait`], on all ranks.
+    pub fn capture(self) -> Result<Pending> {
+        let DeviceCheckpointBuilder { host, way, stream } = self;
+        match way {
+            Way::Copied(caches) => host.take(Some(OnDevice { caches: &caches.handle(), stream, offload: None })),
+            Way::Marked(offload) => {
+                if let Ok(true) = stream.is_recording() {
+                    let error = OffloadError::Recording;
+                    host.refuse(&error.to_string());
+                    return Err(error.into());
+                }
+                host.take(Some(OnDevice { caches: offload.handle(), stream, offload: Some(offload) }))
+            }
+        }
+    }
+}

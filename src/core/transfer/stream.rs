@@ -1,0 +1,341 @@
+//! Regions that the application writes as a stream of bytes, whose length nobody knows before its end.
+//!
+//! A stream is a region that is *held* (`transfer::held`) while it grows: what is written goes to its place in the slot at once, with the digest
+//! of each block as it becomes full. Where the slot comes to its end the shard is laid out anew in one of twice the length; the next
+//! stream of this name begins with as much room as the last one took. Where no slot is long enough it goes on in a file, through
+//! one buffer.
+#![forbid(unsafe_code)]
+
+use super::engine::Engine;
+use super::error::CaptureError;
+use super::held::{CHANGED, Held, HoldSpec, Store};
+use crate::base::digest::{copy_digest, digest_bytes, store_fence};
+use crate::base::ids::text_hash;
+use crate::base::units::{KIB, MIB, page_ceil};
+use crate::format::Region;
+use crate::region::{RegionData, SavedRegion};
+use crate::tier::posix::PageBuffer;
+use std::borrow::Cow;
+
+/// Room for a stream of which nothing is known.
+const FIRST: u64 = 4 * MIB;
+
+/// What is written to, of which checkpoint.
+pub struct StreamSpec<'s> {
+    /// Number of the collective call, drawn when the checkpoint was begun.
+    pub operation: u64,
+    /// Series.
+    pub name: &'s str,
+    /// Version.
+    pub version: u64,
+    /// Bytes of regions that are added and not held.
+    pub others: u64,
+}
+
+/// A stream that is being written. Dropped before its end, it gives back the room of all that is held.
+pub struct ByteStream {
+    /// Always there but for a failure.
+    held: Option<Held>,
+    /// The held ones, and behind them the stream's.
+    regions: Vec<SavedRegion<'static>>,
+    length: u64,
+    /// As far as there is room.
+    limit: u64,
+    /// Of a file: what belongs behind the last byte that was written to it, `length` modulo its own length.
+    staged: Option<PageBuffer>,
+}
+
+impl ByteStream {
+    fn region(&self) -> &Region {
+        &self.regions.last().expect("it has one").region
+    }
+
+    fn set_length(&mut self, bytes: u64) {
+        let saved = self.regions.last_mut().expect("it has one");
+        saved.region.bytes = bytes;
+        saved.region.shape = vec![bytes];
+        saved.data = RegionData::Held { bytes, address: 0 };
+    }
+
+    /// Where it begins in its shard, and its first block.
+    fn place(&self) -> Option<(u64, usize)> {
+        let layout = &self.held.as_ref()?.layout;
+        let placed = layout.meta.regions.last()?;
+        Some((layout.body_offset + placed.offset, placed.first_block as usize))
+    }
+
+    /// How many bytes it has.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+}
+
+impl Engine {
+    /// Begins a stream beside the regions that are held in `before`, which are the first of `regions`; the last is the stream's, without a byte.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// As a capture.
+    ///
+    /// # Errors
+    /// [`CaptureError`]; nothing is held then.
+    pub fn begin_stream(
+        &self,
+        spec: &StreamSpec<'_>,
+        regions: Vec<SavedRegion<'static>>,
+        before: Option<Held>,
+    ) -> Result<ByteStream, CaptureError> {
+        let mut stream = ByteStream { held: None, regions, length: 0, limit: 0, staged: None };
+        let last = self.stream_lengths.lock().get(&key(spec, stream.region())).copied();
+        let room = last.map_or(FIRST, |last| last + last / 16) + spec.others;
+        let mut regions = stream.regions.clone();
+        if let Some(saved) = regions.last_mut() {
+            saved.data = RegionData::Host(Cow::Borrowed(&[]));
+        }
+        let hold =
+            HoldSpec { operation: spec.operation, name: spec.name, version: spec.version, regions: &regions, room };
+        stream.held = Some(self.hold(&hold, before)?);
+        self.measure(spec, &mut stream);
+        Ok(stream)
+    }
+
+    /// Writes all of `bytes` behind what was written before.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// For the copy; where there is no more room, as a capture.
+    ///
+    /// # Errors
+    /// [`CaptureError`]; nothing is held then, and the stream has failed.
+    pub fn write_stream(
+        &self,
+        spec: &StreamSpec<'_>,
+        stream: &mut ByteStream,
+        mut bytes: &[u8],
+    ) -> Result<(), CaptureError> {
+        while !bytes.is_empty() {
+            if stream.length == stream.limit {
+                self.grow(spec, stream)?;
+            }
+            let room = usize::try_from(stream.limit - stream.length).unwrap_or(usize::MAX);
+            let (now, later) = bytes.split_at(bytes.len().min(room));
+            match stream.staged.is_some() {
+                false => self.write_to_slot(spec, stream, now)?,
+                true => self.write_to_file(spec, stream, now)?,
+            }
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// Ends it: its region, and what holds it beside the others.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// For what is left to write.
+    ///
+    /// # Errors
+    /// [`CaptureError`]; nothing is held then.
+    pub fn end_stream(&self, spec: &StreamSpec<'_>, mut stream: ByteStream) -> Result<(Held, Region), CaptureError> {
+        if stream.staged.is_some() {
+            self.flush_staged(spec, &mut stream)?;
+        }
+        self.close_tail(spec, &mut stream)?;
+        let region = stream.region().clone();
+        self.stream_lengths.lock().insert(key(spec, &region), stream.length);
+        stream.held.take().map(|held| (held, region)).ok_or_else(|| self.lost(spec))
+    }
+
+    fn lost(&self, spec: &StreamSpec<'_>) -> CaptureError {
+        self.no_tier(spec.name, spec.version, vec!["a stream that was to be a region of it has failed".into()])
+    }
+
+    /// Copies into the slot, block by block.
+    fn write_to_slot(&self, spec: &StreamSpec<'_>, stream: &mut ByteStream, bytes: &[u8]) -> Result<(), CaptureError> {
+        let (start, _) = stream.place().ok_or_else(|| self.lost(spec))?;
+        let Some(Held { store: Some(Store::Slot(slot)), layout, digests, .. }) = &mut stream.held else {
+            return Err(self.lost(spec));
+        };
+        let block = layout.block_size as usize;
+        let body = &mut slot.as_mut_slice()[start as usize..];
+        let (mut at, mut left) = (stream.length as usize, bytes);
+        while !left.is_empty() {
+            let within = at % block;
+            let (now, later) = left.split_at(left.len().min(block - within));
+            let target = &mut body[at..at + now.len()];
+            at += now.len();
+            if now.len() == block {
+                digests.push(copy_digest(now, target));
+            } else {
+                target.copy_from_slice(now);
+                if at.is_multiple_of(block) {
+                    digests.push(digest_bytes(&body[at - block..at]));
+                }
+            }
+            left = later;
+        }
+        stream.length = at as u64;
+        Ok(())
+    }
+
+    fn write_to_file(&self, spec: &StreamSpec<'_>, stream: &mut ByteStream, bytes: &[u8]) -> Result<(), CaptureError> {
+        let mut left = bytes;
+        while !left.is_empty() {
+            let staged = stream.staged.as_mut().ok_or_else(|| self.lost(spec))?;
+            let within = (stream.length % staged.len() as u64) as usize;
+            let (now, later) = left.split_at(left.len().min(staged.len() - within));
+            staged[within..within + now.len()].copy_from_slice(now);
+            let is_full = within + now.len() == staged.len();
+            stream.length += now.len() as u64;
+            if is_full {
+                self.flush_staged(spec, stream)?;
+            }
+            left = later;
+        }
+        Ok(())
+    }
+
+    /// Writes what is staged, with zeros up to the next page, and makes the digests of its blocks.
+    fn flush_staged(&self, spec: &StreamSpec<'_>, stream: &mut ByteStream) -> Result<(), CaptureError> {
+        let (start, first) = stream.place().ok_or_else(|| self.lost(spec))?;
+        let length = stream.length;
+        let Some(Held { store: Some(Store::File(upload)), layout, digests, .. }) = &mut stream.held else {
+            return Err(self.lost(spec));
+        };
+        let Some(staged) = stream.staged.as_mut() else { return Err(self.lost(spec)) };
+        // Full blocks have digests already: what is staged begins behind them.
+        let from = (digests.len() - first) as u64 * layout.block_size;
+        let bytes = (length - from) as usize;
+        if bytes == 0 {
+            return Ok(());
+        }
+        digests.extend(staged[..bytes].chunks(layout.block_size as usize).map(digest_bytes));
+        let pages = page_ceil(bytes as u64) as usize;
+        staged[bytes..pages].fill(0);
+        store_fence();
+        upload.write_at(start + from, &staged[..pages]).map_err(|error| {
+            self.reporter().on_tier_failure(upload.kind(), &error);
+            self.capture_error(spec.name, spec.version, super::error::FillError::Tier(error.to_string()))
+        })
+    }
+
+    /// Gives its region the length that it has, and the digest of its last block, if that is not full.
+    fn close_tail(&self, spec: &StreamSpec<'_>, stream: &mut ByteStream) -> Result<(), CaptureError> {
+        stream.set_length(stream.length);
+        let (start, first) = stream.place().ok_or_else(|| self.lost(spec))?;
+        let (length, head) = (stream.length as usize, stream.held.as_ref().map_or(0, Held::head));
+        let layout = self.layout(spec.name, &stream.regions, head)?;
+        let Some(held) = &mut stream.held else { return Err(self.lost(spec)) };
+        if layout.body_offset != held.layout.body_offset {
+            // The room before the bodies of a file is what it is.
+            let why = format!("the file has no room for the tables of a stream of {length} bytes");
+            return Err(self.no_tier(spec.name, spec.version, vec![why]));
+        }
+        if let Some(Store::Slot(slot)) = &mut held.store {
+            let body = &mut slot.as_mut_slice()[start as usize..];
+            let full = (held.digests.len() - first) * layout.block_size as usize;
+            if full < length {
+                held.digests.push(digest_bytes(&body[full..length]));
+            }
+            body[length..page_ceil(length as u64) as usize].fill(0);
+        }
+        held.layout = layout;
+        Ok(())
+    }
+
+    /// Makes room for as much again, in a longer slot or in a file.
+    fn grow(&self, spec: &StreamSpec<'_>, stream: &mut ByteStream) -> Result<(), CaptureError> {
+        if stream.staged.is_some() {
+            // A file goes on for as long as its tables have room.
+            return self.close_tail(spec, stream).and(Err(self.lost(spec)));
+        }
+        self.close_tail(spec, stream)?;
+        let before = stream.held.take().ok_or_else(|| self.lost(spec))?;
+        let (operation, name, version) = (spec.operation, spec.name, spec.version);
+        let room = stream.length.max(FIRST) + spec.others;
+        let saved = stream.regions.clone();
+        let regions = before.resolve(&saved).ok_or_else(|| self.lost(spec))?;
+        let mut causes = Vec::new();
+        let hold = HoldSpec { operation, name, version, regions: &regions, room };
+        let Some(mut moved) = self.hold_in_memory(&hold, room, &mut causes)? else {
+            return self.go_on_in_file(spec, stream, &before, causes);
+        };
+        if !before.is_unchanged(&stream.regions, &moved.digests) {
+            return Err(self.no_tier(name, version, vec![CHANGED.into()]));
+        }
+        moved.origin = before.origin;
+        stream.held = Some(moved);
+        self.measure(spec, stream);
+        Ok(())
+    }
+
+    /// Brings what was written to a file, up to the last whole buffer, and the rest into the buffer.
+    fn go_on_in_file(
+        &self,
+        spec: &StreamSpec<'_>,
+        stream: &mut ByteStream,
+        before: &Held,
+        causes: Vec<String>,
+    ) -> Result<(), CaptureError> {
+        let (operation, name, version) = (spec.operation, spec.name, spec.version);
+        let length = stream.length;
+        let block = before.layout.block_size as usize;
+        let mut staged = PageBuffer::new((self.setup.config.node.write_bytes as usize).next_multiple_of(block));
+        let whole = length - length % staged.len() as u64;
+        let held = stream.regions.clone();
+        let mut regions = before.resolve(&held).ok_or_else(|| self.lost(spec))?;
+        let Some(saved) = regions.last_mut() else { return Err(self.lost(spec)) };
+        let RegionData::Host(Cow::Borrowed(all)) = saved.data else { return Err(self.lost(spec)) };
+        let (written, rest) = all.split_at(whole as usize);
+        (saved.region.bytes, saved.region.shape) = (whole, vec![whole]);
+        saved.data = RegionData::Host(Cow::Borrowed(written));
+        staged[..rest.len()].copy_from_slice(rest);
+        let hold = HoldSpec { operation, name, version, regions: &regions, room: 0 };
+        let mut moved = self.hold_in_file(&hold, causes)?;
+        stream.set_length(whole);
+        if !before.is_unchanged(&stream.regions, &moved.digests) {
+            return Err(self.no_tier(name, version, vec![CHANGED.into()]));
+        }
+        moved.origin = before.origin;
+        stream.held = Some(moved);
+        stream.staged = Some(staged);
+        self.measure(spec, stream);
+        Ok(())
+    }
+
+    /// Finds out how far there is room, and leaves only the digests of full blocks.
+    fn measure(&self, spec: &StreamSpec<'_>, stream: &mut ByteStream) {
+        let (Some((start, first)), Some(held)) = (stream.place(), &mut stream.held) else { return };
+        let block = held.layout.block_size;
+        if stream.staged.is_none() && matches!(held.store, Some(Store::File(_))) {
+            let bytes = (self.setup.config.node.write_bytes as usize).next_multiple_of(block as usize);
+            stream.staged = Some(PageBuffer::new(bytes));
+        }
+        let whole = match &stream.staged {
+            Some(staged) => stream.length - stream.length % staged.len() as u64,
+            None => stream.length,
+        };
+        held.digests.truncate(first + (whole / block) as usize);
+        // Tables of one entry a block, in what their pages and the spare head leave.
+        let entries = held.layout.spare_entries();
+        let by_tables = (whole / block + entries).saturating_mul(block);
+        // The session itself adds where threads and pages are.
+        let kept = page_ceil(spec.others) + page_ceil(64 * KIB + 512 * stream.regions.len() as u64);
+        let by_room = match &held.store {
+            Some(Store::Slot(slot)) => (slot.len() as u64).saturating_sub(start + kept),
+            _ => u64::MAX,
+        };
+        stream.limit = by_tables.min(by_room).max(stream.length);
+    }
+}
+
+/// By what the length of a stream is remembered.
+fn key(spec: &StreamSpec<'_>, region: &Region) -> (u64, u64) {
+    (text_hash(spec.name), text_hash(&region.name))
+}
