@@ -13,6 +13,7 @@
 #include <mpi.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 // Handles are opaque pointers. NULL stands for no handle. Using one that was closed, or never was one, is an error and not a crash.
 typedef struct bvk_session_s *bvk_session_t;          // ranks that take and restore checkpoints together
@@ -49,8 +50,8 @@ typedef struct bvk_part bvk_part;
 // Success.
 #define BVK_OK 0
 
-// `bvk_restart_end`: some rank could not load this version; load again, now from other copies of it or from an older version
-// (`bvk_restart_version` says which). Nothing that was loaded before may be used.
+// `bvk_end_restore`: some rank could not load this version; load again, now from other copies of it or from an older version
+// (`bvk_saved_version` says which). Nothing that was loaded before may be used.
 #define BVK_AGAIN 1
 
 // There is nothing: no checkpoint to restore, no report to read.
@@ -491,7 +492,7 @@ int bvk_close(bvk_session_t *session);
 // `generation` points to a number.
 int bvk_generation(bvk_session_t session, uint64_t *generation);
 
-// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restart` loads them. The memory may be
+// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restore` loads them. The memory may be
 // on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again (before that of
 // a live one: `bvk_settle`). Node memory for a checkpoint of all that is protected is made ready in the background.
 //
@@ -706,7 +707,7 @@ int bvk_checkpoint(bvk_session_t session,
 //
 // Requirements:
 // `name` is NULL or ends with zero; `checkpoint` points to a handle, which the call sets and you own until `bvk_capture` or `bvk_abort`.
-int bvk_checkpoint_begin(bvk_session_t session,
+int bvk_begin_checkpoint(bvk_session_t session,
                          const char *name,
                          uint64_t version,
                          bvk_checkpoint_t *checkpoint);
@@ -856,23 +857,23 @@ int bvk_release(bvk_pending_t *pending);
 // Requirements:
 // What was promised with `bvk_protect` holds; `name` is NULL or ends with zero; `restored` is NULL or
 // begins with its size.
-int bvk_restart(bvk_session_t session,
+int bvk_restore(bvk_session_t session,
                 const char *name,
                 uint64_t version,
                 struct bvk_restored *restored);
 
-// Begins a restart that the application loads itself: `bvk_load` what is needed, then `bvk_restart_end`, and all again while that
-// returns `BVK_AGAIN`. Version as in `bvk_restart`. `BVK_NOTHING`: there is nothing to restore, and no restart is open.
+// Begins a restart that the application loads itself: `bvk_load` what is needed, then `bvk_end_restore`, and all again while that
+// returns `BVK_AGAIN`. Version as in `bvk_restore`. `BVK_NOTHING`: there is nothing to restore, and no restart is open.
 //
 // Collective: all ranks; no other collective call of the session until it has ended. Blocks until the ranks have elected a version.
-// Below `MPI_THREAD_MULTIPLE` no rank may wait for others by calls of its own between this and `bvk_restart_end`: ranks read from
+// Below `MPI_THREAD_MULTIPLE` no rank may wait for others by calls of its own between this and `bvk_end_restore`: ranks read from
 // each other's nodes meanwhile.
 //
-// Errors: as `bvk_restart`. `BVK_ERR_STATE` while another restart is open, whose handle then stays in `restart`.
+// Errors: as `bvk_restore`. `BVK_ERR_STATE` while another restart is open, whose handle then stays in `restart`.
 //
 // Requirements:
-// `name` is NULL or ends with zero; `restart` points to a handle, which the call sets and you own until `bvk_restart_end` ends it.
-int bvk_restart_begin(bvk_session_t session,
+// `name` is NULL or ends with zero; `restart` points to a handle, which the call sets and you own until `bvk_end_restore` ends it.
+int bvk_begin_restore(bvk_session_t session,
                       const char *name,
                       uint64_t version,
                       bvk_restart_t *restart);
@@ -883,7 +884,7 @@ int bvk_restart_begin(bvk_session_t session,
 //
 // Requirements:
 // `version` points to a number.
-int bvk_restart_version(bvk_restart_t restart, uint64_t *version);
+int bvk_saved_version(bvk_restart_t restart, uint64_t *version);
 
 // How many elements of which type the region `name` has in the version that is being restored. `count` and `kind` may be NULL.
 //
@@ -938,31 +939,44 @@ int bvk_load_history(bvk_restart_t restart,
                      bvk_history_t history,
                      uint64_t *count);
 
-// Ends an attempt. `ok`: 1 if this rank has loaded what it needs, 0 if not, -1 if not and no other version would help, as without
-// memory for it. Returns `BVK_OK` on all ranks if all had; then `*restart` is
-// NULL, and `restored`, unless it is NULL, describes the checkpoint. Returns `BVK_AGAIN` on all ranks if some rank could not load and
-// other copies or an older version may be better: load again from the same handle. Nothing that was loaded before may be used.
+// Says that this version must not be used, though it can be loaded: it has a NaN, or fails another check of the program. After
+// `bvk_end_restore` all ranks continue with the next older version. It is enough that one rank says so. `reason` is for the log, and for the
+// error if there is no older version; if a rank gives several, the first counts.
+//
+// Local, never waits.
+//
+// Requirements:
+// `reason` ends with zero.
+int bvk_reject(bvk_restart_t restart,
+               const char *reason);
+
+// Ends an attempt. `loaded`: 1 if this rank has loaded what it needs, 0 if not, -1 if not and no other version would help, for example
+// because it has no memory for it. There are three ends, the same on all ranks:
+//
+// - `BVK_OK`: all ranks have loaded. `*restart` is NULL, and `restored`, unless it is NULL, describes the checkpoint.
+// - `BVK_AGAIN`: a rank has found damage, or has rejected the version (`bvk_reject`). Load again from the same handle, which is now at
+//   other copies of the version or at an older one. Nothing that was loaded before may be used.
+// - `BVK_ERR_RESTART`: the restart has ended, and `*restart` is NULL. A rank has not loaded and no other version would help: a region is missing
+//   or has another type or length, or the rank says 0 without an error of a load, or -1.
+//
+// Whether a region is there can be asked with `bvk_region_size`, which changes nothing.
 //
 // Collective: all ranks. Blocks until all have called.
-//
-// With `ok` 0, the error of this rank's last failed `bvk_load` decides whether there is another try: an older version would not help
-// if a region is missing or has another length. To ask for a region that may be missing use `bvk_region_size`. With -1 there is no
-// other try.
 //
 // Errors: `BVK_ERR_RESTART`, the same on all ranks, also if `restored->size` was not set on one; `*restart` is NULL then.
 //
 // Requirements:
 // `restart` points to a handle; `restored` is NULL or begins with its size.
-int bvk_restart_end(bvk_restart_t *restart,
-                    int ok,
+int bvk_end_restore(bvk_restart_t *restart,
+                    int loaded,
                     struct bvk_restored *restored);
 
 // The versions of the series `name` that all ranks can restore, newest first: as many as fit into `versions`, which has room for
 // `capacity`; `*count` says how many there are.
 //
-// Collective: all ranks. Blocks as `bvk_restart_begin`.
+// Collective: all ranks. Blocks as `bvk_begin_restore`.
 //
-// Errors: as `bvk_restart`.
+// Errors: as `bvk_restore`.
 //
 // Requirements:
 // `name` is NULL or ends with zero; `versions` has room for `capacity` numbers, or is NULL and `capacity` is 0; `count` points
@@ -1032,7 +1046,7 @@ int bvk_ids(bvk_session_t session,
 int bvk_boxes_close(bvk_boxes_t *boxes);
 
 // Protects this rank's part of an array: the memory of its box, with the ghost cells that `boxes` say, as region `name`. `bvk_checkpoint` saves it,
-// `bvk_restart` loads it, on any number of ranks. `elements`: how many there are in memory, ghost cells among them, which is compared with what box and
+// `bvk_restore` loads it, on any number of ranks. `elements`: how many there are in memory, ghost cells among them, which is compared with what box and
 // ghost cells take. A rank that owns nothing gives 0. The memory is the host's or a GPU's, on each rank as it likes. All else is as with `bvk_protect`, and all
 // ranks protect their regions in the same order.
 //
@@ -1106,7 +1120,7 @@ int bvk_save_boxes_on(bvk_checkpoint_t checkpoint,
 //
 // Errors: `BVK_ERR_LOAD`: the region is not there, has another type or shape, was not saved on boxes, or elements that are wanted were saved by nobody;
 // the memory is not that of the boxes. Where it is collective all ranks have an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this rank does not take part,
-// and the others have an error when it calls `bvk_restart_end`.
+// and the others have an error when it calls `bvk_end_restore`.
 //
 // Requirements:
 // The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
@@ -1133,7 +1147,7 @@ int bvk_load_boxes_on(bvk_restart_t restart,
                       const uint64_t *elements,
                       int kind);
 
-// Protects `count` elements at `data` that are the same on all ranks, as a step or a time is, under `name`: `bvk_checkpoint` saves them, `bvk_restart`
+// Protects `count` elements at `data` that are the same on all ranks, as a step or a time is, under `name`: `bvk_checkpoint` saves them, `bvk_restore`
 // loads them, on any number of ranks. Less than 1 MiB, on the host. Where a rank has others than the rest there is no checkpoint: the verdict names it. All
 // else is as with `bvk_protect`, and all ranks protect their regions in the same order.
 //
@@ -1152,7 +1166,7 @@ int bvk_protect_shared(bvk_session_t session,
                        int kind);
 
 // Protects `count` elements at `data` that are this rank's own, such as the state of its random numbers, under `name`, and says what becomes of them when
-// the checkpoint is restored on another number of ranks: `on_resize` is one of `BVK_RESIZE_...`, the same on all ranks. On the same number `bvk_restart`
+// the checkpoint is restored on another number of ranks: `on_resize` is one of `BVK_RESIZE_...`, the same on all ranks. On the same number `bvk_restore`
 // loads them. On another number it is refused with `BVK_RESIZE_REFUSE`; otherwise it leaves them as they are, and `bvk_restored` says how many ranks there
 // were. Less than 1 MiB, on the host.
 //
@@ -1241,7 +1255,7 @@ int bvk_saved_ranks(bvk_restart_t restart, int *ranks);
 //
 // Collective: all ranks. Blocks on the tiers that hold the shards, and until all ranks have called.
 //
-// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for ranks that there were not, of which the others do not hear before `bvk_restart_end`. `data` then holds
+// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for ranks that there were not, of which the others do not hear before `bvk_end_restore`. `data` then holds
 // nothing of use.
 //
 // Requirements:
@@ -1271,7 +1285,7 @@ int bvk_save_rows(bvk_checkpoint_t checkpoint,
                   const struct bvk_rows *rows);
 
 // Which columns the set `name` has: of column number `at`, counted from 0, in the order in which they were saved, its name, the type of its elements, and how
-// many a row has. `BVK_NOTHING` behind the last one. `column`, `kind` and `width` may be NULL; a name lives until `bvk_restart_end`.
+// many a row has. `BVK_NOTHING` behind the last one. `column`, `kind` and `width` may be NULL; a name lives until `bvk_end_restore`.
 //
 // Local; the same on all ranks. Blocks on the tier that holds the copy.
 //
@@ -1293,10 +1307,10 @@ int bvk_column_at(bvk_restart_t restart,
 // Collective: all ranks, with the same `how`, except that `BVK_ROWS_OWN` is local. Blocks on the tiers that hold the shards, and until all have called.
 //
 // Errors: `BVK_ERR_LOAD`: there is no such set, it was not saved with `bvk_save_rows`, or `how` is `BVK_ROWS_OWN` and another number of ranks took the
-// checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls `bvk_restart_end`.
+// checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls `bvk_end_restore`.
 //
 // Requirements:
-// `name` is NULL or ends with zero. `rows` points to a handle, which the call sets and you own until `bvk_loaded_rows_close`, or until `bvk_restart_end`, which closes
+// `name` is NULL or ends with zero. `rows` points to a handle, which the call sets and you own until `bvk_loaded_rows_close`, or until `bvk_end_restore`, which closes
 // it whatever it returns. `count` is NULL or points to a number.
 int bvk_load_rows(bvk_restart_t restart,
                   const char *name,
@@ -1350,7 +1364,7 @@ int bvk_load_rows_by(bvk_restart_t restart,
 //
 // Errors: `BVK_ERR_LOAD`: there is no such column, it has another type or width, or `elements` is not `width` times the number of rows; where loading is
 // collective, all ranks have an error in the last case. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls
-// `bvk_restart_end`. `data` then holds nothing of use.
+// `bvk_end_restore`. `data` then holds nothing of use.
 //
 // Requirements:
 // The memory is writable, and nobody else uses it before this returns. `column` is NULL or ends with zero.
@@ -1361,11 +1375,11 @@ int bvk_load_column(bvk_loaded_rows_t rows,
                     int kind,
                     uint32_t width);
 
-// Gives rows back that were dealt, with what they take. `*rows` becomes NULL; one that is NULL already is no error. `bvk_restart_end` closes what is left.
+// Gives rows back that were dealt, with what they take. `*rows` becomes NULL; one that is NULL already is no error. `bvk_end_restore` closes what is left.
 //
 // Local, never waits.
 //
-// Errors: `BVK_ERR_HANDLE`, also after `bvk_restart_end`.
+// Errors: `BVK_ERR_HANDLE`, also after `bvk_end_restore`.
 //
 // Requirements:
 // `rows` is NULL or points to a handle.
@@ -1378,10 +1392,10 @@ int bvk_loaded_rows_close(bvk_loaded_rows_t *rows);
 // Collective: all ranks. Blocks on the tiers that hold the shards, and until all have called.
 //
 // Errors: `BVK_ERR_LOAD`: there is neither such an array nor such a set. `BVK_ERR_ARGUMENT` for ranks that there were not: this rank does not take
-// part, and the others have an error when it calls `bvk_restart_end`.
+// part, and the others have an error when it calls `bvk_end_restore`.
 //
 // Requirements:
-// `name` is NULL or ends with zero. `parts` points to a handle, which the call sets and you own until `bvk_parts_close`, or until `bvk_restart_end`, which closes it
+// `name` is NULL or ends with zero. `parts` points to a handle, which the call sets and you own until `bvk_parts_close`, or until `bvk_end_restore`, which closes it
 // whatever it returns.
 int bvk_parts(bvk_restart_t restart,
               const char *name,
@@ -1414,11 +1428,11 @@ int bvk_boxes_of(bvk_parts_t parts,
                  uint64_t *origins,
                  uint64_t *extents);
 
-// Gives back what `bvk_parts` has found. `*parts` becomes NULL; one that is NULL already is no error. `bvk_restart_end` closes what is left.
+// Gives back what `bvk_parts` has found. `*parts` becomes NULL; one that is NULL already is no error. `bvk_end_restore` closes what is left.
 //
 // Local, never waits.
 //
-// Errors: `BVK_ERR_HANDLE`, also after `bvk_restart_end`.
+// Errors: `BVK_ERR_HANDLE`, also after `bvk_end_restore`.
 //
 // Requirements:
 // `parts` is NULL or points to a handle.

@@ -985,7 +985,7 @@ public:
     }
 
     // Restores as above, and asks `check` whenever all that is protected has been loaded. What it returns, unless it is empty, is the reason why this
-    // version must not be used, as a NaN: then all ranks go on to the next older one. An exception of `check` ends the restart on all ranks.
+    // version must not be used, as a NaN: then all ranks continue with the next older one. An exception of `check` ends the restart on all ranks.
     bivouac::restored restore(const std::string &name, const std::function<std::string()> &check, std::uint64_t version = newest) {
         bvk_restart_t restart = nullptr;
         if (detail::check(bvk_begin_restore(handle_, name.c_str(), version, &restart)) == BVK_NOTHING) return bivouac::restored();

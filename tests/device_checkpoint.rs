@@ -97,8 +97,8 @@ fn a_region_that_is_read_ahead_comes_to_device_memory() {
     let bytes = (17 << 20) + 12_345;
     machine.run(1, |rank, session| {
         let span = rank.span(&content(0, 1, 1, bytes));
-        let mut checkpoint =
-            session.begin_checkpoint(NAME, 1).expect("begins").with_device(&rank.caches(session), &*rank.stream);
+        let caches = rank.caches(session);
+        let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begins").with_device(&caches, &*rank.stream);
         checkpoint.save_device::<u8>("large", &span).expect("a region");
         let pending = checkpoint.capture();
         reaches(pending, Level::NodeReboot);
@@ -273,7 +273,7 @@ fn regions_in_device_memory_are_not_captured_without_caches() {
         let caches = rank.caches(session);
         let p = rank.span(&content(rank.rank, 1, 1, P_BYTES));
         // As the interface for C adds them.
-        let region = device_array::<f64>("p", &p, None).expect("a region");
+        let region = bivouac_core::region::device_array::<f64>("p", &p, None).expect("a region");
         let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begins");
         checkpoint.add(region).expect("its only one");
         let captured = match rank.rank {
@@ -366,8 +366,8 @@ fn damage_in_one_of_several_regions_that_are_loaded_together_is_that_one_s() {
     let expected = |at: usize| content(0, 1, at as u8, REGIONS[at].1);
     machine.run(1, |rank, session| {
         let spans = [0, 1, 2].map(|at| rank.span(&expected(at)));
-        let mut checkpoint =
-            session.begin_checkpoint(NAME, 1).expect("begins").with_device(&rank.caches(session), &*rank.stream);
+        let caches = rank.caches(session);
+        let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begins").with_device(&caches, &*rank.stream);
         for ((name, _), span) in REGIONS.iter().zip(&spans) {
             checkpoint.save_device::<u8>(name, span).expect("a region");
         }

@@ -171,7 +171,7 @@ fn restart(session: &Session, rank: u32) -> Seen {
         Ok(())
     });
     let restored = restored.expect("a restart");
-    Seen { version: restored.as_ref().map(|of| of.version), tier: restored.map(|of| of.tier) }
+    Seen { version: restored.as_ref().map(|of| of.version), tier: restored.map(|of| of.tier.name()) }
 }
 
 fn from_bucket(version: u64) -> Vec<Seen> {

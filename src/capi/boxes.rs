@@ -84,7 +84,7 @@ impl Described {
         let margin = |numbers: *const u64| match numbers.is_null() {
             true => Ok(vec![0; dims]),
             // SAFETY: as the caller says.
-            false => unsafe { rows(numbers, dims, 1, "a margin") }.map(|mut rows| rows.remove(0)),
+            false => unsafe { rows(numbers, dims, 1, "a width of ghost cells") }.map(|mut rows| rows.remove(0)),
         };
         let boxes = Boxes::of(shape).margins(margin(self.before)?, margin(self.after)?);
         let boxes = origins.into_iter().zip(extents).fold(boxes, |boxes, (origin, extent)| boxes.own(origin, extent));

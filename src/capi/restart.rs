@@ -507,7 +507,7 @@ pub unsafe extern "C" fn bvk_load_history(
 }
 
 /// Says that this version must not be used, though it can be loaded: it has a NaN, or fails another check of the program. After
-/// `bvk_end_restore` all ranks go on to the next older version. It is enough that one rank says so. `reason` is for the log, and for the
+/// `bvk_end_restore` all ranks continue with the next older version. It is enough that one rank says so. `reason` is for the log, and for the
 /// error if there is no older version; if a rank gives several, the first counts.
 ///
 /// Local, never waits.

@@ -2,13 +2,13 @@
 
 use super::arguments::{must_put, text};
 use super::checkpoint::{CheckpointHandle, with as with_checkpoint};
-use super::handles::{self, Id, Part, part, to_pointer};
+use super::columns::SavedRows;
+use super::handles::{Id, Part, part, to_pointer};
 use super::open::{Begun, Holding, Open};
-use super::regions::Region;
+use super::regions::{Region, Value};
 use super::restart::{RestartHandle, with as with_restart};
-use super::rows::SavedRows;
 use super::status::{BVK_OK, Failure, Outcome, call, keep_failure};
-use super::values::Value;
+
 use bivouac_core::recovery::Window;
 use bivouac_core::transfer::stream::ByteStream;
 use std::ffi::{c_char, c_int, c_void};

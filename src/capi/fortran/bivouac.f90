@@ -1795,7 +1795,7 @@ contains
     found = count
   end function
 
-  ! This version must not be used, though it can be loaded: it has a NaN, or fails another check. After bvk_end_restore all ranks go on to
+  ! This version must not be used, though it can be loaded: it has a NaN, or fails another check. After bvk_end_restore all ranks continue with
   ! the next older version. It is enough that one rank says so.
   function bvk_reject(restart, reason) result(status)
     type(bvk_restart_t), intent(in) :: restart

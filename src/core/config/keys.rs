@@ -3,6 +3,7 @@
 
 use super::error::{ConfigError, Origin, shown};
 use super::kinds::*;
+use super::raw::Raw;
 use super::values::Config;
 
 /// What all environment variables of Bivouac start with.

@@ -43,6 +43,7 @@ mod load;
 mod names;
 mod nearest;
 mod offload;
+mod raw;
 mod reduction;
 mod redundancy;
 mod stagger;

@@ -1,7 +1,7 @@
 //! The section `[reduction]`: whether files refer to earlier ones for what these hold already.
 
-use super::kinds::{FROM_ONE, METHOD, Raw};
 use super::names::is_name;
+use super::raw::Raw;
 use std::fmt;
 use std::str::FromStr;
 
@@ -157,7 +157,7 @@ impl RegionMethods {
 
     pub(super) fn show(&self) -> Raw {
         let of = |RegionMethod { name, region, method, chunk }: &RegionMethod| {
-            let word = (METHOD.show)(method);
+            let word = Raw::Text(method.name().to_owned());
             let value = match chunk {
                 None => word,
                 Some(bytes) => {
@@ -198,12 +198,12 @@ fn region_method(place: &str, value: &Raw) -> Option<RegionMethod> {
     let (name, region) = place.split_once('/')?;
     let (mut method, mut chunk) = (None, None);
     match value {
-        Raw::Text(_) => method = Some((METHOD.read)(value)?),
+        Raw::Text(_) => method = Some(value.text()?.parse().ok()?),
         Raw::Table(settings) => {
             for (key, value) in settings {
                 match key.as_str() {
-                    "method" => method = Some((METHOD.read)(value)?),
-                    "chunk" => chunk = Some((FROM_ONE.read)(value)?),
+                    "method" => method = Some(value.text()?.parse().ok()?),
+                    "chunk" => chunk = Some(value.integer()?),
                     _ => return None,
                 }
             }

@@ -4,8 +4,9 @@
 //! single checkpoint names. Both read what they print.
 #![forbid(unsafe_code)]
 
-use super::kinds::{FROM_ONE, Raw, SCHEME, SPAN};
+use super::kinds::{FROM_ONE, SCHEME, SPAN};
 use super::names::is_name;
+use super::raw::Raw;
 use super::values::{Choice, LevelPolicy};
 use std::fmt;
 use std::path::PathBuf;

@@ -322,7 +322,7 @@ fn every_key_is_read_from_text_and_from_its_variable() {
 
         let variables = keys::KEYS.iter().map(|key| {
             let text = match (key.show)(&wanted) {
-                kinds::Raw::Text(text) => text,
+                raw::Raw::Text(text) => text,
                 other => other.to_string(),
             };
             (key.variable().into(), text.into())

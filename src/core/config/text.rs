@@ -7,9 +7,9 @@
 
 use super::error::{ConfigError, Origin, Problems, shown, shown_name};
 use super::keys::{self, KEYS, Key, VARIABLE_PREFIX};
-use super::kinds::{Raw, by_offset};
 use super::load::ConfigSource;
 use super::nearest::nearest;
+use super::raw::{Raw, by_offset};
 use super::reduction::BLOCK_REDUCED;
 use super::values::Config;
 use crate::base::log;

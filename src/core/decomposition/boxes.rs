@@ -46,7 +46,7 @@ pub enum DecompositionError {
     },
     /// A margin with which the memory of a box would have too many elements.
     #[error(
-        "box {number} of this rank with a margin of {before:?} before and {after:?} behind it has more than {ELEMENTS_MAX} elements"
+        "box {number} of this rank with ghost cells of {before:?} before and {after:?} behind it has more than {ELEMENTS_MAX} elements"
     )]
     Margin {
         /// The place of the box among those of this rank.
@@ -154,8 +154,8 @@ impl Boxes {
         };
         let none = vec![0; dims];
         let (before, after) = (self.before.as_ref().unwrap_or(&none), self.after.as_ref().unwrap_or(&none));
-        as_many("a margin", before)?;
-        as_many("a margin", after)?;
+        as_many("a width of ghost cells", before)?;
+        as_many("a width of ghost cells", after)?;
         let mut own = Vec::with_capacity(self.own.len());
         for (number, (origin, extent)) in self.own.iter().enumerate() {
             as_many("an origin", origin)?;
@@ -306,13 +306,13 @@ mod tests {
         assert!(refused(Boxes::of([u64::MAX; 8])).contains("more than"));
         assert!(refused(Boxes::of([4, 4]).own([0], [1])).contains("an origin [0] has 1 numbers"));
         assert!(refused(Boxes::of([4, 4]).own([0, 0], [1, 1, 1])).contains("an extent [1, 1, 1] has 3"));
-        assert!(refused(Boxes::of([4, 4]).halo([1])).contains("a margin [1] has 1 numbers"));
+        assert!(refused(Boxes::of([4, 4]).halo([1])).contains("a width of ghost cells [1] has 1 numbers"));
         let outside = refused(Boxes::of([4, 4]).own([0, 0], [1, 1]).own([2, 3], [2, 2]));
         assert_eq!(outside, "box 1 of this rank, of extent [2, 2] at [2, 3], is not inside the array of shape [4, 4]");
         assert!(refused(Boxes::of([4]).own([u64::MAX], [2])).contains("not inside"));
         for width in [1 << 61, u64::MAX] {
-            assert!(refused(Boxes::of([4, 4]).own([0, 0], [4, 4]).halo([width, 1])).contains("a margin of"));
-            assert!(refused(Boxes::of([4, 4]).own([0, 0], [0, 4]).halo([0, width])).contains("a margin of"));
+            assert!(refused(Boxes::of([4, 4]).own([0, 0], [4, 4]).halo([width, 1])).contains("ghost cells of"));
+            assert!(refused(Boxes::of([4, 4]).own([0, 0], [0, 4]).halo([0, width])).contains("ghost cells of"));
         }
     }
 

@@ -186,7 +186,7 @@ impl Attempt {
     }
 
     /// Says that this version must not be used, though it can be loaded: it has a NaN, or fails another check of the program. Once the
-    /// attempt has ended, all ranks go on to the next older version; their logs, and the error if there is none, give the reason. It is enough
+    /// attempt has ended, all ranks continue with the next older version; their logs, and the error if there is none, give the reason. It is enough
     /// that one rank says so. If it says so several times, the first reason counts.
     ///
     /// ```no_run

@@ -241,7 +241,7 @@ pub enum RegionError {
         boxes: usize,
     },
     /// The memory of a box has another length than the box and its margin.
-    #[error("region {name:?}: {given} elements of memory for box {number}, which takes {need} with its margin")]
+    #[error("region {name:?}: {given} elements of memory for box {number}, which takes {need} with its ghost cells")]
     Memory {
         /// The name.
         name: String,

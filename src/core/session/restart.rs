@@ -44,7 +44,7 @@ impl Restore<'_> {
 
     /// Restores the newest version that all ranks can restore, or the one that was asked for, each shard from its nearest copy.
     /// `load` takes what it needs out of the [`Attempt`]. It may be called several times: whenever a rank finds damage that
-    /// no copy makes good, or rejects the version ([`Attempt::reject`]), all ranks go on to the next older version. `None`:
+    /// no copy makes good, or rejects the version ([`Attempt::reject`]), all ranks continue with the next older version. `None`:
     /// there is nothing to restore.
     ///
     /// Any other error that `load` returns ends the restart on all ranks: a region that is missing or has another type or
@@ -121,7 +121,7 @@ impl Session {
     /// let restored = session.begin_restore("heat").run(|attempt| {
     ///     attempt.load("temperature", t)?;
     ///     if t.iter().any(|t| t.is_nan()) {
-    ///         attempt.reject("the temperature has NaN"); // all ranks go on to an older version
+    ///         attempt.reject("the temperature has NaN"); // all ranks continue with an older version
     ///     }
     ///     Ok(())
     /// })?;

@@ -146,7 +146,7 @@ static void wrong_boxes(bvk_session_t session) {
     DISAGREED(bvk_boxes(session, 2, shape, 1, wrong ? NULL : origin, extent, NULL, NULL, 0, &boxes), "rank 3: origins is NULL");
     DISAGREED(bvk_boxes(session, wrong ? 33 : 2, shape, 1, origin, extent, NULL, NULL, 0, &boxes), "33 dimensions");
     DISAGREED(bvk_boxes(session, 2, shape, wrong ? SIZE_MAX : 1, origin, extent, NULL, NULL, 0, &boxes), "boxes on one rank");
-    DISAGREED(bvk_boxes(session, 2, shape, 1, origin, extent, wrong ? endless : NULL, NULL, 0, &boxes), "a margin of");
+    DISAGREED(bvk_boxes(session, 2, shape, 1, origin, extent, wrong ? endless : NULL, NULL, 0, &boxes), "ghost cells of");
     DISAGREED(bvk_boxes(session, 2, shape, 1, origin, extent, NULL, NULL, 0, wrong ? NULL : &boxes), "boxes is NULL");
     CHECK(!boxes);
     // Without a part of the array on purpose.
@@ -185,7 +185,7 @@ static void wrong_memory(bvk_session_t session, const struct rows *rows, const s
     IS(bvk_protect_on(session, NULL, rows->boxes, rows->cells, rows->elements, BVK_F64), BVK_ERR_ARGUMENT);
     // Without the ghost cells every value would be at another place.
     IS(bvk_protect_on(session, "t", rows->boxes, rows->cells, rows->count * NX, BVK_F64), BVK_ERR_REGION);
-    CHECK(strstr(bvk_error(), "with its margin"));
+    CHECK(strstr(bvk_error(), "with its ghost cells"));
     IS(bvk_protect_on(session, "t", rows->boxes, NULL, 0, BVK_F64), BVK_ERR_REGION);
     void *two[2] = {rows->cells, rows->cells};
     uint64_t elements[2] = {rows->elements, rows->elements};

@@ -707,7 +707,7 @@ class Attempt:
 
     def reject(self, reason):
         """Says that this version must not be used, though it can be loaded: it has a NaN, or fails another check of the program. When the
-        attempt ends, all ranks go on to the next older version. It is enough that one rank says so. ``reason`` is for the log, and for
+        attempt ends, all ranks continue with the next older version. It is enough that one rank says so. ``reason`` is for the log, and for
         the error if there is no older version::
 
             attempt.load("temperature", temperature)

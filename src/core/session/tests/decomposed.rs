@@ -307,7 +307,7 @@ fn memory_that_does_not_fit_is_refused_where_it_is_given() {
             let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
             assert!(
                 text(checkpoint.save_on("t", &on, &memory[..20]))
-                    .contains("20 elements of memory for box 0, which takes 42 with its margin")
+                    .contains("20 elements of memory for box 0, which takes 42 with its ghost cells")
             );
             assert!(
                 text(checkpoint.save_on("t", &two, &memory[..20])).contains("memory of 1 boxes, and this rank owns 2")

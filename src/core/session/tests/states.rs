@@ -1,9 +1,9 @@
 //! What a program describes once, saves and loads.
 
 use super::*;
-use crate::decomposition::Boxes;
+use crate::decomposition::{Boxes, Decomposition, OnResize};
+use crate::recovery::Attempt;
 use crate::session::{Checkpoint, Protect, Protected};
-use crate::{Decomposition, OnResize};
 
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Plate {
@@ -99,7 +99,7 @@ fn states_are_put_together_and_loaded_by_hand() {
         settle(&ckpt.capture().expect("captured"));
     }
     let (mut back, mut again) = (plate(7), 0u32);
-    let load = |attempt: &mut crate::Attempt| {
+    let load = |attempt: &mut Attempt| {
         assert_eq!(attempt.load_vec::<f64>("own")?, own);
         let mut parts = Protected::new();
         parts.protect_state("second", &mut back).protect_value("number", &mut again);
