@@ -1666,6 +1666,74 @@ int bvk_set_live(bvk_session_t session,
                  const char *name,
                  int on);
 
+// Begins a region of bytes, of a length that is not known yet. What `bvk_stream_write` writes is copied at once, and the memory may be overwritten
+// when it returns. `bvk_stream_end` ends the region; one is written at a time. `bvk_fopen` is the same as a file of C's library.
+//
+// Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting for the
+// others. Blocks as `bvk_checkpoint`.
+//
+// Errors: `BVK_ERR_CAPTURE` when no tier has room: `bvk_capture` then fails, too, and the other ranks hear of it. `BVK_ERR_REGION`;
+// `BVK_ERR_STATE` while a region is being written, or a restart is open.
+//
+// Requirements:
+// `name` is NULL or ends with zero.
+int bvk_stream_begin(bvk_checkpoint_t checkpoint,
+                     const char *name);
+
+// Writes `bytes` bytes behind what was written to the region before.
+//
+// Local. Blocks for the copy; where node memory has no more room, as `bvk_checkpoint`.
+//
+// Errors: as `bvk_stream_begin`.
+//
+// Requirements:
+// There are `bytes` readable bytes at `data`.
+int bvk_stream_write(bvk_checkpoint_t checkpoint, const void *data, uint64_t bytes);
+
+// Ends the region that is being written.
+//
+// Local. Blocks for what is left to write.
+//
+// Errors: as `bvk_stream_begin`.
+int bvk_stream_end(bvk_checkpoint_t checkpoint);
+
+// Reads bytes of the region `name` from byte `at` on: `*found` of them, `bytes` at most, and fewer at its end. Any array can be read so. Every
+// block is checked before a byte of it is handed out. `bvk_fopen_saved` is the same as a file of C's library, and faster for small pieces.
+//
+// Local. Blocks on the tier that holds the copy.
+//
+// Errors: as `bvk_load`; `data` then holds nothing of use.
+//
+// Requirements:
+// There is room for `bytes` bytes at `data`; `found` points to a number; `name` is NULL or ends with zero.
+int bvk_stream_read(bvk_restart_t restart,
+                    const char *name,
+                    uint64_t at,
+                    void *data,
+                    uint64_t bytes,
+                    uint64_t *found);
+
+// A region of a checkpoint as a file of C's library, for writing: all that writes to a `FILE` can write it. It is not seekable. `fclose` ends the region, and
+// fails if it could not be written whole (`bvk_error` says why); `bvk_capture` then fails, too. Of small pieces a buffer is made of first: `setvbuf` with more
+// than the usual few KiB makes them faster. NULL: an error, whose text `bvk_error` gives.
+//
+// Collective and blocking as `bvk_stream_begin`.
+//
+// Requirements:
+// `name` is NULL or ends with zero. The file is closed before the checkpoint is captured.
+FILE *bvk_fopen(bvk_checkpoint_t checkpoint,
+                const char *name);
+
+// The region `name` of the version that is being restored as a file of C's library, for reading; it is seekable. Each attempt needs a file of its own: after
+// `BVK_AGAIN` reading fails. NULL: an error, whose text `bvk_error` gives.
+//
+// Local. Blocks on the tier that holds the copy, and so does reading.
+//
+// Requirements:
+// `name` is NULL or ends with zero.
+FILE *bvk_fopen_saved(bvk_restart_t restart,
+                      const char *name);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     "status",
     "arguments",
     "session",
@@ -18,6 +18,7 @@ const SOURCES: [&str; 13] = [
     "history",
     "offload",
     "live",
+    "stream",
 ];
 
 /// The header that the sources make.
@@ -110,4 +111,26 @@ fn the_header_is_what_the_sources_say() {
         stored == made,
         "include/bivouac.h has drifted: BIVOUAC_TEST_BLESS=1 cargo nextest run --test capi_header, and commit it"
     );
+}
+
+/// A source that nobody has listed would leave its functions out.
+#[test]
+fn every_function_of_the_sources_is_in_the_header() {
+    let root = Path::new(env!("WORKSPACE_ROOT"));
+    let header = std::fs::read_to_string(root.join("include/bivouac.h")).expect("the header");
+    let mut functions = 0;
+    for entry in std::fs::read_dir(root.join("src/capi")).expect("the sources") {
+        let path = entry.expect("an entry").path();
+        // VELOC's interface has a header of its own.
+        if path.extension().is_none_or(|extension| extension != "rs") || path.ends_with("veloc.rs") {
+            continue;
+        }
+        let source = std::fs::read_to_string(&path).expect("a source");
+        for after in source.split("extern \"C\" fn bvk_").skip(1) {
+            let name = format!("bvk_{}(", after.split('(').next().unwrap_or_default());
+            assert!(header.contains(&name), "{name} of {} is not in the header: list the source", path.display());
+            functions += 1;
+        }
+    }
+    assert!(functions > 90, "{functions} functions were found");
 }

@@ -34,6 +34,7 @@ pub mod arguments;
 pub mod boxes;
 pub mod checkpoint;
 pub mod columns;
+mod cookie;
 pub mod gpu;
 pub mod handles;
 pub mod history;

@@ -3,6 +3,7 @@
 use super::arguments::{must_put, text};
 use super::checkpoint::{CheckpointHandle, with as with_checkpoint};
 use super::columns::SavedRows;
+use super::cookie::{Calls, FILE, fopencookie};
 use super::handles::{Id, Part, part, to_pointer};
 use super::open::{Begun, Holding, Open};
 use super::regions::{Region, Value};
@@ -12,22 +13,6 @@ use super::status::{BVK_OK, Failure, Outcome, call, keep_failure};
 use bivouac_core::recovery::Window;
 use bivouac_core::transfer::stream::ByteStream;
 use std::ffi::{c_char, c_int, c_void};
-
-/// A file of C's library.
-pub type FILE = std::ffi::c_void;
-
-/// What C's library calls for a file that is no file of the system.
-#[repr(C)]
-struct Calls {
-    read: Option<unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> isize>,
-    write: Option<unsafe extern "C" fn(*mut c_void, *const c_char, usize) -> isize>,
-    seek: Option<unsafe extern "C" fn(*mut c_void, *mut i64, c_int) -> c_int>,
-    close: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
-}
-
-unsafe extern "C" {
-    fn fopencookie(cookie: *mut c_void, mode: *const c_char, calls: Calls) -> *mut FILE;
-}
 
 impl Begun {
     /// The stream that is being written, and what it is a region of.

@@ -54,3 +54,8 @@ struct OffloadGuide;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/ELASTIC.md")]
 struct ElasticGuide;
+
+/// As above.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/FILES.md")]
+struct FilesGuide;

@@ -89,9 +89,10 @@ impl Held {
     pub(super) fn is_unchanged(&self, regions: &[SavedRegion<'_>], digests: &[Digest]) -> bool {
         let held = regions.iter().zip(&self.layout.meta.regions);
         let mut held = held.filter(|(saved, _)| matches!(saved.data, RegionData::Held { .. }));
-        held.all(|(_, placed)| {
+        held.all(|(saved, placed)| {
+            // Of a stream less may have moved than there is: whole blocks.
             let first = placed.first_block as usize;
-            let blocks = first..first + placed.blocks(self.layout.block_size) as usize;
+            let blocks = first..first + saved.region.blocks(self.layout.block_size) as usize;
             digests.get(blocks.clone()) == Some(&self.digests[blocks])
         })
     }

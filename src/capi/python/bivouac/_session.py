@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import enum
-import io
 import math
 import operator
 import weakref
@@ -16,7 +15,7 @@ from ._library import AGAIN, NEWEST, NO_GPU, NOTHING, LoadError, RestartError, c
 from ._memory import SIZES, covered, memory
 from ._rows import Described as DescribedRows
 from ._rows import loaded, parts
-from ._streams import Reading, Writing
+from ._streams import Reader, Writer
 
 
 class Level(enum.IntEnum):
@@ -538,7 +537,7 @@ class Checkpoint:
                 pickle.dump(tree, file)
 
         Collective: on all ranks or on none, with the same names; lengths may differ. It does not wait for the others."""
-        return io.BufferedWriter(Writing(self._handle, _text(name)), 1 << 20)
+        return Writer(self._handle, _text(name))
 
     def save_protected(self):
         """Adds all regions that are protected on the session at the capture. Local."""
@@ -735,7 +734,7 @@ class Attempt:
             with attempt.open("tree") as file:
                 tree = pickle.load(file)
         """
-        return io.BufferedReader(Reading(self._restart, _text(name), self._bytes(name)), 4 << 20)
+        return Reader(self._restart, _text(name), self._bytes(name))
 
     def _bytes(self, name):
         """How many bytes the region has."""

@@ -466,13 +466,27 @@ fn without_threads_the_calls_of_a_session_renew_its_claim_once_per_heartbeat() {
 
 // ------------------------------------------------------------------------------------------ calls
 
-/// Where no thread steps and ranks call about together. A busy machine holds some of them up for longer than they linger, but not
-/// every time.
+/// The machine's clock at a fiftieth of its speed.
+#[derive(Default)]
+struct Slow(SystemClock);
+
+impl Clock for Slow {
+    fn now(&self) -> Duration {
+        self.0.now() / 50
+    }
+
+    fn sleep(&self, pause: Duration) {
+        self.0.sleep(pause);
+    }
+}
+
+/// Where no thread steps and ranks call about together. They linger for a millisecond, for which a slow machine with two cores holds up some of the
+/// eight each time: for them it is a fiftieth.
 #[test]
 fn what_all_ranks_have_written_is_committed_when_their_next_call_returns() {
     const VERSIONS: usize = 400;
     let bed = Bed::new();
-    let place = Place { workers: Workers::Writers, ..bed.place() };
+    let place = Place { workers: Workers::Writers, clock: Arc::new(Slow::default()), ..bed.place() };
     let nodes = [0, 0, 1, 1, 2, 2, 3, 3];
     let together = Barrier::new(nodes.len());
     // How many more calls each version took to be committed at all levels, on the slowest rank.

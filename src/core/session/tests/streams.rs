@@ -37,9 +37,10 @@ fn read_back(session: &Session, name: &str) -> Vec<u8> {
 #[test]
 fn a_stream_is_read_as_it_was_written_wherever_it_went() {
     let long = 23 * MIB as usize + 4321;
-    let cases =
-        [(MIB as usize, Some(256 * MIB), 0), (long, Some(256 * MIB), 0), (long, Some(16 * MIB), 1), (long, None, 1)];
-    for (bytes, budget, direct) in cases {
+    let memory = |mib: u64| (long, Some(mib * MIB), 1);
+    let to_files = [16, 20, 27, 34, 41].map(memory);
+    let cases = [(MIB as usize, Some(256 * MIB), 0), (long, Some(256 * MIB), 0), (long, None, 1)];
+    for (bytes, budget, direct) in cases.into_iter().chain(to_files) {
         let bed = Bed::new();
         let (place, mut config) = (bed.place(), bed.config());
         config.job.memory_enabled = budget.is_some();
