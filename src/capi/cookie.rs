@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 /// A file of C's library.
+#[allow(clippy::upper_case_acronyms, reason = "it is the name of stdio.h")]
 pub type FILE = c_void;
 
 /// What C's library calls for one.
