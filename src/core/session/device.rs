@@ -53,7 +53,7 @@ impl<'a> DeviceCheckpointBuilder<'a> {
     /// loaded into host memory and into device memory.
     ///
     /// # Errors
-    /// [`Error::Region`]: the name is unusable or was used before, or the memory ends inside an element.
+    /// [`Error::Region`](crate::Error::Region): the name is unusable or was used before, or the memory ends inside an element.
     pub fn save_device<T: Element>(&mut self, name: &str, span: &'a DeviceSpan) -> Result<()> {
         let saved = region::device_array::<T>(name, span, None)?;
         self.host.add(saved)
@@ -86,7 +86,7 @@ impl<'a> DeviceCheckpointBuilder<'a> {
     /// Local. All ranks save the region, on the same decomposition; some may give a slice, and others device memory.
     ///
     /// # Errors
-    /// As [`CheckpointBuilder::save_on`], and [`Error::Region`] if the memory ends inside an element.
+    /// As [`CheckpointBuilder::save_on`], and [`Error::Region`](crate::Error::Region) if the memory ends inside an element.
     pub fn save_device_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &'a DeviceSpan) -> Result<()> {
         match on.boxes() {
             0 if memory.bytes() == 0 => self.save_device_boxes_on::<T>(name, on, &[]),
