@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_application_says_it_before_the_list_and_the_list_before_the_rest() {
-        let regions = "heat/t: full; graph/counts: list, chunk 64".parse().unwrap();
+        let regions = r#"{ "heat/t" = "full", "graph/counts" = { method = "list", chunk = 64 } }"#.parse().unwrap();
         let config = ReductionConfig { method: Method::Basic, chunk: Some(256), regions, ..ReductionConfig::default() };
         let mut methods = Methods::new(&config);
         let mut way = |name, region, wish| methods.way(name, region, wish, || None);
