@@ -95,6 +95,13 @@ enum class on_resize : int {
     ask = BVK_RESIZE_ASK         // the same; whoever wants the old ones asks with bvk_of_ranks
 };
 
+// What a restart does with a companion that is longer than the restored checkpoint knows.
+enum class on_restart : int {
+    truncate = BVK_RESTART_TRUNCATE,  // it is cut to that length
+    refuse = BVK_RESTART_REFUSE,      // the restart ends with an error on all ranks
+    another = BVK_RESTART_ANOTHER     // the application continues in another file: session::companion_path
+};
+
 // A number for each dimension of an array, slowest dimension first.
 using extents = std::vector<std::uint64_t>;
 
@@ -507,6 +514,32 @@ public:
 private:
     std::function<void(std::ostream &)> save_;
     std::function<void(std::istream &)> load_;
+};
+
+// A file that functions of the application write and read.
+class file_place : public place {
+public:
+    file_place(std::function<void(const std::string &)> save, std::function<void(const std::string &)> load)
+        : save_(std::move(save)), load_(std::move(load)) {}
+
+    std::uint64_t room() const override { return 0; }
+
+    void save(bvk_checkpoint_t checkpoint, const std::string &name) const override {
+        const char *path = nullptr;
+        check(bvk_route(checkpoint, name.c_str(), &path));
+        save_(path);
+    }
+
+    bool load(bvk_restart_t restart, const std::string &name) override {
+        const char *path = nullptr;
+        if (bvk_route_saved(restart, name.c_str(), &path) != BVK_OK) return false;
+        load_(path);
+        return true;
+    }
+
+private:
+    std::function<void(const std::string &)> save_;
+    std::function<void(const std::string &)> load_;
 };
 
 class begun {
@@ -953,6 +986,26 @@ public:
     // archives of cereal or Boost. An exception of either one is thrown by checkpoint() or restore().
     void protect_stream(const std::string &name, std::function<void(std::ostream &)> save, std::function<void(std::istream &)> load) {
         keep(name, new detail::stream_place(std::move(save), std::move(load)));
+    }
+
+    // Protects a file that the application, or a library that wants a path, writes and reads: `save` writes it to the path that it is given at
+    // each checkpoint, `load` reads it at a restart. An exception of either one is thrown by checkpoint() or restore().
+    void protect_file(const std::string &name, std::function<void(const std::string &)> save,
+                      std::function<void(const std::string &)> load) {
+        keep(name, new detail::file_place(std::move(save), std::move(load)));
+    }
+
+    // Has an output file to which the application appends agree with the checkpoints of the series `name`: see bvk_companion. Ranks that do not write a
+    // file give an empty path. Collective. Throws on all ranks or on none.
+    void companion(const std::string &name, const std::string &path, bivouac::on_restart how = bivouac::on_restart::truncate) {
+        detail::check(bvk_companion(handle_, name.c_str(), path.empty() ? nullptr : path.c_str(), static_cast<int>(how)));
+    }
+
+    // Where the application writes it now: another path after a restart with on_restart::another.
+    std::string companion_path(const std::string &name, const std::string &path) const {
+        const char *current = nullptr;
+        detail::check(bvk_companion_path(handle_, name.c_str(), path.c_str(), &current));
+        return current;
     }
 
     // Takes a name out again. Throws if nothing is protected under it.

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     "status",
     "arguments",
     "session",
@@ -19,6 +19,7 @@ const SOURCES: [&str; 14] = [
     "offload",
     "live",
     "stream",
+    "files",
 ];
 
 /// The header that the sources make.

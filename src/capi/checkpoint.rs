@@ -2,6 +2,7 @@
 
 use super::arguments::{self, must_put, put};
 use super::columns::SavedRows;
+use super::files::Paths;
 use super::handles::{self, Entry, Part, lock, part, to_pointer};
 use super::open::{Begun, Holding, Open, described, insert_part, with as with_session};
 use super::regions::{Region, Regions, Value, only_gpu};
@@ -290,6 +291,7 @@ pub unsafe extern "C" fn bvk_begin_checkpoint(
                     with_protected: false,
                     histories: Vec::new(),
                     wishes: Vec::new(),
+                    paths: Paths::default(),
                 },
             ));
             id

@@ -35,6 +35,7 @@ pub mod boxes;
 pub mod checkpoint;
 pub mod columns;
 mod cookie;
+pub mod files;
 pub mod gpu;
 pub mod handles;
 pub mod history;

@@ -2,6 +2,7 @@
 
 use super::arguments::{number, text};
 use super::columns::SavedRows;
+use super::files::{Known, Paths};
 use super::gpu::Gpu;
 use super::handles::{self, Entry, Id, Part, Shared, lock};
 use super::regions::{Region, Regions, Value};
@@ -41,6 +42,7 @@ pub(super) struct Open {
     /// Bytes for which node memory was made ready, because so much was protected.
     pub ready: u64,
     pub reports: VecDeque<Report>,
+    pub companions: Vec<Known>,
     /// The process that opened it.
     pub process: u32,
     pub session: Session,
@@ -62,6 +64,7 @@ impl Open {
             own_regions: false,
             ready: 0,
             reports: VecDeque::new(),
+            companions: Vec::new(),
             process: std::process::id(),
             session,
         }
@@ -141,6 +144,8 @@ pub(super) struct Begun {
     pub histories: Vec<Id>,
     /// Regions with a method of their own.
     pub wishes: Vec<(String, Method)>,
+    /// Of files that the program writes.
+    pub paths: Paths,
 }
 
 /// How far a checkpoint has come on which `bvk_hold` may have been called.
@@ -204,12 +209,14 @@ pub(super) struct Running {
     /// The sets of rows whose columns were asked for.
     pub columns: BTreeMap<String, Columns>,
     pub parts: BTreeMap<Id, Asked>,
+    /// Of files that were brought back.
+    pub paths: Paths,
 }
 
 impl Running {
     pub(super) fn new(id: Id, restart: Restart) -> Running {
         let (rows, columns, parts) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Running { id, restart, failed: None, rows, columns, parts }
+        Running { id, restart, failed: None, rows, columns, parts, paths: Paths::default() }
     }
 
     /// Closes what was found out in the attempt: no other one has the same.

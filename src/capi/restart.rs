@@ -7,17 +7,13 @@ use super::regions::{Lies, Region, only_gpu};
 use super::session::{SessionHandle, level_number};
 use super::status::{BVK_AGAIN, BVK_ERR_LOAD, BVK_ERR_STATE, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
 use bivouac_core::Elements;
-use bivouac_core::base::text::list;
 use bivouac_core::format::RegionKind;
 use bivouac_core::recovery::{Attempt, LoadError, Unloaded, Want};
-use bivouac_core::session::{AttemptEnd, Error, Restored, Session};
-use std::collections::{BTreeMap, HashSet};
+use bivouac_core::session::{AttemptEnd, Error, Restored, Session, named};
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-
-/// So many regions are named in a message.
-const NAMES_MAX: usize = 6;
 
 /// A restart under way.
 pub struct RestartHandle {
@@ -207,26 +203,18 @@ unsafe fn load_protected(open: &mut Open, running: &mut Running, is_all: bool) -
     if let Err(failure) = only_gpu(protected.iter()) {
         return running.note(Err(failure));
     }
-    let saved = match running.restart.attempt().regions() {
-        Ok(saved) => saved,
+    let left_out = match running.restart.attempt().left_out(protected.iter().map(|region| region.name.as_str())) {
+        Ok(left_out) => left_out,
         Err(error) => return running.note(Ok(Err(error))),
     };
-    let named: HashSet<&str> = protected.iter().map(|region| region.name.as_str()).collect();
-    let left_out: Vec<String> = saved
-        .into_iter()
-        .filter(|(name, _)| !named.contains(name.as_str()))
-        .map(|(name, _)| format!("{name:?}"))
-        .collect();
-    let names = || list(left_out.iter().cloned(), NAMES_MAX, ", ");
-    if named.is_empty() && !left_out.is_empty() {
+    if protected.iter().next().is_none() && !left_out.is_empty() {
+        let named = named(&left_out);
         let text =
-            format!("nothing is protected, and the checkpoint has {}: bvk_protect comes before bvk_restore", names());
+            format!("nothing is protected, and the checkpoint has {named}: bvk_protect comes before bvk_restore");
         return running.note(Err(Failure::state(text)));
     }
-    if is_all && !left_out.is_empty() {
-        session
-            .engine()
-            .note(format!("event=not-restored reason=\"the checkpoint has {}, which is not protected\"", names()));
+    if is_all {
+        session.say_left_out(&left_out);
     }
     // Those that all ranks may load together keep their order, wherever a rank has them.
     let is_by_itself = |region: &&Region| region.gpu().is_some() && region.is_own();

@@ -105,7 +105,7 @@ impl From<Error> for Failure {
             Error::Config(_) | Error::Open { .. } => BVK_ERR_OPEN,
             Error::Comm(_) | Error::MessageInFlight { .. } => BVK_ERR_MPI,
             Error::Name { .. } | Error::Region(_) => BVK_ERR_REGION,
-            Error::Capture(_) => BVK_ERR_CAPTURE,
+            Error::Capture(_) | Error::File { .. } => BVK_ERR_CAPTURE,
             Error::Load(_) | Error::Application(_) => BVK_ERR_LOAD,
             Error::Restart(_) => BVK_ERR_RESTART,
             Error::NotCommitted { .. } => BVK_ERR_NOT_COMMITTED,

@@ -11,7 +11,6 @@
 //! | `names` | names of checkpoints, regions and files (pure) |
 //! | `choice` | which regions a call is about (pure) |
 //! | `old`, `old_files` | checkpoints that VELOC wrote (the first pure) |
-//! | `files` | files that the application writes itself |
 //! | `ahead` | announced versions, kept as a history |
 //! | `state`, `checkpoint`, `restart` | the session between the calls |
 //!
@@ -21,7 +20,6 @@
 mod ahead;
 mod checkpoint;
 mod choice;
-mod files;
 mod ini;
 mod names;
 mod old;

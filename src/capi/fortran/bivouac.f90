@@ -47,6 +47,7 @@ module bivouac
   integer, parameter, public :: BVK_NO_GPU = -1
   ! What becomes of a value of one rank on another number of ranks.
   integer, parameter, public :: BVK_RESIZE_REFUSE = 0, BVK_RESIZE_DROP = 1, BVK_RESIZE_ASK = 2
+  integer, parameter, public :: BVK_RESTART_TRUNCATE = 0, BVK_RESTART_REFUSE = 1, BVK_RESTART_ANOTHER = 2
   ! Which rows a rank gets, and what parts are.
   integer, parameter, public :: BVK_ROWS_OWN = 0, BVK_ROWS_EVEN = 1, BVK_PART_ROWS = 1, BVK_PART_BOXES = 2, &
     BVK_PART_IDS = 3
@@ -181,7 +182,8 @@ module bivouac
   public :: bvk_poll, bvk_level, bvk_wait, bvk_release
   public :: bvk_restore, bvk_begin_restore, bvk_saved_version, bvk_region_size, bvk_load, bvk_load_protected, &
     bvk_load_history, bvk_reject, bvk_end_restore, bvk_versions
-  public :: bvk_stream_begin, bvk_stream_write, bvk_stream_end, bvk_stream_read
+  public :: bvk_stream_begin, bvk_stream_write, bvk_stream_end, bvk_stream_read, bvk_route, bvk_route_saved, &
+    bvk_companion, bvk_companion_path
   public :: bvk_history_open, bvk_history_field, bvk_history_clear_fields, bvk_history_append, bvk_history_restore, &
     bvk_history_hint, bvk_history_start_prefetch, bvk_history_wait_flushed, bvk_history_close
   public :: bvk_boxes, bvk_ids, bvk_boxes_close, bvk_protect_on, bvk_save_on, bvk_load_on
@@ -581,6 +583,34 @@ module bivouac
       character(kind=c_char), intent(in) :: name(*)
       integer(c_int64_t), value :: at, bytes
       integer(c_int64_t), intent(inout) :: found
+      integer(c_int) :: status
+    end function
+    function c_companion(session, name, path, on_restart) result(status) bind(c, name='bvk_companion')
+      import :: c_int, c_ptr, c_char
+      type(c_ptr), value :: session, path
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: on_restart
+      integer(c_int) :: status
+    end function
+    function c_companion_path(session, name, path, current) result(status) bind(c, name='bvk_companion_path')
+      import :: c_int, c_ptr, c_char
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: name(*), path(*)
+      type(c_ptr), intent(inout) :: current
+      integer(c_int) :: status
+    end function
+    function c_route(checkpoint, name, path) result(status) bind(c, name='bvk_route')
+      import :: c_int, c_ptr, c_char
+      type(c_ptr), value :: checkpoint
+      character(kind=c_char), intent(in) :: name(*)
+      type(c_ptr), intent(inout) :: path
+      integer(c_int) :: status
+    end function
+    function c_route_saved(restart, name, path) result(status) bind(c, name='bvk_route_saved')
+      import :: c_int, c_ptr, c_char
+      type(c_ptr), value :: restart
+      character(kind=c_char), intent(in) :: name(*)
+      type(c_ptr), intent(inout) :: path
       integer(c_int) :: status
     end function
     function c_reject(restart, reason) result(status) bind(c, name='bvk_reject')
@@ -1793,6 +1823,63 @@ contains
     count = 0
     status = told(c_stream_read(restart%handle, ended(name), at, data, bytes, count))
     found = count
+  end function
+
+  ! Adds a file that the program writes itself, or a library that wants a path, as a region. `path` is where to write it, in node-local storage;
+  ! the file must be complete when bvk_capture is called, which reads it and removes it.
+  function bvk_route(checkpoint, name, path) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    character(len=:), allocatable, intent(out) :: path
+    integer :: status
+    type(c_ptr) :: found
+    found = c_null_ptr
+    status = told(c_route(checkpoint%handle, ended(name), found))
+    path = text_of(found)
+  end function
+
+  ! Brings a region of the version that is being restored back as a file. `path` is in node-local storage; the file is there until
+  ! bvk_end_restore. After BVK_AGAIN call it again.
+  function bvk_route_saved(restart, name, path) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    character(len=:), allocatable, intent(out) :: path
+    integer :: status
+    type(c_ptr) :: found
+    found = c_null_ptr
+    status = told(c_route_saved(restart%handle, ended(name), found))
+    path = text_of(found)
+  end function
+
+  ! Has an output file agree with the checkpoints of the series `name`: a trajectory or a time series to which the program appends. Each checkpoint
+  ! records how long it is at the capture (call flush before); a restart brings it back to that length, as `on_restart` (BVK_RESTART_...) says.
+  ! All ranks call it; those that do not write a file leave `path` out.
+  function bvk_companion(session, name, on_restart, path) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    integer, intent(in) :: on_restart
+    character(len=*), intent(in), optional :: path
+    integer :: status
+    character(kind=c_char), allocatable, target :: text(:)
+    type(c_ptr) :: address
+    address = c_null_ptr
+    if (present(path)) then
+      text = transfer(ended(path), [c_null_char], len_trim(path) + 1)
+      address = c_loc(text)
+    end if
+    status = told(c_companion(session%handle, ended(name), address, int(on_restart, c_int)))
+  end function
+
+  ! Where the program writes a companion now: another path than it gave after a restart with BVK_RESTART_ANOTHER.
+  function bvk_companion_path(session, name, path, current) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name, path
+    character(len=:), allocatable, intent(out) :: current
+    integer :: status
+    type(c_ptr) :: found
+    found = c_null_ptr
+    status = told(c_companion_path(session%handle, ended(name), ended(path), found))
+    current = text_of(found)
   end function
 
   ! This version must not be used, though it can be loaded: it has a NaN, or fails another check. After bvk_end_restore all ranks continue with

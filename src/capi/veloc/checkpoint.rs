@@ -1,7 +1,6 @@
 //! From `Checkpoint_begin` to `Checkpoint_end`, and what becomes of it.
 
 use super::choice::{self, Mode};
-use super::files;
 use super::names;
 use super::state::{Phase, State, sizes};
 use crate::arguments::BVK_U8;
@@ -14,6 +13,7 @@ use bivouac_core::coordination::Payload;
 use bivouac_core::format::ElementType;
 use bivouac_core::region::{self, ReadBlocks};
 use bivouac_core::session::{CheckpointBuilder, Pending};
+use bivouac_core::tier::routed;
 use bivouac_core::transfer::LevelVerdict;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -194,7 +194,7 @@ impl State {
         for (original, path) in files.iter().filter(|_| is_good) {
             // Announced versions have none.
             let Some(checkpoint) = &mut checkpoint else { continue };
-            let content = files::content(path).inspect(|content| routed += page_ceil(content.bytes()));
+            let content = routed::content(path).inspect(|content| routed += page_ceil(content.bytes()));
             let saved = content.and_then(|content| {
                 let saved = region::kept_array(&names::file_region(original), ElementType::U8, content);
                 saved.map_err(|error| error.to_string())

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 const NAME_MAX: usize = 127;
 /// What the names of regions begin with that hold a file.
 const FILE: &str = "file:";
-/// Characters of a file's own name in the name of its routed file, so that people recognise it.
+/// Characters of a long file's own name that a region's name keeps.
 const SHOWN_MAX: usize = 48;
 
 /// The series that checkpoints of this name belong to.
@@ -76,14 +76,6 @@ pub(super) fn parse_file(name: &str) -> Option<&str> {
     name.strip_prefix(FILE)
 }
 
-/// The name under which the application writes and reads a routed file, in a folder of one version of one rank.
-pub(super) fn routed(original: &str) -> String {
-    let last = original.rsplit('/').next().unwrap_or_default();
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
-    let shown: String = last.chars().take(SHOWN_MAX).map(plain).collect();
-    format!("{:016x}-{shown}", text_hash(original))
-}
-
 /// The file that VELOC itself would have written.
 pub(super) fn old_file(name: &str, rank: u32, version: u64) -> String {
     format!("{name}-{rank}-{version}.dat")
@@ -126,15 +118,12 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_file_is_called_it_has_a_region_and_a_place() {
+    fn whatever_a_file_is_called_it_has_a_region() {
         let long = [b'x'; 1000];
         for bytes in [&b"a/b.dat"[..], b"", b"\xff\xfe\x01", &long, "é".repeat(500).as_bytes()] {
             let original = original(bytes);
             assert!(bivouac_core::region::check_name(&file_region(&original)).is_ok(), "{original:?}");
-            let routed = routed(&original);
-            assert!(bivouac_core::tier::names::is_component(&routed) && routed.is_ascii(), "{routed:?}");
         }
-        assert_ne!(routed("a/x.dat"), routed("b/x.dat"));
         assert_ne!(original(&[b'x'; 999]), original(&long));
     }
 

@@ -313,8 +313,7 @@ impl State {
             stored = list(restorer)?;
             for name in stored.keys() {
                 let Some(original) = names::parse_file(name) else { continue };
-                let bytes = restorer.load_vec::<u8>(name).map_err(|error| Unloaded::by(&error))?;
-                let path = folder.bring_back(original, &bytes).map_err(Unloaded::Refused)?;
+                let path = restorer.bring_back(&folder, original, name).map_err(|error| Unloaded::by(&error))?;
                 files.insert(original.to_owned(), path);
             }
             Ok(())

@@ -3,7 +3,6 @@
 use super::ahead::Ahead;
 use super::checkpoint::Begun;
 use super::checkpoint::failure_of;
-use super::files::Folder;
 use super::ini::{self, Settings};
 use super::names;
 use super::restart::Restarting;
@@ -18,11 +17,15 @@ use bivouac_core::comm::{CommError, Unusable, threads};
 use bivouac_core::config::{Config, ConfigSource};
 use bivouac_core::session::place::{Place, Workers};
 use bivouac_core::session::{Error, Pending, Session, prepare_to_wait};
+use bivouac_core::tier::routed::Folder;
 use bivouac_core::tier::source::Source;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// The tree of routed files in the scratch directory.
+const FILES: &str = "veloc-files";
 
 /// Where the calls are.
 pub(super) enum Phase {
@@ -38,7 +41,6 @@ pub(super) type Key = (String, u64, u64);
 pub(super) struct State {
     pub open: Open,
     pub settings: Settings,
-    pub rank: u32,
     /// The rank in the names of VELOC's own files: of a process alone its number.
     pub old_rank: u32,
     /// How many ranks may have written a version of VELOC's own; a process alone does not say.
@@ -94,7 +96,6 @@ fn agreed(session: Session, settings: Option<Settings>, single: Option<u32>) -> 
     Ok(State {
         open,
         settings,
-        rank,
         old_rank: single.unwrap_or(rank),
         old_ranks: single.is_none().then_some(ranks),
         groups: BTreeMap::new(),
@@ -231,7 +232,7 @@ impl State {
     /// The folder of the files of one version that the application writes and reads itself.
     pub(super) fn file_folder(&self, series: &str, version: u64) -> Folder {
         let identity = self.open.session.engine().identity();
-        Folder::new(&self.settings.scratch, &identity.job, &identity.group, self.rank, series, version)
+        Folder::new(&self.settings.scratch, FILES, &identity.series(series), identity.rank, version)
     }
 }
 

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod codec;
+pub mod companions;
 pub mod container;
 pub mod extents;
 pub mod frames;

@@ -1,6 +1,8 @@
 //! What the application loads from, inside a restart attempt.
 
+mod companions;
 mod dealt;
+mod file;
 mod history;
 mod parts;
 mod rows;
@@ -25,6 +27,7 @@ use crate::format::shard::Head;
 use crate::format::{ElementType, Region, RegionKind, codec};
 use crate::region::{self, Element};
 use crate::segment::SlotMut;
+use crate::tier::routed::Folder;
 use crate::tier::source::MemoryShard;
 use crate::tier::source::{Source, UploadError};
 use crate::tier::storage::zeroed;
@@ -52,6 +55,8 @@ pub struct Attempt {
     plans: Plans,
     /// Why the program rejects the version.
     rejection: Option<String>,
+    /// Where regions were brought back as files.
+    routed: Option<Folder>,
 }
 
 /// The shards of an attempt.
@@ -60,6 +65,15 @@ enum Shards {
     Own(Box<ShardAccess>),
     /// Those of another number of ranks.
     Resized(Box<Resized>),
+}
+
+impl Drop for Attempt {
+    /// Files that were brought back are there until then.
+    fn drop(&mut self) {
+        if let Some(folder) = &self.routed {
+            folder.remove();
+        }
+    }
 }
 
 /// What a rank knows of a checkpoint that another number of ranks took.
@@ -91,8 +105,9 @@ impl Attempt {
                 Shards::Resized(Box::new(Resized { of, outline, homes }))
             }
         };
-        let restorer = Attempt::of(ranks, opener.attempted(), shards);
-        Attempt { opener: Some(opener), ..restorer }
+        let mut restorer = Attempt::of(ranks, opener.attempted(), shards);
+        restorer.opener = Some(opener);
+        restorer
     }
 
     fn of(ranks: u32, attempted: &Attempted, shards: Shards) -> Attempt {
@@ -108,6 +123,7 @@ impl Attempt {
             readers: Readers::default(),
             plans: Plans::default(),
             rejection: None,
+            routed: None,
         }
     }
 

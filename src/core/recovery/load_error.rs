@@ -125,6 +125,18 @@ pub enum LoadError {
         /// Its length.
         bytes: u64,
     },
+    /// A region cannot be brought back as a file.
+    #[error("rank {rank}: region {region:?} of {key} cannot be brought back as a file: {why}")]
+    File {
+        /// This rank.
+        rank: Rank,
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// The region.
+        region: String,
+        /// The path, and what the system says.
+        why: String,
+    },
     /// The history did not take a version.
     #[error("rank {rank}: a version of {key} was not loaded into the history: {source}")]
     History {

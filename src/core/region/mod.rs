@@ -33,6 +33,8 @@ const RESERVED: &str = ".bivouac/";
 pub const AFFINITY: &str = ".bivouac/affinity";
 /// The region that says how the others lie over the ranks.
 pub const DECOMPOSITION: &str = ".bivouac/decomposition";
+/// The region that says how long output files were.
+pub const COMPANIONS: &str = ".bivouac/companions";
 
 /// The most bytes of a value that other ranks may get.
 pub const SHARED_MAX: usize = 1 << 20;

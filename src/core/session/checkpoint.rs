@@ -1,8 +1,10 @@
 //! A checkpoint that is being put together.
 #![forbid(unsafe_code)]
 
+use super::companions::{self, Companions};
 use super::device::DeviceCheckpointBuilder;
 use super::error::{Error, Result};
+use super::files::Routed;
 use super::pending::Pending;
 use super::terms::Terms;
 use crate::affinity::keeper::Whereabouts;
@@ -49,6 +51,10 @@ pub struct CheckpointBuilder<'a> {
     pub(super) room: u64,
     /// Why a stream has failed, so that a region is missing.
     pub(super) broken: Option<String>,
+    /// Files that the program writes itself.
+    pub(super) routed: Option<Routed>,
+    /// This rank's output files that agree with it, if any rank has some.
+    pub(super) companions: Option<Companions>,
     pub(super) begun: Duration,
     /// How long the application has waited for what is held, if anything is.
     pub(super) held_for: Option<Duration>,
@@ -359,7 +365,8 @@ impl<'a> CheckpointBuilder<'a> {
     pub fn add(&mut self, saved: SavedRegion<'a>) -> Result<()> {
         let is_new = self.names.insert(text_hash(&saved.region.name));
         // Two names may have one hash.
-        if !is_new && self.regions.iter().any(|known| known.region.name == saved.region.name) {
+        let is_file = || self.routed.as_ref().is_some_and(|routed| routed.has(&saved.region.name));
+        if !is_new && (self.regions.iter().any(|known| known.region.name == saved.region.name) || is_file()) {
             return Err(RegionError::Twice { name: saved.region.name }.into());
         }
         self.regions.push(saved);
@@ -481,7 +488,12 @@ impl<'a> CheckpointBuilder<'a> {
 
     pub(super) fn take(mut self, device: Option<OnDevice<'_>>) -> Result<Pending> {
         self.done = true;
-        if self.regions.is_empty() {
+        if let Err(why) = self.add_routed() {
+            self.broken.get_or_insert(why);
+        }
+        let companions =
+            companions::saved(self.companions.as_ref()).map_err(|why| self.broken.get_or_insert(why).clone());
+        if self.regions.is_empty() && self.broken.is_none() {
             let error = RegionError::None { name: self.name.clone(), version: self.version };
             self.engine.decline(self.operation, &self.name, self.version, &error.to_string());
             return Err(error.into());
@@ -506,6 +518,7 @@ impl<'a> CheckpointBuilder<'a> {
                 self.regions.push(region::reserved_shared(&ids::region_name(place), list.packed().clone()));
             }
         }
+        self.regions.extend(companions.ok().flatten());
         if let Some(keeper) = self.engine.affinity() {
             let address = device.as_ref().map_or_else(String::new, |on| on.caches.device_address());
             let regions = self.regions[..of_application].iter().filter_map(|saved| {
@@ -551,6 +564,9 @@ impl Drop for CheckpointBuilder<'_> {
     fn drop(&mut self) {
         if !self.done {
             self.engine.decline(self.operation, &self.name, self.version, "gave the checkpoint up before capture");
+        }
+        if let Some(routed) = &self.routed {
+            routed.remove();
         }
     }
 }

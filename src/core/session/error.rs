@@ -1,7 +1,7 @@
 //! The one error type of the public API.
 
-use crate::base::Level;
 use crate::base::text::short;
+use crate::base::{Level, Rank};
 use crate::comm::CommError;
 use crate::config::ConfigError;
 use crate::coordination::{Culprit, join};
@@ -49,6 +49,18 @@ pub enum Error {
     /// Something cannot be a region.
     #[error(transparent)]
     Region(#[from] RegionError),
+    /// There can be no file for a region that the program writes as one.
+    #[error(
+        "rank {rank}: there is no place for the file of region {name:?}: {why}; local.directory says where it would be"
+    )]
+    File {
+        /// This rank.
+        rank: Rank,
+        /// The region.
+        name: String,
+        /// The path, and what the system says.
+        why: String,
+    },
     /// The capture failed on this rank; the others hear of it in their verdict.
     #[error(transparent)]
     Capture(#[from] CaptureError),

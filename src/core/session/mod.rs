@@ -40,11 +40,13 @@
 mod asking;
 mod caches;
 mod checkpoint;
+mod companions;
 mod decide;
 mod decompose;
 mod device;
 mod domains;
 mod error;
+mod files;
 mod layer;
 mod looking;
 mod offload;
@@ -62,11 +64,14 @@ mod terms;
 mod tests;
 
 pub use checkpoint::CheckpointBuilder;
+pub use companions::{Companion, OnRestart};
 pub use device::DeviceCheckpointBuilder;
 pub use error::{Error, Result};
 #[cfg(feature = "mpi")]
 pub use layer::prepare_to_wait;
 pub use pending::Pending;
+#[doc(hidden)]
+pub use protected::named;
 pub use protected::{Checkpoint, Protect, Protected};
 pub use restart::{AttemptEnd, Loaded, Restart, Restore, Restored, UncountedEnd, VersionInfo};
 pub use rows::Rows;

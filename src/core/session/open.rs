@@ -191,6 +191,7 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
     let mut setup = Setup {
         lost,
         affinity: None,
+        scratch: PathBuf::new(),
         supervision: Supervision::of(introduction.supervised, teller),
         identity,
         clock: place.clock.clone(),
@@ -211,11 +212,20 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
     }
     // It begins with the threads that are there: that of the line has ended, unless a file system is slow.
     setup.affinity = keeper_of(place, &setup);
+    setup.scratch = scratch(place, &setup, &introduction.job);
     let operation = bootstrap.operation;
     let engine = Engine::new(setup, bootstrap.driver, operation);
     engine.keep_until_commit(old);
     engine.write_status();
     Ok(Arc::new(engine))
+}
+
+/// Where files of the program's own go: beside what the local tier has, or to where it would be.
+fn scratch(place: &Place, setup: &Setup, job: &str) -> PathBuf {
+    let local = setup.tier(TierId::LOCAL).map(|tier| tier.root().to_owned());
+    let configured = setup.config.node.local_directory.as_ref().map(|directory| place.directory.join(directory));
+    let name = || local_name(setup.identity.store, job, place.user);
+    local.or(configured).unwrap_or_else(|| place.temporary.join(name()))
 }
 
 /// Who this rank is, with all ranks' `nodes`.

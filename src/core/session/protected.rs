@@ -396,17 +396,31 @@ impl Session {
 
 impl Restore<'_> {
     fn into_state<C: Checkpoint + ?Sized>(self, state: &mut C) -> Result<Option<Restored>> {
-        let engine = self.session().engine().clone();
+        let session = self.session();
         self.run(|attempt| {
             let left_out = attempt.load_parts(state)?;
-            if !left_out.is_empty() {
-                let named = list(left_out.iter().map(|name| format!("{name:?}")), NAMES_MAX, ", ");
-                engine
-                    .note(format!("event=not-restored reason=\"the checkpoint has {named}, which is not protected\""));
-            }
+            session.say_left_out(&left_out);
             Ok(())
         })
     }
+}
+
+impl Session {
+    /// Warns of regions that were not restored because they are not protected.
+    #[doc(hidden)]
+    pub fn say_left_out(&self, regions: &[String]) {
+        if !regions.is_empty() {
+            let named = named(regions);
+            let text = format!("event=not-restored reason=\"the checkpoint has {named}, which is not protected\"");
+            self.engine().note(text);
+        }
+    }
+}
+
+/// Some of these regions in words.
+#[doc(hidden)]
+pub fn named(regions: &[String]) -> String {
+    list(regions.iter().map(|name| format!("{name:?}")), NAMES_MAX, ", ")
 }
 
 impl<'a> CheckpointBuilder<'a> {
@@ -453,8 +467,13 @@ impl Attempt {
         for (name, part) in &mut protected.parts {
             part.load(name, self)?;
         }
-        let named: HashSet<&str> = protected.parts.iter().map(|(name, _)| name.as_str()).collect();
+        self.left_out(protected.parts.iter().map(|(name, _)| name.as_str()))
+    }
+    /// The names of its regions that are not among these.
+    #[doc(hidden)]
+    pub fn left_out<'n>(&mut self, protected: impl Iterator<Item = &'n str>) -> Result<Vec<String>, LoadError> {
+        let protected: HashSet<&str> = protected.collect();
         let saved = self.regions()?.into_iter().map(|(name, _)| name);
-        Ok(saved.filter(|name| !named.contains(name.as_str())).collect())
+        Ok(saved.filter(|name| !protected.contains(name.as_str())).collect())
     }
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::checkpoint::check_name;
+use super::companions;
 use super::error::{Error, Result};
 use super::place::{segment_prefix, store_hash};
 use super::session::Session;
@@ -31,14 +32,14 @@ pub struct Restore<'a> {
     want: Want,
 }
 
-impl Restore<'_> {
+impl<'a> Restore<'a> {
     /// Asks for one version instead of the newest, even one that a later run left behind. Later checkpoints of this run then
     /// descend from it.
     pub fn version(self, version: u64) -> Self {
         Restore { want: Want::Version(version), ..self }
     }
 
-    pub(super) fn session(&self) -> &Session {
+    pub(super) fn session(&self) -> &'a Session {
         self.session
     }
 
@@ -457,11 +458,18 @@ impl Restart {
     /// # Collective
     /// All ranks.
     pub fn end_uncounted(self, session: &Session, failure: Option<Unloaded>) -> Result<UncountedEnd> {
-        let Restart { mut course, elected, elect, attempt } = self;
+        let Restart { mut course, elected, elect, mut attempt } = self;
         let engine = &session.engine;
         let damage = || attempt.failure().map(|text| Unloaded::Damaged(text.to_owned()));
         let rejection = || attempt.rejection().map(|why| Unloaded::Rejected(why.to_owned()));
         let failure = failure.or_else(damage).or_else(rejection);
+        // All ranks look, whether they have loaded or not.
+        let companions = session.companions_of(&course.name).filter(|_| course.goes_back);
+        let planned = companions.as_ref().map(|mine| companions::plan(&mut attempt, mine)).transpose();
+        let (failure, plans) = match planned {
+            Ok(plans) => (failure, plans),
+            Err(why) => (failure.or(Some(why)), None),
+        };
         engine.reporter().count(|stats| {
             for tier in TierId::all() {
                 stats.restored_bytes[tier] += attempt.read_bytes()[tier];
@@ -475,6 +483,9 @@ impl Restart {
         }
         // All ranks have ended their attempts: nobody asks any more.
         engine.server().stop_serving();
+        if let Some(plans) = plans {
+            session.carry_out(plans)?;
+        }
         let took = engine.clock().now().saturating_sub(course.started);
         let (key, read) = (elected.candidate.key, attempt.read_bytes());
         let restored = Restored {

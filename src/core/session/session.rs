@@ -3,6 +3,7 @@
 
 use super::asking::ask;
 use super::checkpoint::{CheckpointBuilder, check_name};
+use super::companions::Companions;
 use super::decide::Decisions;
 use super::error::{Error, Result};
 use super::layer::GOODBYE_LIMIT;
@@ -21,7 +22,7 @@ use crate::config::{AffinityMode, Config};
 use crate::coordination::{Outcome, Payload};
 use crate::transfer::{Engine, Report, Stats, Threads};
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +41,8 @@ pub struct Session {
     pub(super) engine: Arc<Engine>,
     pub(super) threads: Option<Arc<Lock<Threads>>>,
     pub(super) decisions: RefCell<Decisions>,
+    /// Output files by series; all ranks know of which there are any.
+    pub(super) companions: RefCell<BTreeMap<String, Companions>>,
     pub(super) process: u32,
     #[cfg(feature = "mpi")]
     pub(super) _hook: Option<crate::comm::mpi::FinalizeHook>,
@@ -173,6 +176,7 @@ impl Session {
             engine,
             threads,
             decisions: RefCell::new(decisions),
+            companions: RefCell::default(),
             process: std::process::id(),
             #[cfg(feature = "mpi")]
             _hook: None,
@@ -222,6 +226,8 @@ impl Session {
             held: None,
             room: 0,
             broken: None,
+            routed: None,
+            companions: self.companions_of(name),
             begun,
             held_for: None,
             done: false,

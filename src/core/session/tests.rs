@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 mod damage;
 mod decomposed;
+mod files;
 mod hangs;
 mod held;
 mod levels;

@@ -6,7 +6,7 @@
 //! id and the claims of runs ([`claims`]). All of it goes through the [`storage`] trait: [`posix`] is the real
 //! file system, `simulated` one that loses unsynced writes, `wrappers` fail, slow down and count.
 //! [`source`] reads a shard from wherever it is, checking every block against its digest. [`run_directory`] keeps the small
-//! files that a session shares with its supervisor. [`ours`] says which directories are believed at all.
+//! files that a session shares with its supervisor, [`routed`] the files that programs write themselves. [`ours`] says which directories are believed at all.
 #![forbid(unsafe_code)]
 
 pub mod beneath;
@@ -26,6 +26,7 @@ pub mod packing;
 pub mod pieces;
 pub mod posix;
 pub mod records;
+pub mod routed;
 pub mod run_directory;
 #[cfg(any(test, feature = "testing"))]
 pub mod simulated;

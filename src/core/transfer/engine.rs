@@ -39,7 +39,9 @@ use crate::coordination::{Ballot, Driver, Outcome, Payload, Verdict};
 use crate::format::shard::Layout;
 use crate::redundancy::exchange;
 use crate::segment::{Segment, SlotId};
+use crate::tier::names::Series;
 use crate::tier::posix::PageBuffer;
+use crate::tier::routed::{self, Folder};
 use crate::tier::{PerTier, Tier, TierId, TierSet};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -88,6 +90,8 @@ pub struct Engine {
     bell: Option<Arc<Bell>>,
     /// The last layout of each series; what its shard in memory needs anyway.
     pub(super) layouts: Lock<HashMap<String, Layout>>,
+    /// The program has written files of its own.
+    has_routed: AtomicBool,
     /// How long the streams of checkpoints were last, by the hashes of both names.
     pub(super) stream_lengths: Lock<HashMap<(u64, u64), u64>>,
     /// For the work that calls of the application do themselves.
@@ -152,6 +156,7 @@ impl Engine {
             inherited: Inherited::default(),
             fence,
             layouts: Lock::default(),
+            has_routed: AtomicBool::new(false),
             stream_lengths: Lock::new(HashMap::new()),
             staging: Lock::default(),
             changed: Signal::default(),
@@ -206,6 +211,15 @@ impl Engine {
     /// The tiers in use that are written to, nearest first.
     pub fn tiers(&self) -> &[Arc<dyn Tier>] {
         &self.setup.tiers
+    }
+
+    /// The files of one version that the program writes itself. What an earlier run left of this rank's on this node goes first.
+    pub fn routed(&self, series: &Series, version: u64) -> Folder {
+        let folder = Folder::new(&self.setup.scratch, routed::TREE, series, self.setup.identity.rank, version);
+        if !self.has_routed.swap(true, Ordering::Relaxed) {
+            folder.remove_older();
+        }
+        folder
     }
 
     /// A tier that is written to, if it is in use.

@@ -85,8 +85,14 @@ impl Held {
         Some(resolved)
     }
 
+    /// This one for `before`, if what was held of `regions` is the same in both.
+    pub(super) fn in_place_of(mut self, before: &Held, regions: &[SavedRegion<'_>]) -> Option<Held> {
+        self.origin = before.origin;
+        before.is_unchanged(regions, &self.digests).then_some(self)
+    }
+
     /// Have those of the regions that were held the same digests where they are now? Their blocks are still the first ones.
-    pub(super) fn is_unchanged(&self, regions: &[SavedRegion<'_>], digests: &[Digest]) -> bool {
+    fn is_unchanged(&self, regions: &[SavedRegion<'_>], digests: &[Digest]) -> bool {
         let held = regions.iter().zip(&self.layout.meta.regions);
         let mut held = held.filter(|(saved, _)| matches!(saved.data, RegionData::Held { .. }));
         held.all(|(saved, placed)| {
@@ -146,12 +152,8 @@ impl Engine {
             return Err(failed(vec!["the file that holds the first regions has no room for more of them".into()]));
         };
         let (operation, name, version, room) = (spec.operation, spec.name, spec.version, spec.room);
-        let mut moved = self.hold_anew(&HoldSpec { operation, name, version, regions: &regions, room })?;
-        moved.origin = before.origin;
-        match before.is_unchanged(spec.regions, &moved.digests) {
-            true => Ok(moved),
-            false => Err(failed(vec![CHANGED.into()])),
-        }
+        let moved = self.hold_anew(&HoldSpec { operation, name, version, regions: &regions, room })?;
+        moved.in_place_of(&before, spec.regions).ok_or_else(|| failed(vec![CHANGED.into()]))
     }
 
     fn hold_anew(&self, spec: &HoldSpec<'_, '_>) -> Result<Held, CaptureError> {

@@ -16,6 +16,7 @@ use crate::segment::Segment;
 use crate::tier::claims::{Claim, Claims};
 use crate::tier::names::Series;
 use crate::tier::{Tier, TierId, TierSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,6 +86,8 @@ pub struct Setup {
     pub memory: Option<Arc<Segment>>,
     /// The tiers in use that are written to, nearest first.
     pub tiers: Vec<Arc<dyn Tier>>,
+    /// Where files lie that the program writes itself: a directory of this node, which need not be there.
+    pub scratch: PathBuf,
     /// The account of where this rank's threads and pages are, unless that is off.
     pub affinity: Option<Arc<Keeper>>,
     /// Tiers that were wanted and cannot be used, and by whom not; the same on all ranks.

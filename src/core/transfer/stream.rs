@@ -156,6 +156,13 @@ impl Engine {
         self.no_tier(spec.name, spec.version, vec!["a stream that was to be a region of it has failed".into()])
     }
 
+    fn too_long(&self, spec: &StreamSpec<'_>, length: u64) -> CaptureError {
+        let why = format!(
+            "the file has no room for the tables of a stream of more than {length} bytes; a larger job.block makes room for a longer one"
+        );
+        self.no_tier(spec.name, spec.version, vec![why])
+    }
+
     /// Copies into the slot, block by block.
     fn write_to_slot(&self, spec: &StreamSpec<'_>, stream: &mut ByteStream, bytes: &[u8]) -> Result<(), CaptureError> {
         let (start, _) = stream.place().ok_or_else(|| self.lost(spec))?;
@@ -234,8 +241,7 @@ impl Engine {
         let Some(held) = &mut stream.held else { return Err(self.lost(spec)) };
         if layout.body_offset != held.layout.body_offset {
             // The room before the bodies of a file is what it is.
-            let why = format!("the file has no room for the tables of a stream of {length} bytes");
-            return Err(self.no_tier(spec.name, spec.version, vec![why]));
+            return Err(self.too_long(spec, stream.length));
         }
         if let Some(Store::Slot(slot)) = &mut held.store {
             let body = &mut slot.as_mut_slice()[start as usize..];
@@ -252,8 +258,8 @@ impl Engine {
     /// Makes room for as much again, in a longer slot or in a file.
     fn grow(&self, spec: &StreamSpec<'_>, stream: &mut ByteStream) -> Result<(), CaptureError> {
         if stream.staged.is_some() {
-            // A file goes on for as long as its tables have room.
-            return self.close_tail(spec, stream).and(Err(self.lost(spec)));
+            // A file takes more for as long as its tables have room.
+            return Err(self.too_long(spec, stream.length));
         }
         self.close_tail(spec, stream)?;
         let before = stream.held.take().ok_or_else(|| self.lost(spec))?;
@@ -263,14 +269,22 @@ impl Engine {
         let regions = before.resolve(&saved).ok_or_else(|| self.lost(spec))?;
         let mut causes = Vec::new();
         let hold = HoldSpec { operation, name, version, regions: &regions, room };
-        let Some(mut moved) = self.hold_in_memory(&hold, room, &mut causes)? else {
-            return self.go_on_in_file(spec, stream, &before, causes);
-        };
-        if !before.is_unchanged(&stream.regions, &moved.digests) {
-            return Err(self.no_tier(name, version, vec![CHANGED.into()]));
+        match self.hold_in_memory(&hold, room, &mut causes)? {
+            Some(moved) => self.replace(spec, stream, &before, moved),
+            None => self.go_on_in_file(spec, stream, &before, causes),
         }
-        moved.origin = before.origin;
-        stream.held = Some(moved);
+    }
+
+    /// What is held has moved.
+    fn replace(
+        &self,
+        spec: &StreamSpec<'_>,
+        stream: &mut ByteStream,
+        before: &Held,
+        moved: Held,
+    ) -> Result<(), CaptureError> {
+        let moved = moved.in_place_of(before, &stream.regions);
+        stream.held = Some(moved.ok_or_else(|| self.no_tier(spec.name, spec.version, vec![CHANGED.into()]))?);
         self.measure(spec, stream);
         Ok(())
     }
@@ -285,8 +299,8 @@ impl Engine {
     ) -> Result<(), CaptureError> {
         let (operation, name, version) = (spec.operation, spec.name, spec.version);
         let length = stream.length;
-        let block = before.layout.block_size as usize;
-        let mut staged = PageBuffer::new((self.setup.config.node.write_bytes as usize).next_multiple_of(block));
+        let block = before.layout.block_size;
+        let mut staged = self.staging(block);
         let whole = length - length % staged.len() as u64;
         let held = stream.regions.clone();
         let mut regions = before.resolve(&held).ok_or_else(|| self.lost(spec))?;
@@ -297,16 +311,15 @@ impl Engine {
         saved.data = RegionData::Host(Cow::Borrowed(written));
         staged[..rest.len()].copy_from_slice(rest);
         let hold = HoldSpec { operation, name, version, regions: &regions, room: 0 };
-        let mut moved = self.hold_in_file(&hold, causes)?;
+        let moved = self.hold_in_file(&hold, causes)?;
         stream.set_length(whole);
-        if !before.is_unchanged(&stream.regions, &moved.digests) {
-            return Err(self.no_tier(name, version, vec![CHANGED.into()]));
-        }
-        moved.origin = before.origin;
-        stream.held = Some(moved);
         stream.staged = Some(staged);
-        self.measure(spec, stream);
-        Ok(())
+        self.replace(spec, stream, before, moved)
+    }
+
+    /// A buffer of whole blocks in front of a file.
+    fn staging(&self, block: u64) -> PageBuffer {
+        PageBuffer::new((self.setup.config.node.write_bytes as usize).next_multiple_of(block as usize))
     }
 
     /// Finds out how far there is room, and leaves only the digests of full blocks.
@@ -314,8 +327,7 @@ impl Engine {
         let (Some((start, first)), Some(held)) = (stream.place(), &mut stream.held) else { return };
         let block = held.layout.block_size;
         if stream.staged.is_none() && matches!(held.store, Some(Store::File(_))) {
-            let bytes = (self.setup.config.node.write_bytes as usize).next_multiple_of(block as usize);
-            stream.staged = Some(PageBuffer::new(bytes));
+            stream.staged = Some(self.staging(block));
         }
         let whole = match &stream.staged {
             Some(staged) => stream.length - stream.length % staged.len() as u64,

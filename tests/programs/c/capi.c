@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bvk_check.h"
 #include "ready.h"
@@ -461,6 +462,99 @@ static void streams(bvk_session_t session) {
     CHECK(file != NULL);
     IS(bvk_abort(&checkpoint), BVK_OK);
     CHECK(fputs("words", file) >= 0 && fclose(file) != 0);
+}
+
+// Regions that are files which the program writes itself.
+static void files(bvk_session_t session) {
+    bvk_checkpoint_t checkpoint = NULL;
+    bvk_pending_t pending = NULL;
+    bvk_restart_t restart = NULL;
+    const char *path = NULL, *again = NULL;
+    char line[64];
+    IS(bvk_begin_checkpoint(session, "files", 1, &checkpoint), BVK_OK);
+    IS(bvk_route(checkpoint, NULL, &path), BVK_ERR_ARGUMENT);
+    IS(bvk_route(checkpoint, "dump", NULL), BVK_ERR_ARGUMENT);
+    IS(bvk_route(NULL, "dump", &path), BVK_ERR_HANDLE);
+    IS(bvk_route(checkpoint, "dump", &path), BVK_OK);
+    FILE *file = fopen(path, "w");
+    CHECK(file && fprintf(file, "rank %d\n", rank) > 0 && fclose(file) == 0);
+    IS(bvk_route(checkpoint, "dump", &again), BVK_OK);
+    CHECK(strcmp(path, again) == 0);
+    IS(bvk_save(checkpoint, "number", &rank, 1, BVK_I32), BVK_OK);
+    IS(bvk_route(checkpoint, "number", &again), BVK_ERR_REGION);
+    char kept[512];
+    snprintf(kept, sizeof kept, "%s", path);
+    IS(bvk_capture(&checkpoint, &pending), BVK_OK);
+    CHECK(fopen(kept, "r") == NULL);
+    IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
+    IS(bvk_release(&pending), BVK_OK);
+    // One rank has not written it: there is no version, and that rank hears why.
+    IS(bvk_begin_checkpoint(session, "files", 2, &checkpoint), BVK_OK);
+    IS(bvk_route(checkpoint, "dump", &path), BVK_OK);
+    if (rank != ranks - 1) {
+        file = fopen(path, "w");
+        CHECK(file && fclose(file) == 0);
+        IS(bvk_capture(&checkpoint, &pending), BVK_OK);
+        CHECK(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL) == BVK_ERR_NOT_COMMITTED && strstr(bvk_error(), "dump"));
+        IS(bvk_release(&pending), BVK_OK);
+    } else {
+        IS(bvk_capture(&checkpoint, &pending), BVK_ERR_CAPTURE);
+        CHECK(strstr(bvk_error(), "-dump was not saved"));
+    }
+
+    IS(bvk_begin_restore(session, "files", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_route_saved(restart, "nobody", &path), BVK_ERR_LOAD);
+    IS(bvk_route_saved(restart, "dump", &path), BVK_OK);
+    file = fopen(path, "r");
+    int found = -1;
+    CHECK(file && fgets(line, sizeof line, file) && sscanf(line, "rank %d", &found) == 1 && found == rank && fclose(file) == 0);
+    IS(bvk_route_saved(restart, "dump", &again), BVK_OK);
+    CHECK(strcmp(path, again) == 0);
+    snprintf(kept, sizeof kept, "%s", path);
+    IS(bvk_end_restore(&restart, 1, NULL), BVK_OK);
+    CHECK(fopen(kept, "r") == NULL);
+}
+
+// Output files that grow beside the checkpoints; the root writes one.
+static void companions(bvk_session_t session) {
+    char given[512], line[64] = "";
+    const char *path = NULL;
+    uint64_t step = 1;
+    snprintf(given, sizeof given, "%s/energy-%d.csv", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp", (int)getpid());
+    const char *own = rank == 0 ? given : NULL;
+    if (own) remove(own);
+    IS(bvk_companion(session, "energies", own, 7), BVK_ERR_ARGUMENT);
+    IS(bvk_companion(session, "energies", rank == ranks - 1 ? "/" : own, BVK_RESTART_TRUNCATE), BVK_ERR_DISAGREED);
+    CHECK(strstr(bvk_error(), "is not a file"));
+    IS(bvk_companion(session, "energies", own, BVK_RESTART_TRUNCATE), BVK_OK);
+    IS(bvk_companion_path(session, "energies", "elsewhere", &path), BVK_ERR_ARGUMENT);
+    if (own) {
+        IS(bvk_companion_path(session, "energies", own, &path), BVK_OK);
+        CHECK(strcmp(path, own) == 0);
+    }
+    bvk_checkpoint_t checkpoint = NULL;
+    for (step = 1; step <= 2; step++) {
+        FILE *file = own ? fopen(own, "a") : NULL;
+        if (file) CHECK(fprintf(file, "step %d\n", (int)step) > 0 && fclose(file) == 0);
+        IS(bvk_begin_checkpoint(session, "energies", step, &checkpoint), BVK_OK);
+        IS(bvk_save_shared(checkpoint, "step", &step, 1, BVK_U64), BVK_OK);
+        bvk_pending_t pending = NULL;
+        IS(bvk_capture(&checkpoint, &pending), BVK_OK);
+        IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
+        IS(bvk_release(&pending), BVK_OK);
+    }
+    for (uint64_t version = 2; version >= 1; version--) {
+        bvk_restart_t restart = NULL;
+        IS(bvk_begin_restore(session, "energies", version, &restart), BVK_OK);
+        IS(bvk_load_shared(restart, "step", &step, 1, BVK_U64), BVK_OK);
+        IS(bvk_end_restore(&restart, 1, NULL), BVK_OK);
+        CHECK(step == version);
+        FILE *file = own ? fopen(own, "r") : NULL;
+        int lines = 0;
+        while (file && fgets(line, sizeof line, file)) lines++;
+        if (file) CHECK(lines == (int)version && fclose(file) == 0);
+    }
+    if (own) remove(own);
 }
 
 static void restarts(bvk_session_t session) {
@@ -950,6 +1044,8 @@ int main(int argc, char **argv) {
     checkpoints(session);
     restarts(session);
     streams(session);
+    files(session);
+    companions(session);
     decisions(session);
     histories(session);
     offloading(session);

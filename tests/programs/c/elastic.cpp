@@ -1,6 +1,7 @@
 // Boxes and rows by include/bivouac.hpp: arrays that are cut anew, rows that are dealt, and mistakes of one rank that reach all. Run by
 // tests/mpi_c.rs on 2 and more ranks; prints `ok` on rank 0 at the end.
 #include <bivouac.hpp>
+#include <fstream>
 #include <map>
 
 #include <cstdio>
@@ -256,6 +257,34 @@ void rows_are_dealt() {
 
 }  // namespace
 
+// Files that functions write and read, and one that grows beside the checkpoints, which the second rank writes.
+void files_come_back_and_companions_agree() {
+    bivouac::session session(MPI_COMM_WORLD, group("files"));
+    int written = 0, read = 0, step = 0;
+    session.protect("step", step);
+    session.protect_file(
+        "dump", [&](const std::string &path) { std::ofstream(path) << "step " << step << " of rank " << rank, written++; },
+        [&](const std::string &path) {
+            std::string word;
+            int of = -1, found = -1;
+            std::ifstream(path) >> word >> found >> word >> word >> of;
+            CHECK(of == rank && found == step);
+            read++;
+        });
+    const std::string own = rank == 1 ? "energies.csv" : "";
+    session.companion("files", own);
+    for (step = 1; step <= 3; step++) {
+        if (!own.empty()) std::ofstream(session.companion_path("files", own), std::ios::app) << step << '\n';
+        if (step < 3) session.checkpoint("files", static_cast<std::uint64_t>(step)).wait(bivouac::level::process);
+    }
+    CHECK(session.restore("files") && step == 2 && written == 2 && read == 1);
+    if (!own.empty()) {
+        std::ifstream file(own);
+        CHECK(std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()) == "1\n2\n");
+        std::remove(own.c_str());
+    }
+}
+
 // What functions write and read, of any length; each rank has its own.
 void streams_are_read_as_they_were_written() {
     bivouac::session session(MPI_COMM_WORLD, group("streams"));
@@ -326,6 +355,7 @@ int main(int argc, char **argv) {
     numbers_are_dealt_anew();
     rows_are_dealt();
     streams_are_read_as_they_were_written();
+    files_come_back_and_companions_agree();
     MPI_Finalize();
     if (rank == 0) std::puts("ok");
     return 0;

@@ -33,6 +33,7 @@ program every
   call protected_regions()
   call refusals()
   call put_together()
+  call companions()
   call attempts()
   call decisions()
   call past()
@@ -175,8 +176,10 @@ contains
     type(bvk_report) :: report
     type(bvk_restart_t) :: restart
     real(real64), target :: held(3, 5), again(9)
+    character(len=:), allocatable :: path
     integer(int64) :: found
-    integer :: status, heard
+    integer :: status, heard, unit, number
+    logical :: is_there
     call expect(bvk_protect(session, 'i16', i16), BVK_OK, 'protect')
     call fill(20 + rank)
     call expect(bvk_begin_checkpoint(session, 'made', 5_int64, checkpoint), BVK_OK, 'begin')
@@ -191,6 +194,11 @@ contains
     call expect(bvk_stream_write(checkpoint, c_loc(held), 8*int(rank, int64)), BVK_OK, 'write, another length on each rank')
     call expect(bvk_stream_end(checkpoint), BVK_OK, 'end a stream')
     call expect(bvk_stream_end(checkpoint), BVK_ERR_STATE, 'end it again')
+    call expect(bvk_route(checkpoint, 'dump', path), BVK_OK, 'a path')
+    open (newunit=unit, file=path, status='new', action='write')
+    write (unit, '(i0)') rank
+    close (unit)
+    call expect(bvk_route(checkpoint, 'f64', path), BVK_ERR_REGION, 'a path for a region that is there')
     call expect(bvk_save(checkpoint, 'rows', f64(1:2, :)), BVK_ERR_ARGUMENT, 'save a section with gaps')
     call expect(bvk_save(checkpoint, 'particles', c_loc(particles), 4_int64, RECORD), BVK_OK, 'by address')
     call expect(bvk_capture(checkpoint, pending), BVK_OK, 'capture')
@@ -210,9 +218,62 @@ contains
     call expect(bvk_begin_restore(session, 'made', restart), BVK_OK, 'begin')
     call expect(bvk_load(restart, 'f64', f64), BVK_OK, 'load')
     call expect(bvk_stream_read(restart, 'stream', 8_int64, c_loc(again), 72_int64, found), BVK_OK, 'read a stream')
+    call expect(bvk_route_saved(restart, 'dump', path), BVK_OK, 'bring it back')
+    open (newunit=unit, file=path, status='old', action='read')
+    read (unit, *) number
+    close (unit)
+    call holds(number == rank, 'what was written to the file')
     call expect(bvk_end_restore(restart, .true.), BVK_OK, 'end')
+    inquire (file=path, exist=is_there)
+    call holds(.not. is_there, 'the file has gone')
     call holds(all(f64 == held), 'what was held')
     call holds(found == 32 + 8*min(rank, 5) .and. again(1) == held(2, 1) .and. again(4) == held(2, 2), 'what was written')
+  end subroutine
+
+  ! A time series to which the first rank appends is cut to what the restored version knows.
+  subroutine companions()
+    character(len=*), parameter :: SERIES = 'energies'
+    character(len=:), allocatable :: current
+    character(len=64) :: name
+    type(bvk_checkpoint_t) :: checkpoint
+    type(bvk_restart_t) :: restart
+    integer(int64) :: version
+    integer :: unit, status, lines, values(1)
+    write (name, '(a, i0, a)') 'every-', bvk_generation(session), '.csv'
+    call expect(bvk_companion(session, SERIES, 7), BVK_ERR_ARGUMENT, 'what nobody knows')
+    if (rank == 0) then
+      call expect(bvk_companion(session, SERIES, BVK_RESTART_TRUNCATE, trim(name)), BVK_OK, 'the one that writes')
+      call expect(bvk_companion_path(session, SERIES, trim(name), current), BVK_OK, 'where it is')
+      call holds(index(current, trim(name)) > 1, 'an absolute path')
+    else
+      call expect(bvk_companion(session, SERIES, BVK_RESTART_TRUNCATE), BVK_OK, 'the others')
+      call expect(bvk_companion_path(session, SERIES, trim(name), current), BVK_ERR_ARGUMENT, 'none of this rank')
+    end if
+    values = rank
+    do version = 1, 3
+      if (rank == 0) then
+        open (newunit=unit, file=trim(name), position='append', action='write')
+        write (unit, '(a, i0)') 'step ', version
+        close (unit)
+      end if
+      if (version == 3) exit
+      call expect(bvk_begin_checkpoint(session, SERIES, version, checkpoint), BVK_OK, 'begin')
+      call expect(bvk_save(checkpoint, 'values', values), BVK_OK, 'save')
+      call expect(bvk_capture(checkpoint), BVK_OK, 'capture')
+    end do
+    call expect(bvk_begin_restore(session, SERIES, restart), BVK_OK, 'begin')
+    call expect(bvk_end_restore(restart, .true.), BVK_OK, 'end')
+    if (rank == 0) then
+      open (newunit=unit, file=trim(name), status='old', action='read')
+      lines = 0
+      do
+        read (unit, *, iostat=status)
+        if (status /= 0) exit
+        lines = lines + 1
+      end do
+      close (unit, status='delete')
+      call holds(lines == 2, 'what came after the last checkpoint is cut')
+    end if
   end subroutine
 
   ! The second rank cannot use the newest version: all go back to the one before.

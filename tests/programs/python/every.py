@@ -3,8 +3,10 @@
 import array
 import gc
 import io
+import os
 import pickle
 import sys
+import tempfile
 import weakref
 
 import bivouac
@@ -314,6 +316,46 @@ def streams(session):
     assert session.begin_restore("streams").run(lambda attempt: attempt.open("last").read() == b"z" or 1 / 0).version == 3
 
 
+def files(session):
+    """Files that the program writes itself are regions, and what grows beside the checkpoints is brought back to where it was."""
+    with session.begin_checkpoint("files", 1) as checkpoint:
+        path = checkpoint.route("out/dump.npy")
+        numpy.save(path, numpy.arange(1000) * world.rank)
+        assert checkpoint.route("out/dump.npy") == path
+        checkpoint.save("number", numpy.array([world.rank]))
+        raises(bivouac.RegionError, "twice", checkpoint.route, "number")
+    checkpoint.pending.wait(bivouac.Level.PROCESS)
+    assert not os.path.exists(path)
+    found = {}
+
+    def load(attempt):
+        found["path"] = attempt.route("out/dump.npy")
+        found["dump"] = numpy.load(found["path"])
+        raises(bivouac.LoadError, "nobody", attempt.route, "nobody")
+
+    assert session.begin_restore("files").run(load).version == 1
+    assert (found["dump"] == numpy.arange(1000) * world.rank).all() and not os.path.exists(found["path"])
+
+    with tempfile.TemporaryDirectory() as folder:
+        own = os.path.join(folder, "energy.csv") if world.rank == last else None
+        raises(ValueError, "7", session.companion, "energies", own, 7)
+        energies = session.companion("energies", own, bivouac.OnRestart.ANOTHER)
+        assert energies.path == own
+        for version in [1, 2]:
+            if own:
+                with open(own, "a") as file:
+                    file.write(f"step {version}\n")
+            with session.begin_checkpoint("energies", version) as checkpoint:
+                checkpoint.save("number", numpy.array([world.rank]))
+            checkpoint.pending.wait(bivouac.Level.PROCESS)
+        assert session.begin_restore("energies").run(lambda attempt: None).version == 2 and energies.path == own
+        assert session.begin_restore("energies", 1).run(lambda attempt: None).version == 1
+        if own:
+            assert energies.path == os.path.join(folder, "energy.part0002.csv"), energies.path
+            with open(own) as file:
+                assert file.read() == "step 1\nstep 2\n"
+
+
 def ended_by_one(session):
     """Whatever one rank does in its attempts, no other waits for it, and the next restart is a new one."""
     number = numpy.array(0)
@@ -464,7 +506,7 @@ def tier_that_is_off():
 
 
 session = opening()
-for test in (protected_regions, refusals, interfaces, references, put_together, captured_later, attempts, streams, ended_by_one, decisions, past, offloading):
+for test in (protected_regions, refusals, interfaces, references, put_together, captured_later, attempts, streams, files, ended_by_one, decisions, past, offloading):
     test(session)
 session.close()
 session.close()

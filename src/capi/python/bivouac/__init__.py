@@ -45,9 +45,11 @@ from ._session import (
     Affinity,
     Attempt,
     Checkpoint,
+    Companion,
     History,
     Keep,
     Level,
+    OnRestart,
     Pending,
     Pin,
     Report,
@@ -60,7 +62,7 @@ from ._session import (
 __version__ = version()
 
 __all__ = [
-    "Affinity", "Attempt", "Boxes", "BoxesPart", "By", "CaptureError", "Checkpoint", "Deal", "DeviceError", "Error", "History", "IdsPart", "Keep", "Level", "LoadError",
-    "NotCommittedError", "OnResize", "OpenError", "Pending", "Pin", "RegionError", "Report", "Restart", "RestartError", "Restored", "RowsPart", "Session",
+    "Affinity", "Attempt", "Boxes", "BoxesPart", "By", "CaptureError", "Checkpoint", "Companion", "Deal", "DeviceError", "Error", "History", "IdsPart", "Keep", "Level", "LoadError",
+    "NotCommittedError", "OnResize", "OnRestart", "OpenError", "Pending", "Pin", "RegionError", "Report", "Restart", "RestartError", "Restored", "RowsPart", "Session",
     "WriteSet", "log", "version",
 ]

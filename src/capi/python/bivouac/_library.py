@@ -165,6 +165,10 @@ PROTOTYPES = {
     "bvk_save_shaped": [HANDLE, TEXT, c_void_p, c_int, c_int, NUMBERS],
     "bvk_save_protected": [HANDLE],
     "bvk_hold": [HANDLE],
+    "bvk_companion": [HANDLE, TEXT, TEXT, c_int],
+    "bvk_companion_path": [HANDLE, TEXT, TEXT, POINTER(TEXT)],
+    "bvk_route": [HANDLE, TEXT, POINTER(TEXT)],
+    "bvk_route_saved": [HANDLE, TEXT, POINTER(TEXT)],
     "bvk_stream_begin": [HANDLE, TEXT],
     "bvk_stream_write": [HANDLE, c_void_p, c_uint64],
     "bvk_stream_end": [HANDLE],
@@ -252,6 +256,13 @@ for function, arguments in PROTOTYPES.items():
 for function, arguments in {"bvk_error": [], "bvk_status_name": [c_int]}.items():
     getattr(LIBRARY, function).argtypes = arguments
     getattr(LIBRARY, function).restype = c_char_p
+
+
+def path(function, *arguments):
+    """Calls a function that tells a path."""
+    found = c_char_p()
+    call(function, *arguments, ctypes.byref(found))
+    return os.fsdecode(found.value)
 
 
 def call(function, *arguments):

@@ -5,6 +5,7 @@ import ctypes
 import enum
 import math
 import operator
+import os
 import weakref
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 from typing import NamedTuple
@@ -61,6 +62,17 @@ class Keep(enum.IntEnum):
     UNTIL_READ = 0
     #: Until it is closed.
     ALL = 1
+
+
+class OnRestart(enum.IntEnum):
+    """What a restart does with a companion that is longer than the restored checkpoint knows."""
+
+    #: It cuts it to that length.
+    TRUNCATE = 0
+    #: It ends with an error on all ranks, and the file stays as it is.
+    REFUSE = 1
+    #: It leaves the file as it is, and the program continues in another one: :attr:`Companion.path`.
+    ANOTHER = 2
 
 
 class Restored(NamedTuple):
@@ -336,6 +348,23 @@ class Session:
         call("bvk_begin_checkpoint", self._handle, _text(name), _version(version), byref(handle))
         return Checkpoint(self, handle)
 
+    def companion(self, name, path=None, on_restart=OnRestart.TRUNCATE):
+        """Has an output file agree with the checkpoints of the series ``name``: a trajectory or a time series to which the program appends. Each
+        checkpoint records how long it is at the capture (flush it before), with a digest of its last 64 KiB. A restart brings it back to that length, as
+        ``on_restart`` says, so that what a run wrote after its last checkpoint is not there twice. Call it once, before the restart; ranks that do
+        not write a file give no path::
+
+            energies = session.companion("heat", "energy.csv" if rank == 0 else None)
+            is_restored = session.restore("heat") is not None
+            if rank == 0:
+                file = open(energies.path, "a" if is_restored else "w")
+
+        A file that is shorter than it was, or has other bytes there, does not agree with the version: all ranks continue with the next older one.
+        Returns a :class:`Companion`. Collective; blocks until all have called."""
+        found = None if path is None else os.fsencode(path)
+        call("bvk_companion", self._handle, _text(name), found, OnRestart(on_restart))
+        return Companion(self, _text(name), found)
+
     def restore(self, name, version=None):
         """Loads version ``version`` of the series ``name``, or the newest that all ranks can load, into all protected regions.
 
@@ -477,6 +506,20 @@ class Pending:
             _library.LIBRARY.bvk_release(byref(self._handle))
 
 
+class Companion:
+    """An output file that agrees with the checkpoints of a series: from :meth:`Session.companion`."""
+
+    def __init__(self, session, name, path):
+        self._session, self._name, self._path = session, name, path
+
+    @property
+    def path(self):
+        """Where the program writes it now; None on a rank that has no such file. Ask again after a restart, which may have started another one."""
+        if self._path is None:
+            return None
+        return _library.path("bvk_companion_path", self._session._handle, self._name, self._path)
+
+
 class Checkpoint:
     """A checkpoint that is being put together. As a context manager it is captured at the end, or given up after an exception::
 
@@ -538,6 +581,17 @@ class Checkpoint:
 
         Collective: on all ranks or on none, with the same names; lengths may differ. It does not wait for the others."""
         return Writer(self._handle, _text(name))
+
+    def route(self, name):
+        """Adds a file that the program writes itself, or a library that wants a path, as region ``name``, and returns the path to write it to, in
+        node-local storage. It must be complete at the capture, which reads it and removes it. :meth:`Attempt.route` brings it back::
+
+            with h5py.File(checkpoint.route("dump.h5"), "w") as file:
+                file["temperature"] = temperature
+
+        Where the library can write to a file of Python, :meth:`open` spares the detour. Collective: on all ranks or on none, with the same names;
+        lengths may differ. It does not wait for the others."""
+        return _library.path("bvk_route", self._handle, _text(name))
 
     def save_protected(self):
         """Adds all regions that are protected on the session at the capture. Local."""
@@ -735,6 +789,12 @@ class Attempt:
                 tree = pickle.load(file)
         """
         return Reader(self._restart, _text(name), self._bytes(name))
+
+    def route(self, name):
+        """Brings region ``name`` back as a file and returns its path, in node-local storage: what :meth:`Checkpoint.route` has saved, or any other
+        array of this rank's own. It is there until the attempt ends. Every block is checked before it is written. Local; blocks on the tier that
+        holds the copy, and on node-local storage."""
+        return _library.path("bvk_route_saved", self._restart._handle, _text(name))
 
     def _bytes(self, name):
         """How many bytes the region has."""

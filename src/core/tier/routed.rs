@@ -1,95 +1,132 @@
-//! Files that the application writes and reads itself: where they are while it does.
+//! Files that the application writes and reads itself, and that are regions of a checkpoint: where they are while it does.
 //!
 //! ```text
-//! <scratch>/veloc-files/<job>/<group>-r000002/<series>-<version>/<hash>-<name>
+//! <root>/<tree>/<job>/<group>-r000002/<series>-<version>/<hash>-<name>
 //! ```
 //!
-//! Other users may write to the scratch directory of many sites. So the tree begins in a directory of this user
-//! ([`bivouac_core::tier::ours`]), its folders have mode 0700, and no link is followed on the way. What the application
-//! creates there has the mode that it wants; what is brought back for it has mode 0600, and nobody else gets as far as
-//! that.
+//! Other users may write to the scratch directory of many sites. So the root is a directory of this user ([`ours`]), the folders have mode
+//! 0700, and no link is followed on the way. What the application creates there has the mode that it wants. What is brought back for it has
+//! mode 0600, and nobody else gets as far as that.
 #![forbid(unsafe_code)]
 
-use super::names;
-use bivouac_core::base::Digest;
-use bivouac_core::base::digest::digest_bytes;
-use bivouac_core::base::log;
-use bivouac_core::config::Direct;
-use bivouac_core::region::ReadBlocks;
-use bivouac_core::tier::ours::{self, Trust};
-use bivouac_core::tier::posix::PosixStorage;
-use bivouac_core::tier::storage::{Create, Storage};
+use super::names::Series;
+use super::ours::{self, Trust};
+use super::posix::PosixStorage;
+use super::storage::{Create, Storage, WriteFile};
+use crate::base::digest::digest_bytes;
+use crate::base::ids::text_hash;
+use crate::base::{Digest, Rank, log};
+use crate::config::Direct;
+use crate::region::ReadBlocks;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The folder of one version of one rank.
-pub(super) struct Folder {
-    scratch: PathBuf,
+/// The tree of files that programs route themselves. No job has such a name.
+pub const TREE: &str = ".files";
+/// Characters of a file's own name in the name of its routed file, so that people recognise it.
+const SHOWN_MAX: usize = 48;
+
+/// The files of one version of one rank.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    root: PathBuf,
     below: PathBuf,
 }
 
 impl Folder {
-    pub(super) fn new(scratch: &Path, job: &str, group: &str, rank: u32, series: &str, version: u64) -> Folder {
-        let rank = format!("{group}-r{rank:06}");
-        let below = Path::new("veloc-files").join(job).join(rank).join(format!("{series}-{version}"));
-        Folder { scratch: scratch.to_owned(), below }
+    /// Below `root`, in the tree of that name. Nothing is made yet.
+    pub fn new(root: &Path, tree: &str, series: &Series, rank: Rank, version: u64) -> Folder {
+        let Series { job, group, name } = series;
+        let rank = format!("{group}-r{:06}", rank.0);
+        let below = Path::new(tree).join(job).join(rank).join(format!("{name}-{version}"));
+        Folder { root: root.to_owned(), below }
     }
 
     /// The folder's path, and a way to it that no link leads away from.
     fn reach(&self) -> io::Result<(PosixStorage, PathBuf)> {
         let storage = PosixStorage::new(Direct::Off);
-        let root = ours::own_place(&self.scratch, |scratch| storage.create_dir_all(scratch))?;
+        let root = ours::own_place(&self.root, |root| storage.create_dir_all(root))?;
         storage.hold(&root, Trust::Ours)?;
         Ok((storage, root.join(&self.below)))
     }
 
     fn named(&self, original: &str, error: &io::Error) -> String {
-        format!("{}: {error}", self.scratch.join(&self.below).join(names::routed(original)).display())
+        format!("{}: {error}", self.root.join(&self.below).join(routed(original)).display())
     }
 
     /// Makes room for a file that the application is going to write; what an earlier run left of it is gone.
     ///
     /// # Errors
     /// With the path.
-    pub(super) fn prepare(&self, original: &str) -> Result<PathBuf, String> {
+    pub fn prepare(&self, original: &str) -> Result<PathBuf, String> {
         let made = self.reach().and_then(|(storage, folder)| make_room(&storage, &folder, original));
         made.map_err(|error| self.named(original, &error))
     }
 
-    /// Brings a file back, whole or not at all.
+    /// Brings a file back, whole or not at all: `fill` writes it. What `fill` says beside errors of the file is handed on.
     ///
     /// # Errors
     /// With the path.
-    pub(super) fn bring_back(&self, original: &str, bytes: &[u8]) -> Result<PathBuf, String> {
+    pub fn bring_back<E>(
+        &self,
+        original: &str,
+        fill: impl FnOnce(&dyn WriteFile) -> io::Result<Result<(), E>>,
+    ) -> Result<Result<PathBuf, E>, String> {
         let brought = self.reach().and_then(|(storage, folder)| {
             let path = make_room(&storage, &folder, original)?;
             let part = path.with_extension("part");
             remove_file(&storage, &part)?;
-            let written = storage.open_write(&part, Create::New).and_then(|file| file.write_at(0, bytes));
-            written.and_then(|()| storage.rename(&part, &path)).map(|()| path).inspect_err(|_| {
+            let written = storage.open_write(&part, Create::New).and_then(|file| fill(&*file));
+            if !matches!(written, Ok(Ok(()))) {
                 // Nothing of a full file system is left to those that need room.
                 _ = storage.remove_file(&part);
-            })
+            }
+            match written? {
+                Ok(()) => storage.rename(&part, &path).map(|()| Ok(path)),
+                Err(other) => Ok(Err(other)),
+            }
         });
         brought.map_err(|error| self.named(original, &error))
     }
 
     /// Removes the folder when nobody needs it any more.
-    pub(super) fn remove(&self) {
-        let removed = self.reach().and_then(|(storage, folder)| remove_tree(&storage, &folder));
+    pub fn remove(&self) {
+        self.remove_below(&self.below);
+    }
+
+    /// Removes what earlier runs left of this rank's files, of all series and versions.
+    pub fn remove_older(&self) {
+        if let Some(rank) = self.below.parent() {
+            self.remove_below(rank);
+        }
+    }
+
+    fn remove_below(&self, below: &Path) {
+        let removed = self.reach().and_then(|(storage, folder)| {
+            let mut root = folder;
+            self.below.components().for_each(|_| _ = root.pop());
+            remove_tree(&storage, &root.join(below))
+        });
         if let Err(error) = removed
             && error.kind() != io::ErrorKind::NotFound
         {
-            let path = self.scratch.join(&self.below);
-            log::warn!("event=veloc-files-not-removed path={} error={error}", path.display());
+            log::warn!("event=files-not-removed path={} error={error}", self.root.join(below).display());
         }
     }
 }
 
+/// The name under which the application writes and reads a routed file, in its folder.
+fn routed(original: &str) -> String {
+    let last = original.rsplit('/').next().unwrap_or_default();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let shown: String = last.chars().take(SHOWN_MAX).map(plain).collect();
+    format!("{:016x}-{shown}", text_hash(original))
+}
+
 fn make_room(storage: &PosixStorage, folder: &Path, original: &str) -> io::Result<PathBuf> {
-    let path = folder.join(names::routed(original));
+    let path = folder.join(routed(original));
     storage.create_dir_all(folder)?;
     remove_file(storage, &path).map(|()| path)
 }
@@ -114,15 +151,17 @@ fn remove_tree(storage: &PosixStorage, folder: &Path) -> io::Result<()> {
 
 /// What the application has written: read when its checkpoint is captured, straight into its place.
 #[derive(Debug)]
-pub(super) struct Content {
+pub struct Content {
     file: File,
     bytes: u64,
     path: PathBuf,
 }
 
+/// Opens what was written to `path`.
+///
 /// # Errors
 /// There is no such file, or it cannot be read.
-pub(super) fn content(path: &Path) -> Result<Content, String> {
+pub fn content(path: &Path) -> Result<Content, String> {
     let opened = ours::open_file(path).and_then(|file| Ok((file.metadata()?.len(), file)));
     let (bytes, file) = opened.map_err(|error| not_saved(path, &error))?;
     Ok(Content { file, bytes, path: path.to_owned() })
@@ -153,6 +192,16 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
+    fn folder(root: &Path) -> Folder {
+        let series = Series { job: "job".into(), group: "world".into(), name: "heat".into() };
+        Folder::new(root, TREE, &series, Rank(1), 20)
+    }
+
+    fn bring_back(at: &Folder, original: &str, bytes: &[u8]) -> Result<PathBuf, String> {
+        let brought = at.bring_back(original, |file| file.write_at(0, bytes).map(Ok::<(), ()>));
+        brought.map(|brought| brought.expect("nothing else was said"))
+    }
+
     fn mode(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
     }
@@ -167,13 +216,13 @@ mod tests {
     #[test]
     fn a_file_goes_and_comes_back() {
         let scratch = tempfile::tempdir().unwrap();
-        let at = Folder::new(scratch.path(), "job", "world", 1, "heat", 20);
+        let at = folder(scratch.path());
         let path = at.prepare("out/heat.dat").unwrap();
         assert!(content(&path).unwrap_err().contains("was not saved"));
         std::fs::write(&path, b"old").unwrap();
         assert_eq!(read(&path), b"old");
         assert!(!at.prepare("out/heat.dat").unwrap().exists(), "what was there is gone");
-        assert_eq!(at.bring_back("out/heat.dat", b"new").unwrap(), path);
+        assert_eq!(bring_back(&at, "out/heat.dat", b"new").unwrap(), path);
         assert_eq!(read(&path), b"new");
         let opened = content(&path).unwrap();
         std::fs::write(&path, b"n").unwrap();
@@ -186,17 +235,33 @@ mod tests {
         at.remove();
         at.remove();
         assert!(!path.parent().unwrap().exists());
+        let failed = at.bring_back("heat.dat", |_| Ok(Err("damage")));
+        assert_eq!(failed, Ok(Err("damage")));
+        let failed = at.bring_back("heat.dat", |_| -> io::Result<Result<(), ()>> { Err(io::Error::other("full")) });
+        assert!(failed.unwrap_err().ends_with("-heat.dat: full"));
+        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 0, "nothing is left of it");
+        at.remove_older();
+        assert!(!path.parent().unwrap().parent().unwrap().exists() && scratch.path().join(TREE).join("job").exists());
+    }
+
+    #[test]
+    fn whatever_a_file_is_called_it_has_a_place_of_its_own() {
+        for original in ["a/b.dat", "", "\u{fffd}\n", "..", &"x".repeat(1000), &"\u{e9}".repeat(500)] {
+            let routed = routed(original);
+            assert!(crate::tier::names::is_component(&routed) && routed.is_ascii(), "{routed:?}");
+        }
+        assert_ne!(routed("a/x.dat"), routed("b/x.dat"));
     }
 
     #[test]
     fn a_planted_part_is_replaced_and_not_written_through() {
         let (scratch, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let at = Folder::new(scratch.path(), "job", "world", 1, "heat", 20);
+        let at = folder(scratch.path());
         let path = at.prepare("heat.dat").unwrap();
         let target = outside.path().join("precious");
         std::fs::write(&target, b"precious").unwrap();
         symlink(&target, path.with_extension("part")).unwrap();
-        assert_eq!(at.bring_back("heat.dat", b"new").unwrap(), path);
+        assert_eq!(bring_back(&at, "heat.dat", b"new").unwrap(), path);
         assert_eq!(
             (std::fs::read(&path).unwrap(), std::fs::read(&target).unwrap()),
             (b"new".into(), b"precious".into())
@@ -207,12 +272,12 @@ mod tests {
     #[test]
     fn a_linked_folder_is_neither_filled_nor_emptied() {
         let (scratch, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let at = Folder::new(scratch.path(), "job", "world", 1, "heat", 20);
+        let at = folder(scratch.path());
         let folder = at.prepare("heat.dat").unwrap().parent().unwrap().to_owned();
         std::fs::remove_dir(&folder).unwrap();
         std::fs::write(outside.path().join("precious"), b"precious").unwrap();
         symlink(outside.path(), &folder).unwrap();
-        assert!(at.bring_back("heat.dat", b"new").is_err());
+        assert!(bring_back(&at, "heat.dat", b"new").is_err());
         at.remove();
         assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
     }
@@ -221,8 +286,8 @@ mod tests {
     fn in_a_scratch_directory_of_all_users_the_files_are_in_a_folder_of_their_owner() {
         let scratch = tempfile::tempdir().unwrap();
         std::fs::set_permissions(scratch.path(), std::fs::Permissions::from_mode(0o1777)).unwrap();
-        let at = Folder::new(scratch.path(), "job", "world", 1, "heat", 20);
-        let path = at.bring_back("heat.dat", b"new").unwrap();
+        let at = folder(scratch.path());
+        let path = bring_back(&at, "heat.dat", b"new").unwrap();
         let own = scratch.path().join(format!("bivouac-{}", ours::user()));
         assert!(path.starts_with(&own), "{}", path.display());
         assert_eq!(mode(&own), 0o700);

@@ -1,0 +1,199 @@
+//! Regions that are files which the program writes and reads itself.
+
+use super::arguments::{self, must_put, text};
+use super::checkpoint::{CheckpointHandle, with as with_checkpoint};
+use super::open::{Begun, with as with_session};
+use super::restart::{RestartHandle, with as with_restart};
+use super::session::SessionHandle;
+use super::status::{BVK_OK, Failure, Outcome};
+use bivouac_core::session::{Companion, OnRestart};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// A companion by its series and the path that the program gave, and the path that it was told last.
+pub(super) type Known = ((String, PathBuf), Companion, Option<CString>);
+
+/// Paths that a program was told, by the names of their regions. They stay where they are for as long as the program may use them.
+#[derive(Default)]
+pub(super) struct Paths(Vec<(String, CString)>);
+
+impl Paths {
+    fn find(&self, name: &str) -> Option<*const c_char> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, path)| path.as_ptr())
+    }
+
+    fn keep(&mut self, name: &str, path: &Path) -> Outcome<*const c_char> {
+        let path = CString::new(path.as_os_str().as_bytes());
+        let path = path.map_err(|_| Failure::argument("the path has a byte that is zero"))?;
+        let address = path.as_ptr();
+        self.0.push((name.to_owned(), path));
+        Ok(address)
+    }
+}
+
+/// Adds a file that the program writes itself, or a library that wants a path, as region `name`. `*path` is where to write it, in node-local
+/// storage (below `local.directory`); the text is there until the checkpoint is captured or given up. The file must be complete when
+/// `bvk_capture` is called, which reads it and removes it. `bvk_route_saved` brings it back; for `bvk_load` it is an array of bytes. Asked
+/// for again, the same name has the same path.
+///
+/// Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting for the
+/// others. Blocks on node-local storage.
+///
+/// Errors: `BVK_ERR_REGION`; `BVK_ERR_CAPTURE`: there can be no file there. `bvk_capture` fails for a file that is missing, and the
+/// other ranks hear of it.
+///
+/// # Safety
+/// `name` is NULL or ends with zero; `path` points to a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_route(
+    checkpoint: *mut CheckpointHandle,
+    name: *const c_char,
+    path: *mut *const c_char,
+) -> c_int {
+    with_checkpoint(checkpoint, |open, at| {
+        open.check_no_restart()?;
+        // SAFETY: as the caller says.
+        let name = unsafe { text(name, "the name of a region") }?;
+        let (id, mut begun) = open.begun.remove(at);
+        let routed = begun.route(name, |begun| begun.begin_holding(open)?.route(name).map_err(Failure::from));
+        open.begun.push((id, begun));
+        // SAFETY: as the caller says.
+        unsafe { must_put(path, routed?, "path") }?;
+        Ok(BVK_OK)
+    })
+}
+
+impl Begun {
+    fn route(&mut self, name: &str, prepare: impl FnOnce(&mut Begun) -> Outcome<PathBuf>) -> Outcome<*const c_char> {
+        if let Some(path) = self.paths.find(name) {
+            return Ok(path);
+        }
+        self.check_new(name)?;
+        let path = prepare(self)?;
+        self.paths.keep(name, &path)
+    }
+}
+
+/// Brings the region `name` of the version that is being restored back as a file: what `bvk_route` has saved, or any other array of this rank's
+/// own. `*path` is in node-local storage; the file, of mode 600, and the text are there until `bvk_end_restore`. After `BVK_AGAIN` call it
+/// again. Every block is checked before it is written.
+///
+/// Local. Blocks on the tier that holds the copy, and on node-local storage.
+///
+/// Errors: as `bvk_load`, and `BVK_ERR_LOAD` if the file cannot be written.
+///
+/// # Safety
+/// `name` is NULL or ends with zero; `path` points to a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_route_saved(
+    restart: *mut RestartHandle,
+    name: *const c_char,
+    path: *mut *const c_char,
+) -> c_int {
+    with_restart(restart, |_, running| {
+        // SAFETY: as the caller says.
+        let name = unsafe { text(name, "the name of a region") }?;
+        let routed = match (running.paths.find(name), running.restart.attempt()) {
+            (Some(known), _) => known,
+            (None, attempt) => match attempt.route(name) {
+                Ok(routed) => running.paths.keep(name, &routed)?,
+                Err(error) => return Err(running.missing(error)),
+            },
+        };
+        // SAFETY: as the caller says.
+        unsafe { must_put(path, routed, "path") }?;
+        Ok(BVK_OK)
+    })
+}
+
+/// A restart cuts off what a companion has beyond the restored checkpoint.
+pub const BVK_RESTART_TRUNCATE: c_int = 0;
+/// The restart ends with an error on all ranks, and the companion stays as it is.
+pub const BVK_RESTART_REFUSE: c_int = 1;
+/// The companion stays as it is, and the program continues in another file beside it: `traj.part0002.xtc` after `traj.xtc`.
+pub const BVK_RESTART_ANOTHER: c_int = 2;
+
+/// Has an output file agree with the checkpoints of the series `name`: a trajectory or a time series to which the program appends. Each checkpoint
+/// records how long the file is at the capture, with a digest of its last 64 KiB. A restart brings it back to that length, as `on_restart`
+/// says (one of `BVK_RESTART_...`), so that what a run wrote after its last checkpoint is not there twice. Call it once, before the restart.
+///
+/// The file must hold what it should when the checkpoint is captured: call `fflush` before. A file that is shorter than it was, or has other bytes
+/// there, does not agree with the version, and all ranks continue with the next older one. That is so after the death of a node whose page
+/// cache had the end of the file. Without a checkpoint to restore (`BVK_NOTHING`) the file stays as it is.
+///
+/// Collective: all ranks, with the same name and `on_restart`. Ranks that do not write a file give NULL; a file belongs to one rank. Blocks until all
+/// have called.
+///
+/// Errors: `BVK_ERR_DISAGREED`, the same on all ranks: the arguments differ, the name cannot be that of a series, or a path is not that of a file.
+///
+/// # Safety
+/// `name` is NULL or ends with zero, and so does `path`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_companion(
+    session: *mut SessionHandle,
+    name: *const c_char,
+    path: *const c_char,
+    on_restart: c_int,
+) -> c_int {
+    with_session(session, |open| {
+        open.check_no_restart()?;
+        let on_restart = match on_restart {
+            BVK_RESTART_TRUNCATE => OnRestart::Truncate,
+            BVK_RESTART_REFUSE => OnRestart::Refuse,
+            BVK_RESTART_ANOTHER => OnRestart::Another,
+            _ => return Err(Failure::argument(format!("on_restart is {on_restart}; see BVK_RESTART_..."))),
+        };
+        // SAFETY: as the caller says.
+        let (name, path) = unsafe { (arguments::name(name), given(path)) };
+        let companion = open.session.companion(name, path, on_restart)?;
+        if let Some(path) = path {
+            open.companions.push(((name.to_owned(), path.to_owned()), companion, None));
+        }
+        Ok(BVK_OK)
+    })
+}
+
+/// Where the program writes a companion now: another path than it gave after a restart with `BVK_RESTART_ANOTHER`. The text is there until the next call
+/// for this file, or until the session is closed.
+///
+/// Local, never waits.
+///
+/// Errors: `BVK_ERR_ARGUMENT`: this rank has not made that path a companion of the series `name`.
+///
+/// # Safety
+/// `name` and `path` are NULL or end with zero; `current` points to a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_companion_path(
+    session: *mut SessionHandle,
+    name: *const c_char,
+    path: *const c_char,
+    current: *mut *const c_char,
+) -> c_int {
+    with_session(session, |open| {
+        // SAFETY: as the caller says.
+        let (name, path) = unsafe { (arguments::name(name), given(path)) };
+        let mut known = open.companions.iter_mut();
+        let found = known.find(|((series, known), ..)| series == name && Some(known.as_path()) == path);
+        let Some((_, companion, kept)) = found else {
+            let path = path.unwrap_or(Path::new("NULL"));
+            return Err(Failure::argument(format!("{} is not a companion of {name:?} on this rank", path.display())));
+        };
+        let now = companion.path().unwrap_or_default();
+        let now = CString::new(now.as_os_str().as_bytes());
+        let now = kept.insert(now.map_err(|_| Failure::argument("the path has a byte that is zero"))?);
+        // SAFETY: as the caller says.
+        unsafe { must_put(current, now.as_ptr(), "current") }?;
+        Ok(BVK_OK)
+    })
+}
+
+/// A path of the caller's, if it is one.
+///
+/// # Safety
+/// `path` is NULL or ends with zero.
+unsafe fn given<'a>(path: *const c_char) -> Option<&'a Path> {
+    // SAFETY: as the caller says.
+    let path = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
+    path.map(|path| Path::new(OsStr::from_bytes(path.to_bytes())))
+}

@@ -1,0 +1,57 @@
+//! What a checkpoint records of output files that grow beside it.
+
+use super::{FormatError, codec};
+use serde::{Deserialize, Serialize};
+
+/// Bytes before the recorded length whose digest is kept, at most.
+pub const TAIL: u64 = 64 << 10;
+
+/// An output file as it was at the capture.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CompanionRecord {
+    /// The path by which the program knows it, as bytes of the system.
+    pub name: Vec<u8>,
+    /// The file's own name. It differs from the path's where a restart has started another file.
+    pub file: Vec<u8>,
+    /// How many bytes it had; 0 also if it was not there.
+    pub length: u64,
+    /// The digest of the last [`TAIL`] bytes, or of all if there were fewer.
+    pub tail: [u8; 16],
+}
+
+/// The region's bytes.
+///
+/// # Errors
+/// [`FormatError`] if they are too many.
+pub fn encode(records: &[CompanionRecord]) -> Result<Vec<u8>, FormatError> {
+    codec::encode("companions", &records)
+}
+
+/// What [`encode`] has made.
+///
+/// # Errors
+/// [`FormatError`] for anything else.
+pub fn decode(bytes: &[u8]) -> Result<Vec<CompanionRecord>, FormatError> {
+    codec::decode("companions", bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_read_as_they_are_written_and_nothing_else_is_one() {
+        let record = CompanionRecord {
+            name: b"out/traj.xtc".to_vec(),
+            file: b"traj.part0002.xtc".to_vec(),
+            length: 1 << 40,
+            tail: [7; 16],
+        };
+        let bytes = encode(&[record.clone(), record.clone()]).unwrap();
+        assert_eq!(decode(&bytes).unwrap(), [record.clone(), record]);
+        for cut in 0..bytes.len() {
+            assert!(decode(&bytes[..cut]).is_err(), "{cut}");
+        }
+        assert!(decode(&[0xff; 64]).is_err() && decode(&[&bytes[..], &[0]].concat()).is_err());
+    }
+}

@@ -1,0 +1,77 @@
+//! Regions that are brought back as files.
+#![forbid(unsafe_code)]
+
+use super::{Attempt, Window};
+use crate::recovery::load_error::LoadError;
+use crate::tier::routed::Folder;
+use crate::tier::storage::{WriteFile, zeroed};
+use std::io;
+use std::path::PathBuf;
+
+/// Bytes that are read, checked and written at once.
+const PIECE: u64 = 16 << 20;
+
+impl Attempt {
+    /// Brings a region back as a file: one that was written so ([`CheckpointBuilder::route`](crate::CheckpointBuilder::route)), or any other array
+    /// of this rank's own. The path is in node-local storage, and the file, of mode 600, is there until the attempt ends. Every block is checked
+    /// before it is written.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, read: impl Fn(&std::path::Path) -> std::io::Result<()>) -> bivouac::Result<()> {
+    /// session.begin_restore("heat").run(|attempt| {
+    ///     let path = attempt.route("dump.h5")?;
+    ///     read(&path).map_err(bivouac::Error::application)
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local. On another number of ranks than took the checkpoint there are no such regions.
+    ///
+    /// # Blocking
+    /// On the tier that holds the copy, and on node-local storage.
+    ///
+    /// # Errors
+    /// [`LoadError::Missing`], [`LoadError::Mismatch`] if it is a value, [`LoadError::NoCopy`]. [`LoadError::File`]: the file cannot be written.
+    pub fn route(&mut self, name: &str) -> Result<PathBuf, LoadError> {
+        let folder = match (&self.routed, &self.opener) {
+            (Some(folder), _) => folder.clone(),
+            (None, Some(opener)) => {
+                let attempted = opener.attempted();
+                opener.engine().routed(&attempted.series, attempted.key.version)
+            }
+            (None, None) => return Err(self.no_file(name, "it is loaded without a session".into())),
+        };
+        self.routed = Some(folder.clone());
+        self.bring_back(&folder, name, name)
+    }
+
+    /// Brings region `name` back as the file `original` of a folder.
+    ///
+    /// # Errors
+    /// As [`Attempt::route`].
+    #[doc(hidden)]
+    pub fn bring_back(&mut self, folder: &Folder, original: &str, name: &str) -> Result<PathBuf, LoadError> {
+        let mut window = Window::new(self, name)?;
+        let brought = folder.bring_back(original, |file| self.fill(&mut window, name, file));
+        brought.unwrap_or_else(|why| Err(self.no_file(name, why)))
+    }
+
+    fn fill(&mut self, window: &mut Window, name: &str, file: &dyn WriteFile) -> io::Result<Result<(), LoadError>> {
+        let length = window.length();
+        let Ok(mut piece) = zeroed::<u8>(PIECE.min(length)) else { return Ok(Err(self.no_memory(name, PIECE))) };
+        let mut at = 0;
+        while at < length {
+            match window.read(self, at, &mut piece) {
+                Ok(read) => file.write_at(at, &piece[..read])?,
+                Err(error) => return Ok(Err(error)),
+            }
+            at += piece.len() as u64;
+        }
+        Ok(Ok(()))
+    }
+
+    fn no_file(&self, name: &str, why: String) -> LoadError {
+        LoadError::File { rank: self.rank, key: self.key, region: name.into(), why }
+    }
+}

@@ -1,0 +1,263 @@
+//! Output files that grow beside the checkpoints, and that a restart brings to where they were.
+#![forbid(unsafe_code)]
+
+use super::asking::ask;
+use super::error::{Error, Result};
+use super::session::Session;
+use crate::base::digest::digest_bytes;
+use crate::base::log;
+use crate::base::sync::Lock;
+use crate::coordination::{Outcome, Payload};
+use crate::format::companions::{self, CompanionRecord, TAIL};
+use crate::recovery::{Attempt, RestartError, Unloaded};
+use crate::region::{self, SavedRegion};
+use crate::tier::names::is_component;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What a restart does with a companion that has more bytes than the restored checkpoint knows of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum OnRestart {
+    /// It cuts them off.
+    #[default]
+    Truncate,
+    /// It ends with an error on all ranks, and the file stays as it is.
+    Refuse,
+    /// It leaves the file as it is, and the program continues in another one beside it: `traj.part0002.xtc` after `traj.xtc`.
+    Another,
+}
+
+/// An output file that agrees with the checkpoints of a series: from [`Session::companion`].
+#[derive(Clone, Debug)]
+pub struct Companion(Option<Arc<Kept>>);
+
+impl Companion {
+    /// Where the program writes it now, as an absolute path; `None` on a rank that has no such file. Ask again after a restart, which may have started
+    /// another file ([`OnRestart::Another`]).
+    pub fn path(&self) -> Option<PathBuf> {
+        self.0.as_ref().map(|kept| kept.path.lock().clone())
+    }
+}
+
+/// A companion of this rank.
+#[derive(Debug)]
+pub(super) struct Kept {
+    /// As the program gave it.
+    name: PathBuf,
+    on_restart: OnRestart,
+    /// Where it is.
+    path: Lock<PathBuf>,
+}
+
+/// The companions of one series on this rank.
+pub(super) type Companions = Vec<Arc<Kept>>;
+
+impl Kept {
+    /// What a checkpoint records of it.
+    fn record(&self) -> io::Result<CompanionRecord> {
+        let path = self.path.lock().clone();
+        let found = File::open(&path).and_then(|file| {
+            let length = file.metadata()?.len();
+            Ok((length, tail(&file, length)?))
+        });
+        let (length, tail) = match found {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (0, digest_bytes(&[]).0),
+            found => found?,
+        };
+        let file = path.file_name().unwrap_or_default().as_bytes().to_vec();
+        Ok(CompanionRecord { name: self.name.as_os_str().as_bytes().to_vec(), file, length, tail })
+    }
+
+    /// What a restart from `record` has to do; nothing is changed yet.
+    fn plan(self: &Arc<Self>, record: &CompanionRecord, version: u64) -> std::result::Result<Plan, Unloaded> {
+        let path = self.path.lock().with_file_name(OsStr::from_bytes(&record.file));
+        let shown = path.display().to_string();
+        let rejected = |what: String| {
+            Unloaded::Rejected(format!("the companion {shown} {what}: it does not agree with version {version}"))
+        };
+        let opened = match File::options().read(true).write(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && record.length == 0 => None,
+            Err(error) => return Err(rejected(format!("cannot be opened: {error}"))),
+            Ok(file) => Some(file),
+        };
+        let mut plan = Plan { kept: self.clone(), path: path.clone(), cut: None };
+        let Some(file) = opened else { return Ok(plan) };
+        let length = file.metadata().map_err(|error| rejected(format!("cannot be read: {error}")))?.len();
+        let had = record.length;
+        if length < had {
+            return Err(rejected(format!("has {length} bytes, and had {had}: its end is lost")));
+        }
+        let found = tail(&file, had).map_err(|error| rejected(format!("cannot be read: {error}")))?;
+        if found != record.tail {
+            return Err(rejected(format!("has other bytes before byte {had} than it had")));
+        }
+        match self.on_restart {
+            _ if length == had => {}
+            OnRestart::Truncate => plan.cut = Some((file, length, had)),
+            OnRestart::Refuse => {
+                let more = length - had;
+                let why = format!(
+                    "the companion {shown} has {more} bytes that version {version} knows nothing of, and is not to be cut: move it away, or allow \
+                     that it is truncated or that another file is started"
+                );
+                return Err(Unloaded::Refused(why));
+            }
+            OnRestart::Another => plan.path = another(&self.name, &path),
+        }
+        Ok(plan)
+    }
+}
+
+/// What a restart has to do with a companion.
+pub(super) struct Plan {
+    kept: Arc<Kept>,
+    /// Where the program continues.
+    path: PathBuf,
+    /// The file, how long it is and is to be.
+    cut: Option<(File, u64, u64)>,
+}
+
+impl Plan {
+    /// Cuts the file where that is to be done.
+    fn cut(&self) -> std::result::Result<(), String> {
+        let Some((file, from, to)) = &self.cut else { return Ok(()) };
+        let shown = self.path.display();
+        file.set_len(*to).map_err(|error| format!("the companion {shown} cannot be cut to {to} bytes: {error}"))?;
+        log::info!("event=companion-cut path={shown} from={from} to={to}");
+        Ok(())
+    }
+}
+
+/// The digest of what comes before byte `length`.
+fn tail(file: &File, length: u64) -> io::Result<[u8; 16]> {
+    let bytes = length.min(TAIL);
+    let mut tail = vec![0; bytes as usize];
+    file.read_exact_at(&mut tail, length - bytes)?;
+    Ok(digest_bytes(&tail).0)
+}
+
+/// The first name behind that of `current` that no file has: `traj.part0002.xtc` for `traj.xtc`.
+fn another(name: &Path, current: &Path) -> PathBuf {
+    let stem = name.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let extension = name.extension().map_or_else(String::new, |extension| format!(".{}", extension.to_string_lossy()));
+    let named = |number: u32| current.with_file_name(format!("{stem}.part{number:04}{extension}"));
+    let mut number = 2;
+    while named(number).symlink_metadata().is_ok() && number < u32::MAX {
+        number += 1;
+    }
+    named(number)
+}
+
+/// The region that records companions, which all ranks have if any has some.
+pub(super) fn saved(companions: Option<&Companions>) -> std::result::Result<Option<SavedRegion<'static>>, String> {
+    let Some(companions) = companions else { return Ok(None) };
+    let record = |kept: &Arc<Kept>| {
+        let shown = || kept.path.lock().display().to_string();
+        kept.record().map_err(|error| format!("the companion {} cannot be recorded: {error}", shown()))
+    };
+    let records = companions.iter().map(record).collect::<std::result::Result<Vec<_>, _>>()?;
+    let bytes = companions::encode(&records).map_err(|error| error.to_string())?;
+    Ok(Some(region::reserved(region::COMPANIONS, bytes)))
+}
+
+/// What this rank has to do with its companions so that they agree with the version of the attempt.
+///
+/// # Collective
+/// All ranks, if another number of ranks took the checkpoint.
+pub(super) fn plan(attempt: &mut Attempt, mine: &Companions) -> std::result::Result<Vec<Plan>, Unloaded> {
+    let records = attempt.companions(!mine.is_empty()).map_err(|error| Unloaded::by(&error))?;
+    let version = attempt.version();
+    let mut plans = Vec::new();
+    for kept in mine {
+        match records.iter().find(|record| record.name == kept.name.as_os_str().as_bytes()) {
+            Some(record) => plans.push(kept.plan(record, version)?),
+            None => log::warn!(
+                "event=companion-unknown path={}: version {version} was taken before it was a companion; it stays as it is",
+                kept.path.lock().display()
+            ),
+        }
+    }
+    Ok(plans)
+}
+
+impl Session {
+    /// Has an output file agree with the checkpoints of the series `series`: a trajectory or a time series to which the program appends. Each
+    /// checkpoint records how long the file is at the capture, with a digest of its last 64 KiB. A restart brings it back to that length, so that
+    /// what a run wrote after its last checkpoint is not there twice. `on_restart` says how. Made once, before the restart.
+    ///
+    /// The file must hold what it should when the checkpoint is captured: flush the program's own buffers before. A file that is shorter than it was,
+    /// or has other bytes there, does not agree with the version, and all ranks continue with the next older one. That is so after the death of
+    /// a node whose page cache had the end of the file.
+    ///
+    /// Without a checkpoint to restore the file stays as it is: a program that begins anew truncates it itself.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, heat: &mut impl bivouac::Checkpoint, rank: i32) -> Result<(), Box<dyn std::error::Error>> {
+    /// use bivouac::OnRestart;
+    /// use std::fs::File;
+    /// use std::io::Write;
+    ///
+    /// // The root writes it.
+    /// let path = (rank == 0).then_some("energy.csv".as_ref());
+    /// let energies = session.companion("heat", path, OnRestart::Truncate)?;
+    /// let is_restored = session.restore("heat", heat)?.is_some();
+    /// if let Some(path) = energies.path() {
+    ///     let mut file = File::options().create(true).append(is_restored).write(true).truncate(!is_restored).open(path)?;
+    ///     writeln!(file, "0.1,7.3")?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks, with the same series and `on_restart`; ranks that do not write a file give `None`. A file belongs to one rank.
+    ///
+    /// # Errors
+    /// [`Error::Disagreed`], the same on all ranks: the arguments differ, the name cannot be that of a series, or a path is not that of a file.
+    pub fn companion(&self, series: &str, path: Option<&Path>, on_restart: OnRestart) -> Result<Companion> {
+        let absolute = path.map(std::path::absolute).transpose();
+        let failure = match &absolute {
+            _ if !is_component(series) => Some(format!("{series:?} is not the name of a series")),
+            Err(error) => Some(format!("the path of a companion cannot be used: {error}")),
+            Ok(Some(path)) if path.file_name().is_none() || path.is_dir() => {
+                Some(format!("the companion {} is not a file", path.display()))
+            }
+            Ok(_) => None,
+        };
+        let mut ballot = self.engine.ballot(&format!("companion of {series:?}, {on_restart:?}"), Payload::None);
+        if let Some(failure) = failure {
+            ballot = ballot.failed(self.engine.identity().rank, failure, false);
+        }
+        ask(&self.engine, "companion", ballot, |_| (Outcome::Agreed, Vec::new()))?;
+        let kept = path
+            .zip(absolute.ok().flatten())
+            .map(|(name, path)| Arc::new(Kept { name: name.to_owned(), on_restart, path: Lock::new(path) }));
+        self.companions.borrow_mut().entry(series.to_owned()).or_default().extend(kept.clone());
+        Ok(Companion(kept))
+    }
+
+    /// Those of a series; `None` if no rank has any.
+    pub(super) fn companions_of(&self, series: &str) -> Option<Companions> {
+        self.companions.borrow().get(series).cloned()
+    }
+
+    /// Does what was planned, on all ranks or with an error on all.
+    ///
+    /// # Collective
+    /// All ranks.
+    pub(super) fn carry_out(&self, plans: Vec<Plan>) -> Result<()> {
+        let failure = plans.iter().try_for_each(Plan::cut).err();
+        match self.agree("companions", Payload::None, failure) {
+            Err(Error::Disagreed { culprits, .. }) => return Err(RestartError::Refused { culprits }.into()),
+            agreed => _ = agreed?,
+        }
+        for plan in plans {
+            *plan.kept.path.lock() = plan.path;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! Regions that are files which the program writes itself.
+#![forbid(unsafe_code)]
+
+use super::checkpoint::CheckpointBuilder;
+use super::error::{Error, Result};
+use crate::base::ids::text_hash;
+use crate::format::ElementType;
+use crate::region::{self, RegionError};
+use crate::tier::routed::{self, Folder};
+use std::path::PathBuf;
+
+/// Files of a checkpoint that is being put together.
+pub(super) struct Routed {
+    folder: Folder,
+    /// Names of regions, and where their files are.
+    files: Vec<(String, PathBuf)>,
+}
+
+impl Routed {
+    /// Is there a file of that name?
+    pub fn has(&self, name: &str) -> bool {
+        self.files.iter().any(|(known, _)| known == name)
+    }
+
+    /// The files are not needed any more.
+    pub fn remove(&self) {
+        self.folder.remove();
+    }
+}
+
+impl<'a> CheckpointBuilder<'a> {
+    /// Adds a file that the program writes itself, or a library that wants a path, as region `name`: the path to write it to, in node-local
+    /// storage. The file must be complete when the checkpoint is captured, which reads it and removes it.
+    /// [`Attempt::route`](crate::Attempt::route) brings it back; it is an array of bytes for everything else. Where the library can write to a
+    /// stream, [`CheckpointBuilder::writer`] spares the file.
+    ///
+    /// The path is below `local.directory`, or where the local tier would be if it is off. Files that a killed run left there are removed when
+    /// the rank routes its first file on that node.
+    ///
+    /// It belongs to its rank. Asked for again, the same name has the same path.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, step: u64, dump: impl Fn(&std::path::Path) -> std::io::Result<()>)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut ckpt = session.begin_checkpoint("heat", step)?;
+    /// dump(&ckpt.route("dump.h5")?)?;
+    /// ckpt.value("step", &step)?;
+    /// ckpt.capture()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local. All ranks add the region; how long it becomes is each rank's own.
+    ///
+    /// # Blocking
+    /// On node-local storage. [`CheckpointBuilder::capture`] blocks until the file has been read.
+    ///
+    /// # Errors
+    /// [`Error::Region`]: the name is unusable or was used before. [`Error::File`]: there can be no file. A file that is missing or cannot be read is an
+    /// error of the capture ([`Error::Capture`]), which all ranks hear.
+    ///
+    /// Source: the calls of VELOC and SCR of that name.
+    pub fn route(&mut self, name: &str) -> Result<PathBuf> {
+        region::check_name(name)?;
+        let routed = self.routed.get_or_insert_with(|| {
+            let identity = self.engine.identity();
+            let folder = self.engine.routed(&identity.series(&self.name), self.version);
+            Routed { folder, files: Vec::new() }
+        });
+        if let Some((_, path)) = routed.files.iter().find(|(known, _)| known == name) {
+            return Ok(path.clone());
+        }
+        if self.regions.iter().any(|saved| saved.region.name == name) {
+            return Err(RegionError::Twice { name: name.into() }.into());
+        }
+        let rank = self.engine.identity().rank;
+        let path = routed.folder.prepare(name).map_err(|why| Error::File { rank, name: name.into(), why })?;
+        routed.files.push((name.into(), path.clone()));
+        self.names.insert(text_hash(name));
+        Ok(path)
+    }
+
+    /// Adds the files as regions, which are read when they are captured.
+    pub(super) fn add_routed(&mut self) -> Result<(), String> {
+        let Some(routed) = &self.routed else { return Ok(()) };
+        for (name, path) in &routed.files {
+            let saved = region::kept_array(name, ElementType::U8, routed::content(path)?);
+            self.regions.push(saved.map_err(|error| error.to_string())?);
+        }
+        Ok(())
+    }
+}
