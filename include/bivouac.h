@@ -50,47 +50,47 @@ typedef struct bvk_part bvk_part;
 // Success.
 #define BVK_OK 0
 
-// `bvk_end_restore`: some rank could not load this version; load again, now from other copies of it or from an older version
+// `bvk_end_restore`: some rank could not load this version. Load again: the handle now leads to other copies of it, or to an older version
 // (`bvk_saved_version` says which). Nothing that was loaded before may be used.
 #define BVK_AGAIN 1
 
-// There is nothing: no checkpoint to restore, no report to read.
+// There is nothing to return: no checkpoint to restore, no report to read.
 #define BVK_NOTHING 2
 
 // An argument is wrong: NULL where a value is needed, a count that is too large, an unknown type.
 #define BVK_ERR_ARGUMENT (-1)
 
-// A handle is not one, is of another kind, or was closed.
+// The handle is not valid: it never was one, is of another kind, or was closed.
 #define BVK_ERR_HANDLE (-2)
 
 // The calls came in the wrong order, for example a checkpoint inside an open restart, or a declaration on a stream that is being captured.
 #define BVK_ERR_STATE (-3)
 
-// The configuration has problems, or the session could not be opened; the text names ranks and keys.
+// The configuration has problems, or the session could not be opened. The text names ranks and keys.
 #define BVK_ERR_OPEN (-4)
 
-// MPI cannot be used: not initialised, finalized, not from this thread, or a call of it failed.
+// MPI cannot be used: it is not initialised or already finalized, this thread may not call it, or one of its calls failed.
 #define BVK_ERR_MPI (-5)
 
 // A name or a shape cannot be used, or a region was named twice.
 #define BVK_ERR_REGION (-6)
 
-// This rank could not capture the checkpoint; the other ranks hear of it, and the application may continue.
+// This rank could not capture the checkpoint. The other ranks hear of it, and the application may continue.
 #define BVK_ERR_CAPTURE (-7)
 
-// A region could not be loaded: it is not in the checkpoint, has another type or length, or no copy of it is good.
+// A region could not be loaded: it is not in the checkpoint, has another type or length, or has no undamaged copy.
 #define BVK_ERR_LOAD (-8)
 
-// The restart ended without a restored state, the same on all ranks.
+// The restart ended without a restored state, on all ranks alike.
 #define BVK_ERR_RESTART (-9)
 
-// The checkpoint did not reach the level that was waited for, and will not.
+// The checkpoint has not reached the level that was waited for, and will not reach it.
 #define BVK_ERR_NOT_COMMITTED (-10)
 
-// Ranks made different calls, or some did not call; or their boxes are not the whole array, each element once.
+// Ranks made different calls, or some made none; or an element of an array has no owner, or several.
 #define BVK_ERR_DISAGREED (-11)
 
-// The session has failed and commits nothing more; the application may compute on.
+// The session has failed and commits nothing more. The application may continue to compute.
 #define BVK_ERR_FAILED (-12)
 
 // Checkpoints were still being written when the session was closed.
@@ -99,7 +99,7 @@ typedef struct bvk_part bvk_part;
 // A device or a history cannot do what was asked for.
 #define BVK_ERR_DEVICE (-14)
 
-// A defect of Bivouac. The session may be of no more use; the application may compute on.
+// A defect of Bivouac. The session may be unusable from now on; the application may continue to compute.
 #define BVK_ERR_INTERNAL (-15)
 
 // Unsigned bytes without further meaning. A negative type is a record of the application's own, of that many bytes:
@@ -148,43 +148,43 @@ typedef struct bvk_part bvk_part;
 // On the parallel file system: survives the loss of all nodes.
 #define BVK_LEVEL_SYSTEM 4
 
-// As the launcher bound it.
+// Threads stay where the launcher bound them.
 #define BVK_PIN_LAUNCHER 0
 
-// Each rank on its share of neighbouring cores, a core for each thread.
+// Each rank gets its share of neighbouring cores, and each thread one of these cores.
 #define BVK_PIN_COMPACT 1
 
-// Each rank on its share of neighbouring cores, with its threads in turn on the share's NUMA nodes or caches.
+// Each rank gets its share of neighbouring cores, and its threads go in turn to the share's NUMA nodes or caches.
 #define BVK_PIN_SCATTER 2
 
 // Restarts put threads and pages back where they were.
 #define BVK_AFFINITY_FULL 0
 
-// Threads only.
+// Restarts put only threads back.
 #define BVK_AFFINITY_THREADS 1
 
-// Pages only.
+// Restarts put only pages back.
 #define BVK_AFFINITY_PAGES 2
 
-// Neither.
+// Restarts put neither threads nor pages back.
 #define BVK_AFFINITY_CAPTURE 3
 
-// As a version: the newest that all ranks can restore.
+// As a version: the newest one that all ranks can restore.
 #define BVK_NEWEST UINT64_MAX
 
 // The checkpoint cannot be restored on another number of ranks, as with `bvk_protect`.
 #define BVK_RESIZE_REFUSE 0
 
-// On another number of ranks the value is of no use, and nobody asks for it.
+// On another number of ranks the value is dropped.
 #define BVK_RESIZE_DROP 1
 
-// On another number of ranks each rank may ask for the values of whichever old ranks it likes (`bvk_of_ranks`).
+// On another number of ranks each rank may ask for the values of any old ranks (`bvk_of_ranks`).
 #define BVK_RESIZE_ASK 2
 
-// As `how`: each rank gets the rows that it has saved, if as many ranks took the checkpoint. Local.
+// As `how`: each rank gets the rows that it saved. Only if as many ranks took the checkpoint. Local.
 #define BVK_ROWS_OWN 0
 
-// As `how`: all rows in the order of the ranks that saved them, dealt evenly.
+// As `how`: all rows are dealt evenly, in the order of the ranks that saved them.
 #define BVK_ROWS_EVEN 1
 
 // The part of a rank is rows of a set.
@@ -196,21 +196,21 @@ typedef struct bvk_part bvk_part;
 // The part of a rank is a list of numbers.
 #define BVK_PART_IDS 3
 
-// As the device of a history: there is no GPU, versions are kept in host memory and in the file.
+// As the device of a history: no GPU. Versions are kept in host memory and in the file.
 #define BVK_NO_GPU (-1)
 
-// A version stays until it was restored and no further hint names it.
+// A version stays until it has been restored and no further hint names it.
 #define BVK_KEEP_UNTIL_READ 0
 
 // A version stays until the history is closed.
 #define BVK_KEEP_ALL 1
 
-// How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set
-// members. Later members win over earlier ones, and the environment (`BIVOUAC_...`) stands between `config_text` and `settings`.
+// How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set members. Later
+// members take precedence over earlier ones. The environment (`BIVOUAC_...`) comes between `config_text` and `settings`.
 struct bvk_options {
   // `sizeof(bvk_options)`.
   size_t size;
-  // A TOML file; NULL: what `BIVOUAC_CONFIG` names, if `config_text` is NULL, too.
+  // A TOML file. NULL: the file that `BIVOUAC_CONFIG` names, if `config_text` is NULL, too.
   const char *config_file;
   // TOML text instead of a file; NULL: none.
   const char *config_text;
@@ -221,17 +221,17 @@ struct bvk_options {
 // One of the regions that `bvk_protect_many` protects. Set `size` to `sizeof(bvk_region)` and the rest to zero (`BVK_REGION_INIT`) before
 // you set members.
 struct bvk_region {
-  // `sizeof(bvk_region)`, the same in all of a list.
+  // `sizeof(bvk_region)`, the same in all entries of a list.
   size_t size;
   // The name.
   const char *name;
-  // Where it lies, on the host or on a GPU.
+  // Its memory, on the host or on a GPU.
   void *data;
-  // How many elements; with a shape it is not looked at.
+  // The number of elements; ignored if there is a shape.
   uint64_t count;
-  // Their type: one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`.
+  // The type of the elements: one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`.
   int kind;
-  // How many extents `shape` has; 0: one dimension of `count` elements.
+  // The number of extents in `shape`; 0: one dimension of `count` elements.
   int dimensions;
   // The extents, slowest first; NULL: none.
   const uint64_t *shape;
@@ -246,7 +246,7 @@ struct bvk_stats {
   uint64_t captured;
   // Checkpoints that the ranks abandoned at the call.
   uint64_t abandoned;
-  // Checkpoints whose levels have not all come to an end.
+  // Checkpoints in flight: some of their levels are neither reached nor given up.
   uint64_t in_flight;
   // Bytes that the application handed over.
   uint64_t bytes_captured;
@@ -258,61 +258,61 @@ struct bvk_stats {
   uint64_t damaged;
   // Seconds that the last checkpoint blocked the application.
   double blocked_last_s;
-  // The longest of them.
+  // The longest of these times.
   double blocked_max_s;
-  // The sum of them.
+  // The sum of these times.
   double blocked_total_s;
-  // Files that refer to earlier ones for what these hold (`reduction.method`).
+  // Files that refer to earlier files for part of their content (`reduction.method`).
   uint64_t packed_files;
-  // Files that could have, and hold whole shards.
+  // Files that could have referred to earlier ones, and hold whole shards.
   uint64_t whole_files;
-  // Bytes of the shards that these files stand for.
+  // Bytes of the shards that both kinds of files stand for.
   uint64_t reduced_bytes;
-  // Bytes that they store themselves.
+  // Bytes that both kinds of files store themselves.
   uint64_t stored_bytes;
-  // Captures that stored only what had changed since the one before.
+  // Captures that stored only what had changed since the previous one.
   uint64_t partial_captures;
   // Shards whose regions in GPU memory were looked at there, chunk by chunk.
   uint64_t looked_on_device;
-  // Seconds that this took, beside their way down.
+  // Seconds that this took, while the shards were transferred.
   double look_total_s;
   // Bytes that were left of shards and were to be compressed (`reduction.compress`).
   uint64_t compressed_from;
-  // What they came to.
+  // Bytes that they had after compression.
   uint64_t compressed_to;
-  // Seconds that this took.
+  // Seconds that the compression took.
   double compress_total_s;
   // Checkpoints that were marked (`bvk_offload`).
   uint64_t marks;
-  // Those of them that this rank refused later, for example because of a write that was not declared.
+  // Marked checkpoints that this rank refused later, for example because of a write that was not declared.
   uint64_t marks_refused;
   // Bytes in GPU memory that were marked.
   uint64_t marked_bytes;
-  // Of them those that node memory held already, and that were not sent.
+  // Marked bytes that node memory held already, and that were not sent.
   uint64_t equal_bytes;
-  // Those that were copied aside, inside the GPU, before a write.
+  // Marked bytes that were copied aside, inside the GPU, before a write.
   uint64_t doubled_bytes;
-  // Those for which a stream of the application had to wait.
+  // Marked bytes that a stream of the application had to wait for.
   uint64_t urgent_bytes;
   // How often a checkpoint waited for the marked one before it.
   uint64_t mark_waits;
-  // Seconds that this took.
+  // Seconds that these waits took.
   double mark_wait_total_s;
-  // Checkpoints that nothing but the application's declarations kept later writes out of (`offload.audit`, `offload.host_writes`).
+  // Checkpoints in which only the application's declarations kept later writes out (`offload.audit`, `offload.host_writes`).
   uint64_t unaudited;
-  // Regions in host memory that were copied behind a checkpoint (`bvk_set_live`).
+  // Live regions that were copied after the checkpoint call had returned (`bvk_set_live`).
   uint64_t live_regions;
-  // Their bytes.
+  // Bytes of these regions.
   uint64_t live_bytes;
-  // Of them those that a write of the application waited for.
+  // Bytes of these regions that a write of the application waited for.
   uint64_t live_waited_bytes;
-  // Those that a declaration copied.
+  // Bytes of these regions that a declaration copied.
   uint64_t live_declared_bytes;
-  // Live regions that were copied before the checkpoint returned after all.
+  // Live regions that were nevertheless copied before the checkpoint call returned.
   uint64_t live_at_once;
-  // How often a checkpoint waited for the copy behind the one before it.
+  // How often a checkpoint waited until the live regions of the previous one were copied.
   uint64_t live_waits;
-  // Seconds that this took.
+  // Seconds that these waits took.
   double live_wait_total_s;
 };
 
@@ -321,9 +321,9 @@ struct bvk_stats {
 struct bvk_level_stats {
   // `sizeof(bvk_level_stats)`.
   size_t size;
-  // Checkpoints that reached it.
+  // Checkpoints that reached the level.
   uint64_t committed;
-  // Checkpoints that were to reach it and did not.
+  // Checkpoints that were to reach the level and did not.
   uint64_t level_failures;
   // Writes of this rank that failed.
   uint64_t write_failures;
@@ -337,20 +337,20 @@ struct bvk_level_stats {
   double flushed_s;
 };
 
-// What the ranks have agreed on one level of one checkpoint, or that a level is out of reach since the session was opened. Set `size` to
-// `sizeof(bvk_report)` before the call (`BVK_REPORT_INIT`).
+// What the ranks have agreed on one level of one checkpoint; or that a level has been out of reach since the session was opened. Set
+// `size` to `sizeof(bvk_report)` before the call (`BVK_REPORT_INIT`).
 struct bvk_report {
   // `sizeof(bvk_report)`.
   size_t size;
   // The version; 0 for a tier that cannot be used.
   uint64_t version;
-  // The level, `BVK_LEVEL_...`; `BVK_LEVEL_CAPTURED` is the call itself.
+  // The level, `BVK_LEVEL_...`; `BVK_LEVEL_CAPTURED` stands for the call itself.
   int level;
-  // 1: committed, 0: abandoned or out of reach, -1: unknown, because the root could not be reached.
+  // 1: committed; 0: abandoned or out of reach; -1: unknown, because the root could not be reached.
   int committed;
   // The name of the series; empty for a tier that cannot be used.
   char name[136];
-  // Why it was not committed, cut at the end if it is long.
+  // Why it was not committed. A long reason is cut at the end.
   char reason[512];
 };
 
@@ -360,23 +360,23 @@ struct bvk_restored {
   size_t size;
   // The version.
   uint64_t version;
-  // The run that took it.
+  // The generation of the run that took it.
   uint64_t generation;
-  // Bytes that this rank read.
+  // Bytes that this rank has read.
   uint64_t bytes;
   // Seconds from the call to the agreement of all ranks.
   double seconds;
   // The level of the farthest tier that this rank read from (`BVK_LEVEL_...`).
   int64_t level;
-  // How many ranks took it.
+  // The number of ranks that took it.
   uint64_t ranks;
 };
 
-// A column of rows: `width` elements of the type `kind` for each row, one row behind the other from `data` on.
+// A column of rows: `width` elements of the type `kind` for each row, row after row from `data` on.
 struct bvk_column {
   // Its name, without a `/`.
   const char *name;
-  // Its memory, on the host; NULL if there is no row.
+  // Its memory, on the host; NULL if there are no rows.
   const void *data;
   // The type of its elements: `BVK_U8` to `BVK_F64` or `BVK_RECORD`.
   int kind;
@@ -388,39 +388,39 @@ struct bvk_column {
 struct bvk_rows {
   // `sizeof(bvk_rows)`.
   size_t size;
-  // How many rows this rank has, 0 too.
+  // The number of this rank's rows, which may be 0.
   uint64_t count;
   // The columns.
   const struct bvk_column *columns;
-  // How many columns there are; the same on all ranks, as are their names, types and widths.
+  // The number of columns. The number, names, types and widths of the columns are the same on all ranks.
   size_t column_count;
-  // Dimensions of `low` and `high`, at most 8; 0 without bounds.
+  // The dimensions of `low` and `high`, at most 8; 0: no bounds.
   size_t dimensions;
-  // The least coordinate of this rank's rows in each dimension. It is recorded, and nothing else is made of it.
+  // The least coordinate of this rank's rows in each dimension. It is recorded, and not used otherwise.
   const double *low;
-  // The greatest.
+  // The greatest coordinate in each dimension.
   const double *high;
 };
 
-// Says which ranks get some rows: for each of the `count` rows whose values of a column stand one after the other from `values` on, as many elements a
-// row as the column has, it puts the number of a rank of this run into `owners`. `user` is what the call was given.
+// Says which ranks get some rows. `values` holds the values of a column for `count` rows, row after row, with as many elements a row as
+// the column has. For each row the function writes the number of a rank of this run to `owners`. `user` is what the call was given.
 typedef void (*bvk_owners)(const void *values, size_t count, int *owners, void *user);
 
-// What one rank had. Set `size` to `sizeof(bvk_part)` before the call (`BVK_PART_INIT`).
+// What one old rank had. Set `size` to `sizeof(bvk_part)` before the call (`BVK_PART_INIT`).
 struct bvk_part {
   // `sizeof(bvk_part)`.
   size_t size;
   // One of `BVK_PART_...`.
   int kind;
-  // Dimensions of the array, or of the bounds; 0 for rows that were saved without.
+  // The dimensions of the array, or of the bounds; 0 for rows that were saved without bounds.
   int dimensions;
-  // How many rows it had, how many boxes, or how many numbers.
+  // The number of rows, of boxes, or of numbers that the rank had.
   uint64_t count;
-  // Of boxes the extents of the array, slowest dimension first. Of numbers the elements of the array.
+  // For boxes: the extents of the array, slowest dimension first. For numbers: the elements of the array.
   uint64_t shape[8];
-  // Of rows the least coordinate in each dimension, as `bvk_rows` said.
+  // For rows: the least coordinate in each dimension, as `bvk_rows` said.
   double low[8];
-  // The greatest.
+  // For rows: the greatest coordinate in each dimension.
   double high[8];
 };
 
@@ -428,9 +428,9 @@ struct bvk_part {
 extern "C" {
 #endif // __cplusplus
 
-// The text of the last call of this thread that failed; empty if none has.
+// The text of this thread's last call that failed; empty if none has.
 //
-// Local, never blocks, any thread. The text belongs to Bivouac and stays until the next call of this thread that fails.
+// Local, never blocks, any thread. The text belongs to Bivouac and is valid until the next call of this thread that fails.
 const char *bvk_error(void);
 
 // The name of a status, for example `BVK_ERR_LOAD`; `unknown status` for any other number.
@@ -443,21 +443,22 @@ const char *bvk_status_name(int status);
 // Local, never blocks, any thread. The text is constant.
 const char *bvk_version(void);
 
-// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI is initialised, at any thread level; with
-// `MPI_THREAD_MULTIPLE` or sockets between the ranks a thread of Bivouac moves the coordination along, otherwise the session's calls do.
+// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI is initialised, at any thread level. With
+// `MPI_THREAD_MULTIPLE`, or with sockets between the ranks, a thread of Bivouac exchanges the coordination messages; otherwise the
+// session's calls do.
 //
-// Collective over `comm`. Blocks until all ranks have called, but no longer than `timeouts.abandon` (10 s at least): then those that
-// have not are named, and `comm` is left with two requests of ours. Blocks for the file systems of the tiers. A rank with a mistake in
-// its configuration or options fails together with all others. To be called from a thread that may call MPI.
+// Collective over `comm`. Blocks until all ranks have called, but no longer than `timeouts.abandon` (10 s at least). After that, the ranks
+// that have not called are named, and two requests of Bivouac remain on `comm`. Blocks for the file systems of the tiers. If a rank has a
+// mistake in its configuration or options, all ranks fail together. Call it from a thread that may call MPI.
 //
 // `options`: NULL for the environment alone. `*session`: the handle, yours until `bvk_close`; NULL after an error.
 //
-// Errors: `BVK_ERR_OPEN` (ranks and keys are named; also for a NULL `session`), `BVK_ERR_MPI`, `BVK_ERR_FAILED`. A communicator that is
-// none on some ranks only leaves the others waiting.
+// Errors: `BVK_ERR_OPEN` (ranks and keys are named; also for a NULL `session`), `BVK_ERR_MPI`, `BVK_ERR_FAILED`. If `comm` is not a
+// communicator on some ranks only, the others wait.
 //
 // Requirements:
-// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts end with zero and its list with NULL;
-// `session` is NULL or points to a handle.
+// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts end with zero and its list with NULL; `session`
+// is NULL or points to a handle.
 int bvk_open(MPI_Comm comm,
              const struct bvk_options *options,
              bvk_session_t *session);
@@ -470,12 +471,12 @@ int bvk_open(MPI_Comm comm,
 // As `bvk_open`.
 int bvk_open_f(int comm, const struct bvk_options *options, bvk_session_t *session);
 
-// Waits for all checkpoints that are being written and ends the session, and all that was made from it. `*session` becomes NULL; a
+// Waits for all checkpoints that are being written, and ends the session and everything that was made from it. `*session` becomes NULL. A
 // session that is NULL already is no error.
 //
-// Collective. Blocks for what is being written, at most for `timeouts.drain`, then for ranks that have not called, at most for
-// `timeouts.abandon` (30 minutes unless it is set), and some seconds for last messages. What has become of the last checkpoint is not in the status:
-// wait for it with `bvk_wait` before, or read the reports. Handles of pending checkpoints stay until `bvk_release`.
+// Collective. Blocks for checkpoints that are being written, at most for `timeouts.drain`, then for ranks that have not called, at most
+// for `timeouts.abandon` (30 minutes unless it is set), and some seconds for last messages. The status does not say which levels the last
+// checkpoint reached: call `bvk_wait` before, or read the reports. Handles of pending checkpoints stay valid until `bvk_release`.
 //
 // Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed nevertheless. `BVK_ERR_HANDLE`;
 // `BVK_ERR_STATE` in a forked child.
@@ -484,7 +485,7 @@ int bvk_open_f(int comm, const struct bvk_options *options, bvk_session_t *sessi
 // `session` is NULL or points to a handle.
 int bvk_close(bvk_session_t *session);
 
-// The number of this run on its store, which grows with every run.
+// The generation: the number of this run on its store, which grows with every run.
 //
 // Local, never waits.
 //
@@ -492,20 +493,21 @@ int bvk_close(bvk_session_t *session);
 // `generation` points to a number.
 int bvk_generation(bvk_session_t session, uint64_t *generation);
 
-// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restore` loads them. The memory may be
-// on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again (before that of
-// a live one: `bvk_settle`). Node memory for a checkpoint of all that is protected is made ready in the background.
+// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restore` loads them. The memory may be on the
+// host or on a GPU. A region of this name that is protected already is replaced, so call this again after a reallocation (before the
+// reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is made ready in the
+// background.
 //
-// Local, never waits; where a live region (`bvk_set_live`) is replaced by one elsewhere: for what is being copied of it.
+// Local, never waits. If a live region (`bvk_set_live`) is replaced by one elsewhere, it waits until the old one is copied.
 //
-// `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is allowed if `count` is 0. Device memory is
-// ordered by the session's stream; memory of the host, also pinned and managed memory, is read as it is in the call.
+// `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's, and may be NULL if `count` is 0. Access
+// to device memory is ordered by the session's stream. Host memory, including pinned and managed memory, is read as it is in the call.
 //
 // Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`.
 //
 // Requirements:
-// Until the region is unprotected or replaced, or the session closed, the memory is readable in each call that saves it, and writable
-// and used by nobody else in each call that loads it. `name` is NULL or ends with zero.
+// Until the region is unprotected or replaced, or the session closed, the memory is readable in each call that saves it, and writable and
+// used by nobody else in each call that loads it. `name` is NULL or ends with zero.
 int bvk_protect(bvk_session_t session,
                 const char *name,
                 void *data,
@@ -527,16 +529,16 @@ int bvk_protect_shaped(bvk_session_t session,
                        int dimensions,
                        const uint64_t *shape);
 
-// Protects the `count` regions of a list in one call, as `bvk_protect` does one: all, or none if one of them cannot be. It costs the
-// same for each, however many there are.
+// Protects the `count` regions of a list in one call, as `bvk_protect` does for one: all of them, or none if one cannot be protected. The
+// cost of each does not depend on how many there are.
 //
 // Local, never waits.
 //
-// Errors: as `bvk_protect`; also if two of the list have the same name. The text says which entry it is, counted from 0.
+// Errors: as `bvk_protect`; also if two entries of the list have the same name. The text says which entry is wrong, counted from 0.
 //
 // Requirements:
-// `regions` has `count` structures of the size that the first of them begins with, or is NULL and `count` is 0; what `bvk_protect`
-// asks holds for each, and a shape has as many numbers as dimensions.
+// `regions` has `count` structures of the size that the first of them begins with, or is NULL and `count` is 0. The requirements of
+// `bvk_protect` hold for each, and a shape has as many numbers as dimensions.
 int bvk_protect_many(bvk_session_t session,
                      const struct bvk_region *regions,
                      size_t count);
@@ -551,10 +553,10 @@ int bvk_protect_many(bvk_session_t session,
 // As `bvk_protect`.
 int bvk_protect_id(bvk_session_t session, int id, void *data, uint64_t count, int kind);
 
-// Takes a region out of those that are protected. Its memory may be freed as soon as this returns, unless `bvk_save` has added it to a
-// checkpoint that is still begun. Where the session offloads its GPU (`bvk_offload`), `bvk_settle` comes before memory there is freed.
+// Ends the protection of a region. Its memory may be freed as soon as this returns, unless `bvk_save` has added it to a checkpoint that is
+// not captured yet. Where the session offloads its GPU (`bvk_offload`), call `bvk_settle` before GPU memory is freed.
 //
-// Local, never waits; for a live region (`bvk_set_live`): for what is being copied.
+// Local, never waits. For a live region (`bvk_set_live`) it waits until the region is copied.
 //
 // Errors: `BVK_ERR_ARGUMENT` if no such region is protected.
 //
@@ -573,8 +575,9 @@ int bvk_unprotect_id(bvk_session_t session, int id);
 // Local, waits as `bvk_unprotect`.
 int bvk_unprotect_all(bvk_session_t session);
 
-// From now on regions in device memory (not in managed memory) are complete once the work that is enqueued on `stream` has run: a `cudaStream_t` or `CUstream` of
-// the device's primary context. NULL, and the default: the legacy default stream. Programs without GPUs do not need it.
+// Sets the session's stream, a `cudaStream_t` or `CUstream` of the device's primary context. From now on regions in device memory (not in
+// managed memory) are complete once the work that is enqueued on `stream` has run. NULL, the default: the legacy default stream. Programs
+// without GPUs do not need this call.
 //
 // Local, never waits. The stream stays the application's.
 //
@@ -585,7 +588,7 @@ int bvk_set_stream(bvk_session_t session,
 
 // Is it time for a checkpoint, by the configured interval? Call it once per step. `*yes`: 1 or 0, the same on all ranks.
 //
-// Collective: all ranks, the same number of times. Blocks only when a yes by time or cost is near.
+// Collective: all ranks, the same number of times. Blocks only when a checkpoint by time or cost is nearly due.
 //
 // Errors: `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`, `BVK_ERR_STATE`; `*yes` is 0 then.
 //
@@ -594,10 +597,10 @@ int bvk_set_stream(bvk_session_t session,
 int bvk_should_checkpoint(bvk_session_t session,
                           int *yes);
 
-// Is it time to stop: a configured signal arrived on some rank, the end of the allocation is near, `bivouac halt` was called?
-// `*yes`: 1 or 0, the same on all ranks.
+// Is it time to stop, because a configured signal has arrived on some rank, the end of the allocation is near, or `bivouac halt` was
+// called? `*yes`: 1 or 0, the same on all ranks.
 //
-// Collective: all ranks, the same number of times. The ranks look at each other about every `exit.check_every`.
+// Collective: all ranks, the same number of times. The ranks compare about every `exit.check_every`.
 //
 // Errors: as `bvk_should_checkpoint`.
 //
@@ -606,28 +609,29 @@ int bvk_should_checkpoint(bvk_session_t session,
 int bvk_should_exit(bvk_session_t session,
                     int *yes);
 
-// Makes node memory ready for checkpoints of about `bytes` per rank in the background, so that the first one finds it ready.
+// Makes node memory ready in the background for checkpoints of about `bytes` per rank, so that the first one does not wait for it.
 //
 // Local, never waits.
 int bvk_prepare(bvk_session_t session,
                 uint64_t bytes);
 
-// Moves the coordination along. Needed only where the session has no thread for that (`engine.progress = "stepped"`) and calls are rare.
+// Exchanges coordination messages. Needed only where the session has no thread for that (`engine.progress = "stepped"`) and other calls
+// are rare.
 //
 // Local, never waits.
 int bvk_progress(bvk_session_t session);
 
 // Puts the threads of this rank where `policy` says (`BVK_PIN_...`), within what the job was given on this node.
 //
-// Local; with the same policy on all ranks of a node they keep out of each other's way.
+// Local. With the same policy on all ranks of a node, the ranks get different cores.
 //
 // Errors: `BVK_ERR_ARGUMENT`.
 int bvk_pin(bvk_session_t session,
             int policy);
 
-// What of affinity restarts bring back from now on (`BVK_AFFINITY_...`), whatever the configuration says.
+// Sets what restarts bring back of the affinity from now on (`BVK_AFFINITY_...`), instead of what the configuration says.
 //
-// Local, but ranks that differ restore differently.
+// Local; but ranks with different modes restore different things.
 //
 // Errors: `BVK_ERR_ARGUMENT`.
 int bvk_set_affinity(bvk_session_t session, int mode);
@@ -642,8 +646,8 @@ int bvk_set_affinity(bvk_session_t session, int mode);
 // `stats` is NULL or begins with its size.
 int bvk_get_stats(bvk_session_t session, struct bvk_stats *stats);
 
-// Fills `stats` with the counters of this rank for a level, from `BVK_LEVEL_PROCESS` to `BVK_LEVEL_SYSTEM`. Where several tiers
-// have the level it is all of them together.
+// Fills `stats` with the counters of this rank for a level, from `BVK_LEVEL_PROCESS` to `BVK_LEVEL_SYSTEM`. If several tiers have the
+// level, the counters are those of all of them together.
 //
 // Local, never waits.
 //
@@ -655,8 +659,8 @@ int bvk_get_level_stats(bvk_session_t session,
                         int level,
                         struct bvk_level_stats *stats);
 
-// The next verdict that the ranks have agreed on and that was not read yet, in the order of the checkpoints. `BVK_NOTHING`: there is
-// none now. The first ones, without a name, are about tiers that were wanted and cannot be used: nothing reaches their level.
+// Reads the next verdict that the ranks have agreed on, in the order of the checkpoints. `BVK_NOTHING`: there is none that was not read
+// yet. The first ones, without a name, are about tiers that were wanted and cannot be used: no checkpoint reaches their level.
 //
 // Local, never waits. All ranks hear the same verdicts, though not at the same moment.
 //
@@ -667,28 +671,28 @@ int bvk_get_level_stats(bvk_session_t session,
 int bvk_next_report(bvk_session_t session,
                     struct bvk_report *report);
 
-// Lets Bivouac write lines of at least the importance `level` to standard error: 0 nothing, 1 errors, 2 warnings and one line
-// when a session opens and one when it closes, 3 events, 4 details, 5 everything. It counts more than `job.log` and `BIVOUAC_LOG`,
-// which decide where a program does not call it (2, if they say nothing).
+// Sets which lines Bivouac writes to standard error, by their importance: 0 nothing, 1 errors, 2 warnings and one line when a session
+// opens and one when it closes, 3 events, 4 details, 5 everything. This call takes precedence over `job.log` and `BIVOUAC_LOG`. Without it
+// they decide, and if they say nothing, the level is 2.
 //
 // Local, never waits, any thread, at any time.
 //
 // Errors: `BVK_ERR_ARGUMENT`.
 int bvk_log(int level);
 
-// Takes version `version` of the series `name`: all protected regions. When it returns the application may overwrite them, those on a GPU that
-// is offloaded once that is declared (`bvk_offload`), live ones as `bvk_set_live` says. The ranks agree on it in the background, see `bvk_wait` and
-// `bvk_next_report`.
+// Takes version `version` of the series `name`, a checkpoint of all protected regions. When it returns the application may overwrite them.
+// For regions on a GPU that is offloaded this holds once the write is declared (`bvk_offload`), for live ones as `bvk_set_live` says. The
+// ranks agree on the checkpoint in the background, see `bvk_wait` and `bvk_next_report`.
 //
-// Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks
-// for the copy; if regions are live, for that behind the checkpoint before; when node memory is full, for room, at most `timeouts.room`.
+// Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks for
+// the copy; if regions are live, for the live copy of the previous checkpoint; if node memory is full, for room, at most `timeouts.room`.
 //
-// `pending`: NULL, or a pointer to a handle, which the call sets and you own until `bvk_release`; after an error it is NULL. The first checkpoint with regions on a
-// GPU initialises its caches (up to a second).
+// `pending`: NULL, or a pointer to a handle, which the call sets and you own until `bvk_release`; after an error it is NULL. The first
+// checkpoint with regions on a GPU initialises its caches (up to a second).
 //
-// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`; the other ranks hear of it, and the application may
-// continue. `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the others hear of nothing. `BVK_ERR_STATE` also if what is to be marked is on a
-// stream that is captured into a CUDA graph; of that the others hear.
+// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`: the other ranks hear of it, and the application may continue.
+// `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the other ranks do not hear of it. `BVK_ERR_STATE` also if regions are to
+// be marked on a stream that is being captured into a CUDA graph; the other ranks hear of that.
 //
 // Requirements:
 // What was promised with `bvk_protect` holds; `name` is NULL or ends with zero; `pending` is NULL or
@@ -698,12 +702,12 @@ int bvk_checkpoint(bvk_session_t session,
                    uint64_t version,
                    bvk_pending_t *pending);
 
-// Begins a checkpoint that is put together from regions of its own: `bvk_save`, then `bvk_capture`. Several may be begun at once.
+// Begins a checkpoint with regions of its own: `bvk_save` adds them, `bvk_capture` takes it. Several may be begun at once.
 //
 // Collective as `bvk_checkpoint`, together with the `bvk_capture` or `bvk_abort` that ends it; never waits.
 //
-// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`, `BVK_ERR_HANDLE`: the other ranks hear of nothing. A name that cannot be used is refused by
-// `bvk_capture`.
+// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`, `BVK_ERR_HANDLE`: the other ranks do not hear of it. A name that cannot be used is refused
+// by `bvk_capture`.
 //
 // Requirements:
 // `name` is NULL or ends with zero; `checkpoint` points to a handle, which the call sets and you own until `bvk_capture` or `bvk_abort`.
@@ -739,21 +743,21 @@ int bvk_save_shaped(bvk_checkpoint_t checkpoint,
                     int dimensions,
                     const uint64_t *shape);
 
-// Adds all regions that are protected on the session when the checkpoint is captured; live ones are copied behind it (`bvk_set_live`). One of them
-// with a name that `bvk_save` has used fails the capture.
+// Adds all regions that are protected on the session when the checkpoint is captured. Live ones are copied after the call has returned
+// (`bvk_set_live`). If one of them has a name that `bvk_save` has used, the capture fails.
 //
 // Local, never waits.
 int bvk_save_protected(bvk_checkpoint_t checkpoint);
 
-// Copies what `bvk_save` has added on the host to where the checkpoint will be: when this returns the application may overwrite it, and
-// `bvk_capture` may come later. The process needs no memory of its own for the copy. A region that was copied may be added and
-// copied again, with the same type and shape (`BVK_ERR_REGION` of `bvk_save` otherwise). What is on a GPU or on boxes, rows, what is protected and
+// Copies the host regions that `bvk_save` has added to their place in the checkpoint. When this returns the application may overwrite
+// them, and `bvk_capture` may come later. The copy takes no memory of the process. A region that was copied may be added and copied again,
+// with the same type and shape (otherwise `bvk_save` returns `BVK_ERR_REGION`). Regions on a GPU or on boxes, rows, protected regions and
 // histories are read by `bvk_capture`.
 //
 // Collective: all ranks or none, between the same other collective calls, with the same regions on the host and on a GPU; returns without
-// waiting for the others. Blocks as `bvk_checkpoint`. A restart before the capture makes it fail.
+// waiting for the others. Blocks as `bvk_checkpoint`. A restart before the capture makes the capture fail.
 //
-// Errors: `BVK_ERR_CAPTURE` when no tier has room, `BVK_ERR_REGION` for a name that cannot be used: `bvk_capture` then fails, too, and the
+// Errors: `BVK_ERR_CAPTURE` if no tier has room, `BVK_ERR_REGION` for a name that cannot be used: `bvk_capture` then fails, too, and the
 // other ranks hear of it. `BVK_ERR_STATE` while a restart is open.
 //
 // Requirements:
@@ -767,9 +771,9 @@ int bvk_hold(bvk_checkpoint_t checkpoint);
 // Errors: `BVK_ERR_HANDLE`; `BVK_ERR_ARGUMENT` for a history of another session.
 int bvk_save_history(bvk_checkpoint_t checkpoint, bvk_history_t history);
 
-// Has files leave a region of this checkpoint to earlier ones by another method than is configured: "full", "basic", "list", "tree" or
-// "auto" (`docs/REDUCTION.md`). It has an effect where `reduction.method` or `reduction.regions` asks for one; a region that is not saved is
-// named in the log.
+// Chooses the method by which files leave a region of this checkpoint to earlier ones, instead of the configured one: "full", "basic",
+// "list", "tree" or "auto" (`docs/REDUCTION.md`). It has an effect where `reduction.method` or `reduction.regions` asks for one. A region
+// that is not saved is named in the log.
 //
 // Local, never waits.
 //
@@ -781,8 +785,8 @@ int bvk_reduce(bvk_checkpoint_t checkpoint,
                const char *region,
                const char *method);
 
-// Copies all regions; when it returns the application may overwrite them. `*checkpoint` becomes NULL, also when it fails, but not
-// when it is refused because a restart is open (`BVK_ERR_STATE`).
+// Copies all regions. When it returns the application may overwrite them. `*checkpoint` becomes NULL, also if the capture fails, but not
+// if it is refused because a restart is open (`BVK_ERR_STATE`).
 //
 // Collective and blocking as `bvk_checkpoint`.
 //
@@ -793,18 +797,17 @@ int bvk_reduce(bvk_checkpoint_t checkpoint,
 int bvk_capture(bvk_checkpoint_t *checkpoint,
                 bvk_pending_t *pending);
 
-// Gives a checkpoint up that was begun. The other ranks hear that this one did. `*checkpoint` becomes NULL; one that is NULL
-// already is no error.
+// Gives up a checkpoint that was begun. The other ranks hear of it. `*checkpoint` becomes NULL. A handle that is NULL already is no error.
 //
 // Collective: in the place of `bvk_capture`; never waits.
 //
-// Errors: `BVK_ERR_STATE` while a restart is open; the handle stays.
+// Errors: `BVK_ERR_STATE` while a restart is open; the handle stays valid.
 //
 // Requirements:
 // `checkpoint` is NULL or points to a handle.
 int bvk_abort(bvk_checkpoint_t *checkpoint);
 
-// Have all levels of this checkpoint come to an end? `*finished`: 1 or 0. Moves the coordination along.
+// Is each level of this checkpoint reached or given up? `*finished`: 1 or 0. Exchanges coordination messages.
 //
 // Local, never waits, any thread that may call MPI.
 //
@@ -812,7 +815,7 @@ int bvk_abort(bvk_checkpoint_t *checkpoint);
 // `finished` points to a number.
 int bvk_poll(bvk_pending_t pending, int *finished);
 
-// The highest level that all ranks have reached, as far as this rank has heard: `*reached` is one of `BVK_LEVEL_...`.
+// The highest level that all ranks have reached, as far as this rank knows: `*reached` is one of `BVK_LEVEL_...`.
 //
 // Local, never waits, any thread.
 //
@@ -821,7 +824,7 @@ int bvk_poll(bvk_pending_t pending, int *finished);
 int bvk_level(bvk_pending_t pending,
               int *reached);
 
-// Waits until the checkpoint is committed at `level` or a higher one, which `*reached` then says (`reached` may be NULL).
+// Waits until the checkpoint is committed at `level` or a higher one. `*reached` says at which (`reached` may be NULL).
 //
 // Local, but returns only when all ranks have done their part. Blocks for the slowest rank, at most until the level is given up
 // (`timeouts.abandon`). Any thread that may call MPI.
@@ -834,8 +837,7 @@ int bvk_wait(bvk_pending_t pending,
              int level,
              int *reached);
 
-// Gives the handle back; the checkpoint continues on its way. `*pending` becomes NULL; one that is NULL already is no
-// error.
+// Gives the handle back. The checkpoint continues on its way. `*pending` becomes NULL. A handle that is NULL already is no error.
 //
 // Local, never waits, any thread.
 //
@@ -844,15 +846,15 @@ int bvk_wait(bvk_pending_t pending,
 int bvk_release(bvk_pending_t *pending);
 
 // Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that were
-// saved. What is protected on boxes or as a value is loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); a version with anything else
-// only on as many as took it. A version that is damaged on some rank is given up on all, for the next older one; a single version that was asked for has none.
-// `restored`: NULL, or what is to be filled. `BVK_NOTHING`: there is nothing to restore. Regions of the checkpoint that are not protected are
-// left out, and named in a warning; with nothing protected that is an error.
+// saved. Regions on boxes and values are loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); a version with any other
+// region only on as many ranks as took it. If a version is damaged on some rank, all ranks take the next older one, unless a single
+// version was asked for. `restored`: NULL, or a structure to fill. `BVK_NOTHING`: there is nothing to restore. Regions of the checkpoint
+// that are not protected are left out, and named in a warning. If no region is protected, that is an error.
 //
 // Collective: all ranks. Blocks until all ranks have loaded, and for checkpoints of this session that are being written.
 //
-// Errors: `BVK_ERR_RESTART`, the same on all ranks, also if `restored->size` was not set on one: the regions hold nothing of use then.
-// `BVK_ERR_REGION`, `BVK_ERR_STATE`.
+// Errors: `BVK_ERR_RESTART`, on all ranks alike, also if `restored->size` was not set on one: the contents of the regions are then
+// unspecified. `BVK_ERR_REGION`, `BVK_ERR_STATE`.
 //
 // Requirements:
 // What was promised with `bvk_protect` holds; `name` is NULL or ends with zero; `restored` is NULL or
@@ -862,12 +864,13 @@ int bvk_restore(bvk_session_t session,
                 uint64_t version,
                 struct bvk_restored *restored);
 
-// Begins a restart that the application loads itself: `bvk_load` what is needed, then `bvk_end_restore`, and all again while that
-// returns `BVK_AGAIN`. Version as in `bvk_restore`. `BVK_NOTHING`: there is nothing to restore, and no restart is open.
+// Begins a restart in which the application loads the regions itself: `bvk_load` for each region that it needs, then `bvk_end_restore`,
+// and all of that again while it returns `BVK_AGAIN`. Version as in `bvk_restore`. `BVK_NOTHING`: there is nothing to restore, and no
+// restart is open.
 //
-// Collective: all ranks; no other collective call of the session until it has ended. Blocks until the ranks have elected a version.
-// Below `MPI_THREAD_MULTIPLE` no rank may wait for others by calls of its own between this and `bvk_end_restore`: ranks read from
-// each other's nodes meanwhile.
+// Collective: all ranks; no other collective call of the session until it has ended. Blocks until the ranks have elected a version. Below
+// `MPI_THREAD_MULTIPLE`, no rank may wait for others by calls of its own between this call and `bvk_end_restore`: ranks may be reading
+// from each other's nodes.
 //
 // Errors: as `bvk_restore`. `BVK_ERR_STATE` while another restart is open, whose handle then stays in `restart`.
 //
@@ -886,26 +889,27 @@ int bvk_begin_restore(bvk_session_t session,
 // `version` points to a number.
 int bvk_saved_version(bvk_restart_t restart, uint64_t *version);
 
-// How many elements of which type the region `name` has in the version that is being restored. `count` and `kind` may be NULL.
+// The number and the type of the elements that the region `name` has in the version that is being restored. `count` and `kind` may be
+// NULL.
 //
 // Local. Blocks on the tier that holds the copy.
 //
-// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read. That there is none is not held against the
-// attempt.
+// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read. A region that is not there does not make the attempt
+// fail.
 //
 // Requirements:
-// `name` is NULL or ends with zero; `count` and `kind` are NULL or places for numbers.
+// `name` is NULL or ends with zero; `count` and `kind` are NULL or point to numbers.
 int bvk_region_size(bvk_restart_t restart,
                     const char *name,
                     uint64_t *count,
                     int *kind);
 
-// Loads the region `name` into `count` elements at `data`, on the host or on a GPU, which must be its length and type.
+// Loads the region `name` into `count` elements at `data`, on the host or on a GPU. Number and type must be those that were saved.
 //
 // Local. Blocks on the tier that holds the copy.
 //
 // Errors: `BVK_ERR_LOAD`, `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`. A region that is missing or of another type or length leaves `data` as it
-// was; otherwise `data` holds nothing of use.
+// was; otherwise the contents of `data` are unspecified.
 //
 // Requirements:
 // The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
@@ -915,19 +919,19 @@ int bvk_load(bvk_restart_t restart,
              uint64_t count,
              int kind);
 
-// Loads all protected regions. What the checkpoint has beside them the application loads itself, or does without.
+// Loads all protected regions. The application loads other regions of the checkpoint itself, or leaves them out.
 //
-// Local, but for regions on boxes and values: collective where `bvk_load_on` and `bvk_load_shared` are. Blocks on the tiers that hold the copies, and then
-// until all have called.
+// Local, except for regions on boxes and values: for these it is collective where `bvk_load_on` and `bvk_load_shared` are. Blocks on the
+// tiers that hold the copies, and then until all have called.
 //
-// Errors: as `bvk_load`; the regions then hold nothing of use.
+// Errors: as `bvk_load`; the contents of the regions are then unspecified.
 //
 // Requirements:
 // What was promised with `bvk_protect` holds.
 int bvk_load_protected(bvk_restart_t restart);
 
-// Appends all versions of the history that was saved under the name of `history` to it; `*count` says how many (may be NULL). Each attempt
-// needs a history of its own: after `BVK_AGAIN` close this one and open another.
+// Appends to `history` all versions that were saved under its name. `*count` says how many (`count` may be NULL). Each attempt needs a
+// history of its own: after `BVK_AGAIN` close this one and open another.
 //
 // Local. Blocks on the tier that holds the copy.
 //
@@ -939,9 +943,9 @@ int bvk_load_history(bvk_restart_t restart,
                      bvk_history_t history,
                      uint64_t *count);
 
-// Says that this version must not be used, though it can be loaded: it has a NaN, or fails another check of the program. After
-// `bvk_end_restore` all ranks continue with the next older version. It is enough that one rank says so. `reason` is for the log, and for the
-// error if there is no older version; if a rank gives several, the first counts.
+// Rejects a version that can be loaded and must not be used, because it has a NaN or fails another check of the program. After
+// `bvk_end_restore` all ranks continue with the next older version. It is enough that one rank calls this. `reason` is for the log, and
+// for the error if there is no older version. If a rank gives several, the first counts.
 //
 // Local, never waits.
 //
@@ -950,20 +954,20 @@ int bvk_load_history(bvk_restart_t restart,
 int bvk_reject(bvk_restart_t restart,
                const char *reason);
 
-// Ends an attempt. `loaded`: 1 if this rank has loaded what it needs, 0 if not, -1 if not and no other version would help, for example
-// because it has no memory for it. There are three ends, the same on all ranks:
+// Ends an attempt. `loaded`: 1 if this rank has loaded what it needs; 0 if not; -1 if not and no other version would help, for example
+// because the rank has no memory for it. There are three outcomes, the same on all ranks:
 //
 // - `BVK_OK`: all ranks have loaded. `*restart` is NULL, and `restored`, unless it is NULL, describes the checkpoint.
-// - `BVK_AGAIN`: a rank has found damage, or has rejected the version (`bvk_reject`). Load again from the same handle, which is now at
-//   other copies of the version or at an older one. Nothing that was loaded before may be used.
-// - `BVK_ERR_RESTART`: the restart has ended, and `*restart` is NULL. A rank has not loaded and no other version would help: a region is missing
-//   or has another type or length, or the rank says 0 without an error of a load, or -1.
+// - `BVK_AGAIN`: a rank has found damage, or has rejected the version (`bvk_reject`). Load again from the same handle, which now leads to
+//   other copies of the version or to an older one. Nothing that was loaded before may be used.
+// - `BVK_ERR_RESTART`: the restart has ended, and `*restart` is NULL. A rank has not loaded and no other version would help: a region is
+//   missing or has another type or length, or the rank passed 0 although no load failed, or it passed -1.
 //
-// Whether a region is there can be asked with `bvk_region_size`, which changes nothing.
+// To ask whether a region is there, use `bvk_region_size`, which does not affect the outcome.
 //
 // Collective: all ranks. Blocks until all have called.
 //
-// Errors: `BVK_ERR_RESTART`, the same on all ranks, also if `restored->size` was not set on one; `*restart` is NULL then.
+// Errors: `BVK_ERR_RESTART`, on all ranks alike, also if `restored->size` was not set on one; `*restart` is NULL then.
 //
 // Requirements:
 // `restart` points to a handle; `restored` is NULL or begins with its size.
@@ -971,41 +975,42 @@ int bvk_end_restore(bvk_restart_t *restart,
                     int loaded,
                     struct bvk_restored *restored);
 
-// The versions of the series `name` that all ranks can restore, newest first: as many as fit into `versions`, which has room for
-// `capacity`; `*count` says how many there are.
+// Lists the versions of the series `name` that all ranks can restore, newest first: as many as fit into `versions`, which has room for
+// `capacity`. `*count` says how many there are.
 //
 // Collective: all ranks. Blocks as `bvk_begin_restore`.
 //
 // Errors: as `bvk_restore`.
 //
 // Requirements:
-// `name` is NULL or ends with zero; `versions` has room for `capacity` numbers, or is NULL and `capacity` is 0; `count` points
-// to a number.
+// `name` is NULL or ends with zero; `versions` has room for `capacity` numbers, or is NULL and `capacity` is 0; `count` points to a
+// number.
 int bvk_versions(bvk_session_t session,
                  const char *name,
                  uint64_t *versions,
                  size_t capacity,
                  size_t *count);
 
-// Says which elements of an array that is cut into boxes this rank owns, and proves together with the other ranks that each element has one owner.
-// Regions that are saved on `*boxes` can be restored on any number of ranks, and on any other boxes of an array of that shape. Called once for each
-// way in which arrays are cut, whatever the types of their elements.
+// Says which boxes of an array this rank owns, and proves together with the other ranks that each element has one owner. Regions that are
+// saved on `*boxes` can be restored on any number of ranks, and on any other boxes of an array of that shape. Call it once for each way in
+// which arrays are cut, whatever the types of their elements.
 //
-// `shape`: the extents of the array in its `dimensions` dimensions (1 to 8), slowest first, as rows before columns in C. This rank owns `count` boxes,
-// 0 too. Box number b begins at the `dimensions` numbers from `origins + b * dimensions` on, counted from 0, and has the extent of as many from
-// `extents + b * dimensions` on. In memory each box has ghost cells around it: so many elements more before it and behind it in each dimension as the
-// `dimensions` numbers of `before` and `after` say, NULL for none. They are not saved, and a load leaves them as they are. `sparse`: 1 if the boxes of
-// all ranks need not cover the array, as those of a level of an adaptive mesh; 0 if they have to.
+// `shape`: the extents of the array in its `dimensions` dimensions (1 to 8), slowest first, as rows before columns in C. This rank owns
+// `count` boxes, which may be 0. The `dimensions` numbers from `origins + b * dimensions` on are the origin of box b, counted from 0, and
+// those from `extents + b * dimensions` on are its extents. In memory each box has ghost cells around it: in each dimension as many
+// elements before it and after it as the `dimensions` numbers of `before` and `after` say; NULL for none. They are not saved, and a load
+// leaves them as they are. `sparse`: 1 if the boxes of all ranks need not cover the array, as on a level of an adaptive mesh; 0 if they
+// have to.
 //
-// Collective: all ranks, with the same `dimensions`, `shape` and `sparse`; a rank that owns nothing too. Blocks until all have called.
+// Collective: all ranks, with the same `dimensions`, `shape` and `sparse`; also a rank that owns nothing. Blocks until all have called.
 //
-// Errors: `BVK_ERR_DISAGREED`, the same on all ranks: two ranks own an element, or nobody does (the text names both ranks and the first elements); an
-// argument of some rank cannot be, or ranks gave different shapes. `BVK_ERR_FAILED`. `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the
-// others hear of nothing.
+// Errors: `BVK_ERR_DISAGREED`, on all ranks alike: an element has two owners or none (the text names the ranks and the first elements), an
+// argument of some rank is impossible, or ranks gave different shapes. `BVK_ERR_FAILED`. `BVK_ERR_STATE` while a restart is open, and
+// `BVK_ERR_HANDLE`: the other ranks do not hear of it.
 //
 // Requirements:
-// `shape` has `dimensions` numbers, `origins` and `extents` have `count * dimensions` each, `before` and `after` are NULL or have `dimensions`. `boxes` points
-// to a handle, which the call sets and you own until `bvk_boxes_close` or `bvk_close`.
+// `shape` has `dimensions` numbers, `origins` and `extents` have `count * dimensions` each, `before` and `after` are NULL or have
+// `dimensions`. `boxes` points to a handle, which the call sets and you own until `bvk_boxes_close` or `bvk_close`.
 int bvk_boxes(bvk_session_t session,
               int dimensions,
               const uint64_t *shape,
@@ -1017,14 +1022,15 @@ int bvk_boxes(bvk_session_t session,
               int sparse,
               bvk_boxes_t *boxes);
 
-// Says which elements of an array of numbered elements this rank owns, as those of an unstructured mesh are, and proves together with the other ranks that
-// each element has one owner. `*boxes` is a handle for all calls that take boxes: this rank's memory is one box of `count` elements, in the order of the list.
-// Regions that are saved on it can be restored on any number of ranks, and on any other lists of an array of as many elements.
+// Says which elements of an array of numbered elements this rank owns, for example those of an unstructured mesh, and proves together with
+// the other ranks that each element has one owner. `*boxes` is a handle for all calls that take boxes: this rank's memory is one box of
+// `count` elements, in the order of the list. Regions that are saved on it can be restored on any number of ranks, and on any other lists
+// of an array of as many elements.
 //
-// The array has `total` elements, with the numbers from 0 on. `numbers` lists the `count` of them that this rank owns, 0 too, in any order. They are
-// copied. `sparse`: 1 if the lists of all ranks need not have all numbers, 0 if they have to.
+// The array has `total` elements, with the numbers from 0 on. `numbers` lists the `count` numbers that this rank owns, in any order;
+// `count` may be 0. They are copied. `sparse`: 1 if the lists of all ranks need not have all numbers, 0 if they have to.
 //
-// Collective: all ranks, with the same `total` and `sparse`; a rank that owns nothing too. Blocks until all have called.
+// Collective: all ranks, with the same `total` and `sparse`; also a rank that owns nothing. Blocks until all have called.
 //
 // Errors: as `bvk_boxes`; `BVK_ERR_DISAGREED` also if a number is not below `total`, or twice in one list.
 //
@@ -1037,7 +1043,8 @@ int bvk_ids(bvk_session_t session,
             int sparse,
             bvk_boxes_t *boxes);
 
-// Gives boxes back; what was protected or saved on them stays so. `*boxes` becomes NULL; one that is NULL already is no error.
+// Gives boxes back. Regions that were protected or saved on them stay so. `*boxes` becomes NULL. A handle that is NULL already is no
+// error.
 //
 // Local, never waits.
 //
@@ -1045,14 +1052,15 @@ int bvk_ids(bvk_session_t session,
 // `boxes` is NULL or points to a handle.
 int bvk_boxes_close(bvk_boxes_t *boxes);
 
-// Protects this rank's part of an array: the memory of its box, with the ghost cells that `boxes` say, as region `name`. `bvk_checkpoint` saves it,
-// `bvk_restore` loads it, on any number of ranks. `elements`: how many there are in memory, ghost cells among them, which is compared with what box and
-// ghost cells take. A rank that owns nothing gives 0. The memory is the host's or a GPU's, on each rank as it likes. All else is as with `bvk_protect`, and all
-// ranks protect their regions in the same order.
+// Protects this rank's part of an array as region `name`: the memory of its box, with the ghost cells of `boxes`. `bvk_checkpoint` saves
+// it, `bvk_restore` loads it, on any number of ranks. `elements`: the number of elements in memory, including ghost cells. It is compared
+// with what box and ghost cells take. A rank that owns nothing passes 0. The memory may be on the host or on a GPU, as each rank likes.
+// Otherwise as `bvk_protect`. All ranks protect their regions in the same order.
 //
 // Local, never waits, as `bvk_protect`.
 //
-// Errors: as `bvk_protect`; `BVK_ERR_REGION` too if there are not as many elements as box and ghost cells take, or if this rank owns several boxes.
+// Errors: as `bvk_protect`; `BVK_ERR_REGION` also if there are not as many elements as box and ghost cells take, or if this rank owns
+// several boxes.
 //
 // Requirements:
 // As `bvk_protect`.
@@ -1063,13 +1071,13 @@ int bvk_protect_on(bvk_session_t session,
                    uint64_t elements,
                    int kind);
 
-// Protects an array of which this rank owns any number of boxes: `data` has a pointer to the memory of each, in the order in which they were passed to
-// `bvk_boxes`, and `elements` the number of elements of each. The lists are not kept. Otherwise as `bvk_protect_on`.
+// Protects an array of which this rank owns any number of boxes. `data` has a pointer to the memory of each, in the order in which they
+// were passed to `bvk_boxes`, and `elements` the number of elements of each. The lists are not kept. Otherwise as `bvk_protect_on`.
 //
 // Local, never waits, as `bvk_protect`.
 //
-// Errors: as `bvk_protect_on`; `BVK_ERR_REGION` too if `count` is not the number of boxes that this rank owns; `BVK_ERR_ARGUMENT` if boxes overlap in
-// memory, or lie partly on a GPU and partly elsewhere.
+// Errors: as `bvk_protect_on`; `BVK_ERR_REGION` also if `count` is not the number of boxes that this rank owns; `BVK_ERR_ARGUMENT` if
+// boxes overlap in memory, or are partly on a GPU and partly elsewhere.
 //
 // Requirements:
 // As `bvk_protect`, for the memory of each box; `data` and `elements` have `count` entries.
@@ -1081,7 +1089,8 @@ int bvk_protect_boxes_on(bvk_session_t session,
                          const uint64_t *elements,
                          int kind);
 
-// Adds this rank's part of an array as region `name` to a checkpoint: memory as in `bvk_protect_on`. It is read by `bvk_capture`, not by `bvk_hold`.
+// Adds this rank's part of an array to a checkpoint as region `name`, with memory as in `bvk_protect_on`. `bvk_capture` reads it, not
+// `bvk_hold`.
 //
 // Local, never waits; nothing is read before `bvk_capture`.
 //
@@ -1112,15 +1121,15 @@ int bvk_save_boxes_on(bvk_checkpoint_t checkpoint,
                       const uint64_t *elements,
                       int kind);
 
-// Loads the region `name` into this rank's part of an array: memory as in `bvk_protect_on`. The boxes may be others than those that it was saved on, of
-// an array of the same shape; ghost cells stay as they are.
+// Loads the region `name` into this rank's part of an array, with memory as in `bvk_protect_on`. The boxes may differ from those that it
+// was saved on; the shape of the array may not. Ghost cells stay as they are.
 //
-// Local if the region was saved on the same number of ranks and on the same boxes. Otherwise collective: all ranks load the same regions in the same
-// order. Blocks on the tiers that hold the copies, and then until all have called.
+// Local if the region was saved on the same number of ranks and on the same boxes. Otherwise collective: all ranks load the same regions
+// in the same order. Blocks on the tiers that hold the copies, and then until all have called.
 //
-// Errors: `BVK_ERR_LOAD`: the region is not there, has another type or shape, was not saved on boxes, or elements that are wanted were saved by nobody;
-// the memory is not that of the boxes. Where it is collective all ranks have an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this rank does not take part,
-// and the others have an error when it calls `bvk_end_restore`.
+// Errors: `BVK_ERR_LOAD`: the region is not there, has another type or shape, was not saved on boxes, or lacks elements that are wanted;
+// or the memory does not fit the boxes. Where the call is collective all ranks have an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this
+// rank does not take part, and the others have an error when it calls `bvk_end_restore`.
 //
 // Requirements:
 // The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
@@ -1133,7 +1142,7 @@ int bvk_load_on(bvk_restart_t restart,
 
 // Loads an array of which this rank owns any number of boxes, with lists as in `bvk_protect_boxes_on`; otherwise as `bvk_load_on`.
 //
-// Local or collective as `bvk_load_on`, and blocks as that.
+// Local or collective as `bvk_load_on`, and blocks like it.
 //
 // Errors: as `bvk_load_on`.
 //
@@ -1147,11 +1156,11 @@ int bvk_load_boxes_on(bvk_restart_t restart,
                       const uint64_t *elements,
                       int kind);
 
-// Protects `count` elements at `data` that are the same on all ranks, as a step or a time is, under `name`: `bvk_checkpoint` saves them, `bvk_restore`
-// loads them, on any number of ranks. Less than 1 MiB, on the host. Where a rank has others than the rest there is no checkpoint: the verdict names it. All
-// else is as with `bvk_protect`, and all ranks protect their regions in the same order.
+// Protects under `name` `count` elements at `data` that are the same on all ranks, such as a step or a time: `bvk_checkpoint` saves them,
+// `bvk_restore` loads them, on any number of ranks. Less than 1 MiB, on the host. If the elements differ on a rank, there is no
+// checkpoint, and the verdict names the rank. Otherwise as `bvk_protect`. All ranks protect their regions in the same order.
 //
-// A program in Rust loads them with `shared::<Elements>`.
+// A Rust program loads them with `shared::<Elements>`.
 //
 // Local, never waits, as `bvk_protect`.
 //
@@ -1165,10 +1174,10 @@ int bvk_protect_shared(bvk_session_t session,
                        uint64_t count,
                        int kind);
 
-// Protects `count` elements at `data` that are this rank's own, such as the state of its random numbers, under `name`, and says what becomes of them when
-// the checkpoint is restored on another number of ranks: `on_resize` is one of `BVK_RESIZE_...`, the same on all ranks. On the same number `bvk_restore`
-// loads them. On another number it is refused with `BVK_RESIZE_REFUSE`; otherwise it leaves them as they are, and `bvk_restored` says how many ranks there
-// were. Less than 1 MiB, on the host.
+// Protects under `name` `count` elements at `data` that are this rank's own, such as the state of its random numbers. Less than 1 MiB, on
+// the host. On the same number of ranks `bvk_restore` loads them. `on_resize`, one of `BVK_RESIZE_...` and the same on all ranks, says
+// what happens on another number: with `BVK_RESIZE_REFUSE` the restart is refused; otherwise the elements stay as they are, and
+// `bvk_restored` says how many ranks took the checkpoint.
 //
 // Local, never waits, as `bvk_protect`.
 //
@@ -1183,7 +1192,8 @@ int bvk_protect_per_rank(bvk_session_t session,
                          int kind,
                          int on_resize);
 
-// Adds `count` elements at `data` that are the same on all ranks to a checkpoint, as in `bvk_protect_shared`. They are copied now.
+// Adds to a checkpoint `count` elements at `data` that are the same on all ranks, as in `bvk_protect_shared`. They are copied in this
+// call.
 //
 // Local, never waits.
 //
@@ -1197,7 +1207,7 @@ int bvk_save_shared(bvk_checkpoint_t checkpoint,
                     uint64_t count,
                     int kind);
 
-// Adds `count` elements at `data` that are this rank's own to a checkpoint, as in `bvk_protect_per_rank`. They are copied now.
+// Adds to a checkpoint `count` elements at `data` that are this rank's own, as in `bvk_protect_per_rank`. They are copied in this call.
 //
 // Local, never waits.
 //
@@ -1212,9 +1222,11 @@ int bvk_save_per_rank(bvk_checkpoint_t checkpoint,
                       int kind,
                       int on_resize);
 
-// Loads what was saved with `bvk_save_shared` or `bvk_protect_shared` under `name` into `count` elements at `data`, which must be its length and type.
+// Loads a value that was saved with `bvk_save_shared` or `bvk_protect_shared` under `name` into `count` elements at `data`. Number and
+// type must be those that were saved.
 //
-// Local if as many ranks took the checkpoint. Otherwise collective, and blocks until all ranks have called: all load the same regions in the same order.
+// Local if as many ranks took the checkpoint. Otherwise collective, and blocks until all ranks have called: all load the same regions in
+// the same order.
 //
 // Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` and `BVK_ERR_REGION` as with `bvk_load_on`. `data` then is as it was.
 //
@@ -1226,8 +1238,9 @@ int bvk_load_shared(bvk_restart_t restart,
                     uint64_t count,
                     int kind);
 
-// Loads what this rank has saved with `bvk_save_per_rank` or `bvk_protect_per_rank` under `name` into `count` elements at `data`, which must be its length
-// and type. If another number of ranks took the checkpoint (`bvk_saved_ranks`) that is an error: nothing of it is this rank's own, see `bvk_of_ranks`.
+// Loads a value that this rank saved with `bvk_save_per_rank` or `bvk_protect_per_rank` under `name` into `count` elements at `data`.
+// Number and type must be those that were saved. If another number of ranks took the checkpoint (`bvk_saved_ranks`), that is an error,
+// because no saved value belongs to this rank; see `bvk_of_ranks`.
 //
 // Local. Blocks on the tier that holds the copy.
 //
@@ -1241,7 +1254,7 @@ int bvk_load_per_rank(bvk_restart_t restart,
                       uint64_t count,
                       int kind);
 
-// How many ranks took the checkpoint that is being restored.
+// The number of ranks that took the checkpoint that is being restored.
 //
 // Local, never waits; the same on all ranks.
 //
@@ -1249,14 +1262,14 @@ int bvk_load_per_rank(bvk_restart_t restart,
 // `ranks` points to a number.
 int bvk_saved_ranks(bvk_restart_t restart, int *ranks);
 
-// Loads what the ranks `first` to `first + count - 1` of those that took the checkpoint have saved with `BVK_RESIZE_ASK` under `name`: `each` elements of
-// every one of them, which must be what it has saved, one rank behind the other from `data` on. Each rank may ask for whichever it likes of the
-// `bvk_saved_ranks` that there were, and with `count` 0 for none.
+// Loads the values that the old ranks `first` to `first + count - 1` saved with `BVK_RESIZE_ASK` under `name`: `each` elements of every
+// one of them, which must be what it saved, rank after rank from `data` on. Each rank may ask for any of the `bvk_saved_ranks` old ranks,
+// or for none with `count` 0.
 //
 // Collective: all ranks. Blocks on the tiers that hold the shards, and until all ranks have called.
 //
-// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for ranks that there were not, of which the others do not hear before `bvk_end_restore`. `data` then holds
-// nothing of use.
+// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for old ranks that do not exist; the other ranks hear of that only in `bvk_end_restore`. The
+// contents of `data` are then unspecified.
 //
 // Requirements:
 // The memory has room for `count * each` elements, and nobody else uses it before this returns. `name` is NULL or ends with zero.
@@ -1268,31 +1281,33 @@ int bvk_of_ranks(bvk_restart_t restart,
                  uint64_t each,
                  int kind);
 
-// Adds this rank's rows of the set `name` to a checkpoint: any number of them, and another number at each checkpoint if need be. Each column is a region
-// `name/column`. They can be restored on any number of ranks (`bvk_load_rows`). What `rows` points to is not kept; the memory of the columns is read by
-// `bvk_capture`, not by `bvk_hold`.
+// Adds this rank's rows of the set `name` to a checkpoint. A rank may have any number of rows, and another number at each checkpoint. Each
+// column is a region `name/column`. The rows can be restored on any number of ranks (`bvk_load_rows`). The structure and its list of
+// columns are not kept. The memory of the columns is read by `bvk_capture`, not by `bvk_hold`.
 //
-// Local, never waits. All ranks add the set, those without rows too, with the same columns.
+// Local, never waits. All ranks add the set with the same columns; so does a rank without rows.
 //
-// Errors: `BVK_ERR_ARGUMENT`; `BVK_ERR_REGION` for a name that cannot be used or was added before, and for a set without columns; the checkpoint stays as
-// it was.
+// Errors: `BVK_ERR_ARGUMENT`; `BVK_ERR_REGION` for a name that cannot be used or was added before, and for a set without columns; the
+// checkpoint stays as it was.
 //
 // Requirements:
-// The memory of the columns is readable until `bvk_capture` has returned. `name` and the names of the columns are NULL or end with zero; `rows` is NULL or
-// begins with its size, and has as many columns and coordinates as it says.
+// The memory of the columns is readable until `bvk_capture` has returned. `name` and the names of the columns are NULL or end with zero;
+// `rows` is NULL or begins with its size, and has as many columns and coordinates as it says.
 int bvk_save_rows(bvk_checkpoint_t checkpoint,
                   const char *name,
                   const struct bvk_rows *rows);
 
-// Which columns the set `name` has: of column number `at`, counted from 0, in the order in which they were saved, its name, the type of its elements, and how
-// many a row has. `BVK_NOTHING` behind the last one. `column`, `kind` and `width` may be NULL; a name lives until `bvk_end_restore`.
+// Describes column number `at` of the set `name`, counted from 0 in the order in which the columns were saved: its name, the type of its
+// elements, and how many of them a row has. `BVK_NOTHING` after the last one. `column`, `kind` and `width` may be NULL. A name lives until
+// `bvk_end_restore`.
 //
 // Local; the same on all ranks. Blocks on the tier that holds the copy.
 //
-// Errors: `BVK_ERR_LOAD` if there is no such set, or no copy that can be read. That there is none is not held against the attempt. `BVK_ERR_ARGUMENT`.
+// Errors: `BVK_ERR_LOAD` if there is no such set, or no copy that can be read. A set that is not there does not make the attempt fail.
+// `BVK_ERR_ARGUMENT`.
 //
 // Requirements:
-// `name` is NULL or ends with zero; `column`, `kind` and `width` are NULL or places for what they are called.
+// `name` is NULL or ends with zero; `column`, `kind` and `width` are NULL or point to a pointer and to numbers.
 int bvk_column_at(bvk_restart_t restart,
                   const char *name,
                   size_t at,
@@ -1300,30 +1315,32 @@ int bvk_column_at(bvk_restart_t restart,
                   int *kind,
                   uint32_t *width);
 
-// Finds out which rows of the set `name` this rank gets (`how` is one of `BVK_ROWS_...`), as many as `*count` says then (NULL: not asked). Their columns are
-// then loaded one by one, into memory of the application that has room for them (`bvk_load_column`). A program that wants certain rows on certain ranks
-// uses `bvk_load_rows_by`.
+// Finds out which rows of the set `name` this rank gets (`how` is one of `BVK_ROWS_...`). `*count` says how many (`count` may be NULL).
+// The application then loads their columns one by one, into memory that has room for them (`bvk_load_column`). A program that wants
+// certain rows on certain ranks uses `bvk_load_rows_by`.
 //
-// Collective: all ranks, with the same `how`, except that `BVK_ROWS_OWN` is local. Blocks on the tiers that hold the shards, and until all have called.
+// Collective: all ranks, with the same `how`; only `BVK_ROWS_OWN` is local. Blocks on the tiers that hold the shards, and until all have
+// called.
 //
-// Errors: `BVK_ERR_LOAD`: there is no such set, it was not saved with `bvk_save_rows`, or `how` is `BVK_ROWS_OWN` and another number of ranks took the
-// checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls `bvk_end_restore`.
+// Errors: `BVK_ERR_LOAD`: there is no such set, it was not saved with `bvk_save_rows`, or `how` is `BVK_ROWS_OWN` and another number of
+// ranks took the checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls
+// `bvk_end_restore`.
 //
 // Requirements:
-// `name` is NULL or ends with zero. `rows` points to a handle, which the call sets and you own until `bvk_loaded_rows_close`, or until `bvk_end_restore`, which closes
-// it whatever it returns. `count` is NULL or points to a number.
+// `name` is NULL or ends with zero. `rows` points to a handle, which the call sets and you own until `bvk_loaded_rows_close`, or until
+// `bvk_end_restore`, which closes it whatever it returns. `count` is NULL or points to a number.
 int bvk_load_rows(bvk_restart_t restart,
                   const char *name,
                   int how,
                   bvk_loaded_rows_t *rows,
                   uint64_t *count);
 
-// Gets `wanted` rows from number `first` on, in the order of the ranks that saved them. Each rank asks for the rows it likes: ranges may overlap, and
-// leave rows out. `bvk_parts` says how many rows there are in all. Otherwise as `bvk_load_rows`.
+// Gets `wanted` rows from number `first` on, in the order of the ranks that saved them. Each rank asks for any rows: ranges may overlap,
+// and leave rows out. `bvk_parts` says how many rows there are in all. Otherwise as `bvk_load_rows`.
 //
 // Collective and blocking as `bvk_load_rows`.
 //
-// Errors: as `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if one asks for rows that there are not.
+// Errors: as `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if one asks for rows that do not exist.
 //
 // Requirements:
 // As `bvk_load_rows`.
@@ -1334,16 +1351,18 @@ int bvk_load_rows_range(bvk_restart_t restart,
                         bvk_loaded_rows_t *rows,
                         uint64_t *count);
 
-// Gets the rows that a function of the application assigns to this rank, by the values of a column of the type `kind` with `width` elements a row.
-// Rows keep the order of the ranks that saved them, and their order there. Otherwise as `bvk_load_rows`.
+// Gets the rows that a function of the application assigns to this rank, by the values of a column of the type `kind` with `width`
+// elements a row. Rows keep the order of the ranks that saved them, and their order there. Otherwise as `bvk_load_rows`.
 //
-// `owners` is called on this thread before this returns, where rows are read: on some ranks for many rows and on others for none, once for each row, in
-// batches of up to 1 MiB of values. It goes by the values alone, and not by what its rank has. It calls neither Bivouac (`BVK_ERR_STATE`) nor
-// MPI, and it returns: no exception and no `longjmp` leaves it. A number that it puts no rank's number into is -1.
+// `owners` is called on this thread before this returns, on the ranks that read rows: on some ranks for many rows and on others for none.
+// It is called once for each row, in batches of up to 1 MiB of values. It decides by the values alone, not by anything that only its rank
+// has. It calls neither Bivouac (`BVK_ERR_STATE`) nor MPI, and it returns: no exception and no `longjmp` leaves it. An entry of `owners`
+// that it does not set is -1.
 //
-// Collective and blocking as `bvk_load_rows`; the same column on all ranks. Whoever reads rows keeps 4 bytes for each until the handle is closed.
+// Collective and blocking as `bvk_load_rows`; the same column on all ranks. A rank that reads rows keeps 4 bytes for each until the handle
+// is closed.
 //
-// Errors: as `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if a row is given to a rank that there is not, with its number.
+// Errors: as `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if a row is assigned to a rank that does not exist, with its number.
 //
 // Requirements:
 // As `bvk_load_rows`. `column` is NULL or ends with zero; `owners` writes `count` numbers and no more, and may be called with `user`.
@@ -1357,14 +1376,15 @@ int bvk_load_rows_by(bvk_restart_t restart,
                      bvk_loaded_rows_t *rows,
                      uint64_t *count);
 
-// Loads a column of rows into `elements` elements at `data`: `width` for each row that this rank gets, one row behind the other, of the type that was saved.
+// Loads a column of rows into `elements` elements at `data`: `width` for each row that this rank gets, row after row, of the type that was
+// saved.
 //
-// Collective as the call that dealt the rows: all ranks load the same columns in the same order, those without rows too. Blocks on the tiers that hold
-// the shards, and until all have called.
+// Collective if the call that dealt the rows was: all ranks load the same columns in the same order; so does a rank without rows. Blocks
+// on the tiers that hold the shards, and until all have called.
 //
-// Errors: `BVK_ERR_LOAD`: there is no such column, it has another type or width, or `elements` is not `width` times the number of rows; where loading is
-// collective, all ranks have an error in the last case. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls
-// `bvk_end_restore`. `data` then holds nothing of use.
+// Errors: `BVK_ERR_LOAD`: there is no such column, it has another type or width, or `elements` is not `width` times the number of rows. In
+// the last case all ranks have an error, if loading is collective. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have
+// an error when it calls `bvk_end_restore`. The contents of `data` are then unspecified.
 //
 // Requirements:
 // The memory is writable, and nobody else uses it before this returns. `column` is NULL or ends with zero.
@@ -1375,7 +1395,8 @@ int bvk_load_column(bvk_loaded_rows_t rows,
                     int kind,
                     uint32_t width);
 
-// Gives rows back that were dealt, with what they take. `*rows` becomes NULL; one that is NULL already is no error. `bvk_end_restore` closes what is left.
+// Gives back rows that were dealt, with the memory that they take. `*rows` becomes NULL. A handle that is NULL already is no error.
+// `bvk_end_restore` closes those that are left.
 //
 // Local, never waits.
 //
@@ -1385,25 +1406,25 @@ int bvk_load_column(bvk_loaded_rows_t rows,
 // `rows` is NULL or points to a handle.
 int bvk_loaded_rows_close(bvk_loaded_rows_t *rows);
 
-// Asks what the ranks `first` to `first + count - 1` of those that took the checkpoint had of `name`: an array that was saved on boxes or by numbers, or a set of rows.
-// `bvk_part_of` and `bvk_boxes_of` then say it. Each rank may ask for whichever it likes of the `bvk_saved_ranks` that there were, and with `count` 0 for
-// none. Nothing is loaded.
+// Asks what the old ranks `first` to `first + count - 1` had of `name`: an array that was saved on boxes or by numbers, or a set of rows.
+// `bvk_part_of` and `bvk_boxes_of` then give the answers. Each rank may ask for any of the `bvk_saved_ranks` old ranks, or for none with
+// `count` 0. Nothing is loaded.
 //
 // Collective: all ranks. Blocks on the tiers that hold the shards, and until all have called.
 //
-// Errors: `BVK_ERR_LOAD`: there is neither such an array nor such a set. `BVK_ERR_ARGUMENT` for ranks that there were not: this rank does not take
-// part, and the others have an error when it calls `bvk_end_restore`.
+// Errors: `BVK_ERR_LOAD`: there is neither such an array nor such a set. `BVK_ERR_ARGUMENT` for old ranks that do not exist: this rank
+// does not take part, and the others have an error when it calls `bvk_end_restore`.
 //
 // Requirements:
-// `name` is NULL or ends with zero. `parts` points to a handle, which the call sets and you own until `bvk_parts_close`, or until `bvk_end_restore`, which closes it
-// whatever it returns.
+// `name` is NULL or ends with zero. `parts` points to a handle, which the call sets and you own until `bvk_parts_close`, or until
+// `bvk_end_restore`, which closes it whatever it returns.
 int bvk_parts(bvk_restart_t restart,
               const char *name,
               int first,
               int count,
               bvk_parts_t *parts);
 
-// What rank number `rank` of those that took the checkpoint had: fills `*found`.
+// Fills `*found` with what old rank number `rank` had.
 //
 // Local, never waits.
 //
@@ -1413,8 +1434,9 @@ int bvk_parts(bvk_restart_t restart,
 // `found` is NULL or begins with its size.
 int bvk_part_of(bvk_parts_t parts, int rank, struct bvk_part *found);
 
-// Which boxes that rank had: as many as fit into lists that have room for `capacity` boxes, in the order in which `bvk_boxes` was told of them.
-// `origins` and `extents` get as many numbers for each as the array has dimensions, one box behind the other. How many there are says `bvk_part_of`.
+// Lists the boxes that old rank number `rank` had, in the order in which they were passed to `bvk_boxes`: as many as fit into lists that
+// have room for `capacity` boxes. `origins` and `extents` get as many numbers for each box as the array has dimensions, box after box.
+// `bvk_part_of` says how many boxes there are.
 //
 // Local, never waits.
 //
@@ -1428,7 +1450,8 @@ int bvk_boxes_of(bvk_parts_t parts,
                  uint64_t *origins,
                  uint64_t *extents);
 
-// Gives back what `bvk_parts` has found. `*parts` becomes NULL; one that is NULL already is no error. `bvk_end_restore` closes what is left.
+// Gives back what `bvk_parts` has found. `*parts` becomes NULL. A handle that is NULL already is no error. `bvk_end_restore` closes those
+// that are left.
 //
 // Local, never waits.
 //
@@ -1438,9 +1461,9 @@ int bvk_boxes_of(bvk_parts_t parts,
 // `parts` is NULL or points to a handle.
 int bvk_parts_close(bvk_parts_t *parts);
 
-// Opens a history called `name` of this rank, with a cache on GPU number `gpu`, or `BVK_NO_GPU`: then the first cache is memory of
-// the process. `keep`: `BVK_KEEP_...`. How much memory and file space it may take says the configuration (`[device]`, `[history]`);
-// without a GPU `device.budget` in percent is one of this rank's part of node memory.
+// Opens a history of this rank called `name`, with a cache on GPU number `gpu`. With `BVK_NO_GPU` the first cache is memory of the
+// process. `keep`: `BVK_KEEP_...`. The configuration says how much memory and file space the history may take (`[device]`, `[history]`).
+// Without a GPU, a `device.budget` in percent is a share of this rank's part of node memory.
 //
 // Local. The first history of a GPU initialises the driver if nobody has yet (up to a second).
 //
@@ -1454,7 +1477,7 @@ int bvk_history_open(bvk_session_t session,
                      int keep,
                      bvk_history_t *history);
 
-// From now on versions have a field `name`: `count` elements at `data`, on the host or on the history's GPU. Replaces a field of
+// Adds a field `name` to the versions from now on: `count` elements at `data`, on the host or on the history's GPU. It replaces a field of
 // that name.
 //
 // Local, never waits.
@@ -1462,8 +1485,8 @@ int bvk_history_open(bvk_session_t session,
 // Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`.
 //
 // Requirements:
-// Until the field is replaced or cleared, or the history closed, the memory is readable in each append, and writable and used by nobody else
-// in each restore. `name` is NULL or ends with zero.
+// Until the field is replaced or cleared, or the history closed, the memory is readable in each append, and writable and used by nobody
+// else in each restore. `name` is NULL or ends with zero.
 int bvk_history_field(bvk_history_t history,
                       const char *name,
                       void *data,
@@ -1475,10 +1498,10 @@ int bvk_history_field(bvk_history_t history,
 // Local, never waits.
 int bvk_history_clear_fields(bvk_history_t history);
 
-// Appends version `version`: a copy of all fields as they are when the work on the session's stream has run
-// (`bvk_set_stream`). When it returns the application may overwrite them.
+// Appends version `version`: a copy of all fields as they are when the work on the session's stream has run (`bvk_set_stream`). When it
+// returns the application may overwrite them.
 //
-// Local. Blocks for the copy; when the cache is full: for what has to leave it, at most `timeouts.room`.
+// Local. Blocks for the copy. If the cache is full, it blocks until other versions have left it, at most `timeouts.room`.
 //
 // Errors: `BVK_ERR_DEVICE`; the version is then not in the history.
 //
@@ -1486,19 +1509,20 @@ int bvk_history_clear_fields(bvk_history_t history);
 // What was promised with `bvk_history_field` holds.
 int bvk_history_append(bvk_history_t history, uint64_t version);
 
-// Copies version `version` back into the fields, which may be some of those that were appended and may not overlap, and compares digests.
+// Copies version `version` back into the fields, and compares digests. The fields may be some of those that were appended, and may not
+// overlap.
 //
 // Local. Blocks for a copy inside the device if the version is in its cache, otherwise for the transfer.
 //
-// Errors: `BVK_ERR_DEVICE`: there is no such version, or no good copy. The fields then hold nothing of use.
+// Errors: `BVK_ERR_DEVICE`: there is no such version, or no undamaged copy. The contents of the fields are then unspecified.
 //
 // Requirements:
 // What was promised with `bvk_history_field` holds.
 int bvk_history_restore(bvk_history_t history,
                         uint64_t version);
 
-// Says that the `count` versions will be restored in this order, after those that were named before. Also for versions that do not
-// exist yet; hints cannot be taken back, and restores may deviate from them.
+// Says that the `count` versions will be restored in this order, after those that were named before. They need not exist yet. Hints cannot
+// be taken back, and restores may deviate from them.
 //
 // Local, never waits.
 //
@@ -1508,7 +1532,7 @@ int bvk_history_hint(bvk_history_t history,
                      const uint64_t *versions,
                      size_t count);
 
-// Lets hinted versions be fetched ahead, now and from now on.
+// Lets Bivouac fetch hinted versions ahead, from now on.
 //
 // Local, never waits.
 int bvk_history_start_prefetch(bvk_history_t history);
@@ -1518,7 +1542,7 @@ int bvk_history_start_prefetch(bvk_history_t history);
 // Local. Blocks for the slowest tier.
 int bvk_history_wait_flushed(bvk_history_t history);
 
-// Forgets the history with all its versions. `*history` becomes NULL; one that is NULL already is no error.
+// Deletes the history with all its versions. `*history` becomes NULL. A handle that is NULL already is no error.
 //
 // Local, never waits.
 //
@@ -1526,40 +1550,42 @@ int bvk_history_wait_flushed(bvk_history_t history);
 // `history` is NULL or points to a handle.
 int bvk_history_close(bvk_history_t *history);
 
-// From now on checkpoints with regions in the memory of GPU number `gpu` are *marked*: they are sent from where they are while the
-// application continues, which says what it is about to write to (`bvk_before_write`, `bvk_before`). Whether a checkpoint is marked, or copied
-// inside the GPU as without this call, says the configuration (`[offload]`). Other checkpoints are taken as before. A session offloads one GPU. With
-// `BVK_NO_GPU` all declarations are accepted and nothing is marked, so that a program runs unchanged without a GPU. `docs/OFFLOAD.md` shows a
-// program.
+// From now on checkpoints with regions in the memory of GPU number `gpu` are *marked*: the regions are sent from where they are while the
+// application continues, and the application declares what it is about to write to (`bvk_before_write`, `bvk_before`). The configuration
+// (`[offload]`) says whether a checkpoint is marked, or copied inside the GPU as without this call. Other checkpoints are taken as before.
+// A session offloads one GPU. With `BVK_NO_GPU` all declarations are accepted and nothing is marked, so that a program runs unchanged
+// without a GPU. `docs/OFFLOAD.md` shows a program.
 //
-// `bytes`: node memory is made ready for marked checkpoints with so many bytes of regions, on the GPU and on the host together: reserved,
-// touched and pinned, twice over, because two checkpoints take turns. 0: it is not: the first checkpoints are copied, and their memory is pinned for later
-// ones. A second call makes more ready. Histories that are opened later may take memory that was made ready, so open them first.
+// `bytes`: the bytes of a marked checkpoint's regions, on the GPU and on the host together. Node memory for two such checkpoints, which
+// take turns, is reserved, touched and pinned. With 0 no memory is made ready: the first checkpoints are copied, and their memory is
+// pinned for later ones. A second call makes more memory ready. Histories that are opened later may take memory that was made ready, so
+// open them first.
 //
 // Local. Blocks for about half a second a GiB of `bytes`, and up to a second if this is the first call for the GPU.
 //
-// Errors: `BVK_ERR_DEVICE`: there is no such GPU, or not so much node memory for this rank, or it cannot be pinned. `BVK_ERR_STATE`: the session
-// offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session stays as it was.
+// Errors: `BVK_ERR_DEVICE`: there is no such GPU, or not so much node memory for this rank, or it cannot be pinned. `BVK_ERR_STATE`: the
+// session offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session stays as it was.
 //
 // Requirements:
-// From now on what is asked of the memory of a region on that GPU holds beyond the call that captures it: it stays allocated until `bvk_settle` or
-// `bvk_close` has returned. And from a capture until the next one all work that writes to a saved region is declared before it is enqueued, on
-// whichever stream, or the checkpoint is refused on all ranks (with `offload.audit = false` it may hold later bytes, unseen).
+// From now on the memory of a region on that GPU has to stay valid beyond the call that captures it: it stays allocated until `bvk_settle`
+// or `bvk_close` has returned. From a capture until the next one, all work that writes to a saved region is declared before it is
+// enqueued, on whichever stream. Otherwise the checkpoint is refused on all ranks (with `offload.audit = false` it may hold later bytes,
+// unnoticed).
 int bvk_offload(bvk_session_t session,
                 int gpu,
                 uint64_t bytes);
 
-// Work that is enqueued on the session's stream (`bvk_set_stream`) from now on, and until the next checkpoint, may write to the `bytes` bytes at
-// `data`: a region on the GPU, a part of one, or several that lie side by side in one allocation. Memory that is not saved is ignored, and so is
-// host memory, which is copied in the call that captures it, but for live regions (`bvk_set_live`): what of the bytes has not been copied is copied
-// before this returns.
+// Declares that work that is enqueued on the session's stream (`bvk_set_stream`) from now on, and until the next checkpoint, may write to
+// the `bytes` bytes at `data`: a region on the GPU, a part of one, or several that lie side by side in one allocation. Memory that is not
+// saved is ignored. So is host memory, which is copied in the call that captures it, except for live regions (`bvk_set_live`): those of
+// the bytes that have not been copied are copied before this returns.
 //
-// Local, never waits for a GPU. The stream may be held back: until the mark has come, for a copy inside the GPU, or for the link. For live regions
-// it blocks for the copy of these bytes.
+// Local, never waits for a GPU. The stream may be held back: until the mark has come, for a copy inside the GPU, or for the link. For live
+// regions it blocks for the copy of these bytes.
 //
-// Errors: `BVK_ERR_STATE` without `bvk_offload` and `bvk_set_live`, and while the stream is captured into a CUDA graph: declare all that a graph
-// writes to before each launch of it. `BVK_ERR_ARGUMENT` for a NULL `data` with bytes. `BVK_ERR_DEVICE`: the bytes are not all of one GPU, or it
-// has failed; what is marked is refused then.
+// Errors: `BVK_ERR_STATE` without `bvk_offload` and `bvk_set_live`, and while the stream is captured into a CUDA graph: declare everything
+// that a graph writes to before each launch of it. `BVK_ERR_ARGUMENT` for a NULL `data` with bytes. `BVK_ERR_DEVICE`: the bytes are not
+// all of one GPU, or it has failed; marked regions are refused then.
 //
 // Requirements:
 // The session's stream is as `bvk_set_stream` asks. `data` is not followed.
@@ -1567,8 +1593,8 @@ int bvk_before_write(bvk_session_t session,
                      const void *data,
                      uint64_t bytes);
 
-// Declares what work on another stream is about to write: a `cudaStream_t` or `CUstream` of the device's primary context; NULL is the legacy default
-// stream. Otherwise as `bvk_before_write`.
+// Declares what work on another stream is about to write: a `cudaStream_t` or `CUstream` of the device's primary context. NULL is the
+// legacy default stream. Otherwise as `bvk_before_write`.
 //
 // Local, waits as `bvk_before_write`.
 //
@@ -1581,16 +1607,18 @@ int bvk_before_write_on(bvk_session_t session,
                         uint64_t bytes,
                         void *stream);
 
-// Names what some work of the application writes to, `count` pieces of memory, to be declared together each time (`bvk_before`): faster than
-// one by one, because the driver is asked only once whose memory it is. What lies elsewhere than on the GPU counts as host memory.
+// Names the `count` pieces of memory that some work of the application writes to, so that they can be declared together each time
+// (`bvk_before`). This is faster than one by one, because the driver is asked only once whose memory each piece is. Memory that is not on
+// the GPU counts as host memory.
 //
-// Local, never waits. `set`: the handle, yours until `bvk_write_set_close` or the end of the session; NULL after an error. After a reallocation, and
-// after the first `bvk_offload`, make another one.
+// Local, never waits. `set`: the handle, yours until `bvk_write_set_close` or the end of the session; NULL after an error. After a
+// reallocation, and after the first `bvk_offload`, make another one.
 //
-// Errors: as `bvk_before_write`; the text says which entry it is, counted from 0.
+// Errors: as `bvk_before_write`; the text says which entry is wrong, counted from 0.
 //
 // Requirements:
-// `name` is NULL or ends with zero. `data` has `count` pointers, which are not followed, and `bytes` as many numbers. `set` points to a handle.
+// `name` is NULL or ends with zero. `data` has `count` pointers, which are not followed, and `bytes` as many numbers. `set` points to a
+// handle.
 int bvk_write_set(bvk_session_t session,
                   const char *name,
                   const void *const *data,
@@ -1598,7 +1626,7 @@ int bvk_write_set(bvk_session_t session,
                   size_t count,
                   bvk_write_set_t *set);
 
-// As `bvk_before_write` for all that a set names.
+// Declares all memory that a set names; otherwise as `bvk_before_write`.
 //
 // Local, waits as `bvk_before_write`.
 //
@@ -1608,7 +1636,7 @@ int bvk_write_set(bvk_session_t session,
 // The session's stream is as `bvk_set_stream` asks.
 int bvk_before(bvk_write_set_t set);
 
-// As `bvk_before_write_on` for all that a set names.
+// Declares all memory that a set names, for work on another stream; otherwise as `bvk_before_write_on`.
 //
 // Local, waits as `bvk_before_write`.
 //
@@ -1619,7 +1647,7 @@ int bvk_before(bvk_write_set_t set);
 int bvk_before_on(bvk_write_set_t set,
                   void *stream);
 
-// Forgets a set. `*set` becomes NULL; one that is NULL already is no error.
+// Deletes a set. `*set` becomes NULL. A handle that is NULL already is no error.
 //
 // Local, never waits.
 //
@@ -1627,52 +1655,56 @@ int bvk_before_on(bvk_write_set_t set,
 // `set` is NULL or points to a handle.
 int bvk_write_set_close(bvk_write_set_t *set);
 
-// Waits until nothing of live memory is needed any more: neither of what is marked on a GPU nor of live regions on the host. Call it before memory
-// of such a region is freed, and before something writes there that cannot be declared: another process, another GPU. Where nothing is marked or
-// being copied it does nothing.
+// Waits until Bivouac no longer reads the application's memory: neither marked regions on a GPU nor live regions on the host. Call it
+// before the memory of these regions is freed, and before it is written by something that cannot be declared: another process, another
+// GPU. If nothing is marked or being copied, it does nothing.
 //
-// Local. Blocks for the transfer of what is marked, at full speed, and for the copy.
+// Local. Blocks for the transfer of marked regions, at full speed, and for the copy of live ones.
 //
-// Errors: `BVK_ERR_HANDLE`. Whether what was marked is good says `bvk_wait`.
+// Errors: `BVK_ERR_HANDLE`. `bvk_wait` says whether the marked checkpoint is good.
 int bvk_settle(bvk_session_t session);
 
-// After two refused checkpoints in a row the next ones are copied, not marked, until this is called: when what was forgotten is declared.
+// Lets checkpoints be marked again. After two refused checkpoints in a row, the next ones are copied until this is called. Call it when
+// the missing declaration is made.
 //
 // Local, never waits.
 //
 // Errors: `BVK_ERR_STATE` without `bvk_offload`.
 int bvk_allow_marks(bvk_session_t session);
 
-// From now on, if `on` is not 0, the protected region `name` of the host is *live*: checkpoints protect its pages, and a thread of Bivouac copies
-// them while the application continues. Whoever writes to a page that has not been copied waits for that page. It pays where little of the region is
-// written soon after a checkpoint; where it does not pay, or cannot be (`docs/OFFLOAD.md` says when), the region is copied before the checkpoint
-// returns, as without this call. With 0 it is no longer live. One that is protected anew stays live. What `bvk_save` adds never is.
+// Makes the protected region `name` of the host *live*, if `on` is not 0. From now on checkpoints protect its pages, and a thread of
+// Bivouac copies them while the application continues. A thread that writes to a page that has not been copied waits for that page. This
+// pays where little of the region is written soon after a checkpoint. Where it does not pay, or is not possible (`docs/OFFLOAD.md` says
+// when), the region is copied before the checkpoint returns, as without this call. With 0 it is no longer live. A region that is protected
+// again stays live. Regions that `bvk_save` adds are never live.
 //
 // From the first call on `bvk_before_write` is accepted also without `bvk_offload`, so that a program declares in either case.
 //
-// Local. Never waits with 1; with 0 it blocks for what is being copied.
+// Local. Never waits with 1; with 0 it blocks until the region is copied.
 //
-// Errors: `BVK_ERR_ARGUMENT` if no such region is protected, if it lies on a GPU, or if it was protected on boxes or as a value; `BVK_ERR_HANDLE`.
+// Errors: `BVK_ERR_ARGUMENT` if no such region is protected, if it is on a GPU, or if it was protected on boxes or as a value;
+// `BVK_ERR_HANDLE`.
 //
 // Requirements:
-// The following holds from each checkpoint that the region is in, until `bvk_settle`, `bvk_unprotect` of it, the next checkpoint with a live region,
-// or `bvk_close` has returned. Its memory stays mapped and readable, and its pages stay those that they are: it is not freed or reallocated, and
-// nothing is dropped or moved there (`madvise`, `mremap`). Whatever writes to it are instructions of this process, or calls of the system that copy
-// there (`read`). Everything else is declared before (`bvk_before_write`): MPI receives by a network card, transfers from a GPU, buffers that are
-// registered with the kernel, other mappings of the memory, other processes. So is every write where the configuration says so
-// (`offload.host_writes = "declared"`). What was not declared may put later bytes into the checkpoint, unseen. Before a checkpoint call has returned
-// no thread writes there at all. `name` is NULL or ends with zero.
+// The following holds from each checkpoint with the region until `bvk_settle`, `bvk_unprotect` of it, the next checkpoint with a live
+// region, or `bvk_close` has returned. Its memory stays mapped and readable, and its pages stay those that they are: it is not freed or
+// reallocated, and nothing is dropped or moved there (`madvise`, `mremap`). It is written only by instructions of this process, or by
+// system calls that copy there (`read`). Every other write is declared before (`bvk_before_write`): MPI receives by a network card,
+// transfers from a GPU, buffers that are registered with the kernel, other mappings of the memory, other processes. So is every write
+// where the configuration says so (`offload.host_writes = "declared"`). A write that was not declared may put later bytes into the
+// checkpoint, unnoticed. No thread writes there before a checkpoint call has returned. `name` is NULL or ends with zero.
 int bvk_set_live(bvk_session_t session,
                  const char *name,
                  int on);
 
-// Begins a region of bytes, of a length that is not known yet. What `bvk_stream_write` writes is copied at once, and the memory may be overwritten
-// when it returns. `bvk_stream_end` ends the region; one is written at a time. `bvk_fopen` is the same as a file of C's library.
+// Begins a region of bytes whose length is not known yet. `bvk_stream_write` copies bytes to it at once, so that their memory may be
+// overwritten when it returns. `bvk_stream_end` ends the region. One region is written at a time. `bvk_fopen` does the same through a
+// `FILE`.
 //
-// Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting for the
-// others. Blocks as `bvk_checkpoint`.
+// Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting
+// for the others. Blocks as `bvk_checkpoint`.
 //
-// Errors: `BVK_ERR_CAPTURE` when no tier has room: `bvk_capture` then fails, too, and the other ranks hear of it. `BVK_ERR_REGION`;
+// Errors: `BVK_ERR_CAPTURE` if no tier has room: `bvk_capture` then fails, too, and the other ranks hear of it. `BVK_ERR_REGION`;
 // `BVK_ERR_STATE` while a region is being written, or a restart is open.
 //
 // Requirements:
@@ -1680,9 +1712,9 @@ int bvk_set_live(bvk_session_t session,
 int bvk_stream_begin(bvk_checkpoint_t checkpoint,
                      const char *name);
 
-// Writes `bytes` bytes behind what was written to the region before.
+// Writes `bytes` bytes to the region, after those that were written before.
 //
-// Local. Blocks for the copy; where node memory has no more room, as `bvk_checkpoint`.
+// Local. Blocks for the copy; if node memory has no more room, as `bvk_checkpoint`.
 //
 // Errors: as `bvk_stream_begin`.
 //
@@ -1697,12 +1729,13 @@ int bvk_stream_write(bvk_checkpoint_t checkpoint, const void *data, uint64_t byt
 // Errors: as `bvk_stream_begin`.
 int bvk_stream_end(bvk_checkpoint_t checkpoint);
 
-// Reads bytes of the region `name` from byte `at` on: `*found` of them, `bytes` at most, and fewer at its end. Any array can be read so. Every
-// block is checked before a byte of it is handed out. `bvk_fopen_saved` is the same as a file of C's library, and faster for small pieces.
+// Reads bytes of the region `name` from byte `at` on: `*found` of them, at most `bytes`, and fewer at the region's end. Any array can be
+// read in this way. Every block is checked before a byte of it is handed out. `bvk_fopen_saved` does the same through a `FILE`, and is
+// faster for small pieces.
 //
 // Local. Blocks on the tier that holds the copy.
 //
-// Errors: as `bvk_load`; `data` then holds nothing of use.
+// Errors: as `bvk_load`; the contents of `data` are then unspecified.
 //
 // Requirements:
 // There is room for `bytes` bytes at `data`; `found` points to a number; `name` is NULL or ends with zero.
@@ -1713,9 +1746,9 @@ int bvk_stream_read(bvk_restart_t restart,
                     uint64_t bytes,
                     uint64_t *found);
 
-// A region of a checkpoint as a file of C's library, for writing: all that writes to a `FILE` can write it. It is not seekable. `fclose` ends the region, and
-// fails if it could not be written whole (`bvk_error` says why); `bvk_capture` then fails, too. Of small pieces a buffer is made of first: `setvbuf` with more
-// than the usual few KiB makes them faster. NULL: an error, whose text `bvk_error` gives.
+// Begins a region of bytes and returns a `FILE` to write it to, for all functions that take one. It is not seekable. `fclose` ends the
+// region, and fails if it could not be written whole (`bvk_error` says why); `bvk_capture` then fails, too. Small pieces are collected in
+// the buffer of the `FILE`: `setvbuf` with more than the usual few KiB makes them faster. NULL: an error, whose text `bvk_error` gives.
 //
 // Collective and blocking as `bvk_stream_begin`.
 //
@@ -1724,8 +1757,8 @@ int bvk_stream_read(bvk_restart_t restart,
 FILE *bvk_fopen(bvk_checkpoint_t checkpoint,
                 const char *name);
 
-// The region `name` of the version that is being restored as a file of C's library, for reading; it is seekable. Each attempt needs a file of its own: after
-// `BVK_AGAIN` reading fails. NULL: an error, whose text `bvk_error` gives.
+// Returns a `FILE` to read the region `name` of the version that is being restored from. It is seekable. Each attempt needs a file of its
+// own: after `BVK_AGAIN` reading fails. NULL: an error, whose text `bvk_error` gives.
 //
 // Local. Blocks on the tier that holds the copy, and so does reading.
 //

@@ -92,25 +92,26 @@ impl Described {
     }
 }
 
-/// Says which elements of an array that is cut into boxes this rank owns, and proves together with the other ranks that each element has one owner.
-/// Regions that are saved on `*boxes` can be restored on any number of ranks, and on any other boxes of an array of that shape. Called once for each
-/// way in which arrays are cut, whatever the types of their elements.
+/// Says which boxes of an array this rank owns, and proves together with the other ranks that each element has one owner. Regions that are
+/// saved on `*boxes` can be restored on any number of ranks, and on any other boxes of an array of that shape. Call it once for each way in
+/// which arrays are cut, whatever the types of their elements.
 ///
-/// `shape`: the extents of the array in its `dimensions` dimensions (1 to 8), slowest first, as rows before columns in C. This rank owns `count` boxes,
-/// 0 too. Box number b begins at the `dimensions` numbers from `origins + b * dimensions` on, counted from 0, and has the extent of as many from
-/// `extents + b * dimensions` on. In memory each box has ghost cells around it: so many elements more before it and behind it in each dimension as the
-/// `dimensions` numbers of `before` and `after` say, NULL for none. They are not saved, and a load leaves them as they are. `sparse`: 1 if the boxes of
-/// all ranks need not cover the array, as those of a level of an adaptive mesh; 0 if they have to.
+/// `shape`: the extents of the array in its `dimensions` dimensions (1 to 8), slowest first, as rows before columns in C. This rank owns
+/// `count` boxes, which may be 0. The `dimensions` numbers from `origins + b * dimensions` on are the origin of box b, counted from 0, and
+/// those from `extents + b * dimensions` on are its extents. In memory each box has ghost cells around it: in each dimension as many
+/// elements before it and after it as the `dimensions` numbers of `before` and `after` say; NULL for none. They are not saved, and a load
+/// leaves them as they are. `sparse`: 1 if the boxes of all ranks need not cover the array, as on a level of an adaptive mesh; 0 if they
+/// have to.
 ///
-/// Collective: all ranks, with the same `dimensions`, `shape` and `sparse`; a rank that owns nothing too. Blocks until all have called.
+/// Collective: all ranks, with the same `dimensions`, `shape` and `sparse`; also a rank that owns nothing. Blocks until all have called.
 ///
-/// Errors: `BVK_ERR_DISAGREED`, the same on all ranks: two ranks own an element, or nobody does (the text names both ranks and the first elements); an
-/// argument of some rank cannot be, or ranks gave different shapes. `BVK_ERR_FAILED`. `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the
-/// others hear of nothing.
+/// Errors: `BVK_ERR_DISAGREED`, on all ranks alike: an element has two owners or none (the text names the ranks and the first elements), an
+/// argument of some rank is impossible, or ranks gave different shapes. `BVK_ERR_FAILED`. `BVK_ERR_STATE` while a restart is open, and
+/// `BVK_ERR_HANDLE`: the other ranks do not hear of it.
 ///
 /// # Safety
-/// `shape` has `dimensions` numbers, `origins` and `extents` have `count * dimensions` each, `before` and `after` are NULL or have `dimensions`. `boxes` points
-/// to a handle, which the call sets and you own until `bvk_boxes_close` or `bvk_close`.
+/// `shape` has `dimensions` numbers, `origins` and `extents` have `count * dimensions` each, `before` and `after` are NULL or have
+/// `dimensions`. `boxes` points to a handle, which the call sets and you own until `bvk_boxes_close` or `bvk_close`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_boxes(
     session: *mut SessionHandle,
@@ -139,14 +140,15 @@ pub unsafe extern "C" fn bvk_boxes(
     call(|| unsafe { decomposed(session, described, boxes) })
 }
 
-/// Says which elements of an array of numbered elements this rank owns, as those of an unstructured mesh are, and proves together with the other ranks that
-/// each element has one owner. `*boxes` is a handle for all calls that take boxes: this rank's memory is one box of `count` elements, in the order of the list.
-/// Regions that are saved on it can be restored on any number of ranks, and on any other lists of an array of as many elements.
+/// Says which elements of an array of numbered elements this rank owns, for example those of an unstructured mesh, and proves together with
+/// the other ranks that each element has one owner. `*boxes` is a handle for all calls that take boxes: this rank's memory is one box of
+/// `count` elements, in the order of the list. Regions that are saved on it can be restored on any number of ranks, and on any other lists
+/// of an array of as many elements.
 ///
-/// The array has `total` elements, with the numbers from 0 on. `numbers` lists the `count` of them that this rank owns, 0 too, in any order. They are
-/// copied. `sparse`: 1 if the lists of all ranks need not have all numbers, 0 if they have to.
+/// The array has `total` elements, with the numbers from 0 on. `numbers` lists the `count` numbers that this rank owns, in any order;
+/// `count` may be 0. They are copied. `sparse`: 1 if the lists of all ranks need not have all numbers, 0 if they have to.
 ///
-/// Collective: all ranks, with the same `total` and `sparse`; a rank that owns nothing too. Blocks until all have called.
+/// Collective: all ranks, with the same `total` and `sparse`; also a rank that owns nothing. Blocks until all have called.
 ///
 /// Errors: as `bvk_boxes`; `BVK_ERR_DISAGREED` also if a number is not below `total`, or twice in one list.
 ///
@@ -195,7 +197,8 @@ unsafe fn decomposed(
     Ok(BVK_OK)
 }
 
-/// Gives boxes back; what was protected or saved on them stays so. `*boxes` becomes NULL; one that is NULL already is no error.
+/// Gives boxes back. Regions that were protected or saved on them stay so. `*boxes` becomes NULL. A handle that is NULL already is no
+/// error.
 ///
 /// Local, never waits.
 ///
@@ -266,14 +269,15 @@ fn of_one(data: &*const c_void, elements: &u64, kind: c_int, open: &Open, boxes:
     Memory { count: usize::from(!owns_none), data, elements, kind }
 }
 
-/// Protects this rank's part of an array: the memory of its box, with the ghost cells that `boxes` say, as region `name`. `bvk_checkpoint` saves it,
-/// `bvk_restore` loads it, on any number of ranks. `elements`: how many there are in memory, ghost cells among them, which is compared with what box and
-/// ghost cells take. A rank that owns nothing gives 0. The memory is the host's or a GPU's, on each rank as it likes. All else is as with `bvk_protect`, and all
-/// ranks protect their regions in the same order.
+/// Protects this rank's part of an array as region `name`: the memory of its box, with the ghost cells of `boxes`. `bvk_checkpoint` saves
+/// it, `bvk_restore` loads it, on any number of ranks. `elements`: the number of elements in memory, including ghost cells. It is compared
+/// with what box and ghost cells take. A rank that owns nothing passes 0. The memory may be on the host or on a GPU, as each rank likes.
+/// Otherwise as `bvk_protect`. All ranks protect their regions in the same order.
 ///
 /// Local, never waits, as `bvk_protect`.
 ///
-/// Errors: as `bvk_protect`; `BVK_ERR_REGION` too if there are not as many elements as box and ghost cells take, or if this rank owns several boxes.
+/// Errors: as `bvk_protect`; `BVK_ERR_REGION` also if there are not as many elements as box and ghost cells take, or if this rank owns
+/// several boxes.
 ///
 /// # Safety
 /// As [`bvk_protect`](super::session::bvk_protect).
@@ -295,13 +299,13 @@ pub unsafe extern "C" fn bvk_protect_on(
     })
 }
 
-/// Protects an array of which this rank owns any number of boxes: `data` has a pointer to the memory of each, in the order in which they were passed to
-/// `bvk_boxes`, and `elements` the number of elements of each. The lists are not kept. Otherwise as `bvk_protect_on`.
+/// Protects an array of which this rank owns any number of boxes. `data` has a pointer to the memory of each, in the order in which they
+/// were passed to `bvk_boxes`, and `elements` the number of elements of each. The lists are not kept. Otherwise as `bvk_protect_on`.
 ///
 /// Local, never waits, as `bvk_protect`.
 ///
-/// Errors: as `bvk_protect_on`; `BVK_ERR_REGION` too if `count` is not the number of boxes that this rank owns; `BVK_ERR_ARGUMENT` if boxes overlap in
-/// memory, or lie partly on a GPU and partly elsewhere.
+/// Errors: as `bvk_protect_on`; `BVK_ERR_REGION` also if `count` is not the number of boxes that this rank owns; `BVK_ERR_ARGUMENT` if
+/// boxes overlap in memory, or are partly on a GPU and partly elsewhere.
 ///
 /// # Safety
 /// As [`bvk_protect`](super::session::bvk_protect), for the memory of each box; `data` and `elements` have `count` entries.
@@ -323,7 +327,8 @@ pub unsafe extern "C" fn bvk_protect_boxes_on(
     })
 }
 
-/// Adds this rank's part of an array as region `name` to a checkpoint: memory as in `bvk_protect_on`. It is read by `bvk_capture`, not by `bvk_hold`.
+/// Adds this rank's part of an array to a checkpoint as region `name`, with memory as in `bvk_protect_on`. `bvk_capture` reads it, not
+/// `bvk_hold`.
 ///
 /// Local, never waits; nothing is read before `bvk_capture`.
 ///
@@ -372,15 +377,15 @@ pub unsafe extern "C" fn bvk_save_boxes_on(
     })
 }
 
-/// Loads the region `name` into this rank's part of an array: memory as in `bvk_protect_on`. The boxes may be others than those that it was saved on, of
-/// an array of the same shape; ghost cells stay as they are.
+/// Loads the region `name` into this rank's part of an array, with memory as in `bvk_protect_on`. The boxes may differ from those that it
+/// was saved on; the shape of the array may not. Ghost cells stay as they are.
 ///
-/// Local if the region was saved on the same number of ranks and on the same boxes. Otherwise collective: all ranks load the same regions in the same
-/// order. Blocks on the tiers that hold the copies, and then until all have called.
+/// Local if the region was saved on the same number of ranks and on the same boxes. Otherwise collective: all ranks load the same regions
+/// in the same order. Blocks on the tiers that hold the copies, and then until all have called.
 ///
-/// Errors: `BVK_ERR_LOAD`: the region is not there, has another type or shape, was not saved on boxes, or elements that are wanted were saved by nobody;
-/// the memory is not that of the boxes. Where it is collective all ranks have an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this rank does not take part,
-/// and the others have an error when it calls `bvk_end_restore`.
+/// Errors: `BVK_ERR_LOAD`: the region is not there, has another type or shape, was not saved on boxes, or lacks elements that are wanted;
+/// or the memory does not fit the boxes. Where the call is collective all ranks have an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this
+/// rank does not take part, and the others have an error when it calls `bvk_end_restore`.
 ///
 /// # Safety
 /// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
@@ -404,7 +409,7 @@ pub unsafe extern "C" fn bvk_load_on(
 
 /// Loads an array of which this rank owns any number of boxes, with lists as in `bvk_protect_boxes_on`; otherwise as `bvk_load_on`.
 ///
-/// Local or collective as `bvk_load_on`, and blocks as that.
+/// Local or collective as `bvk_load_on`, and blocks like it.
 ///
 /// Errors: as `bvk_load_on`.
 ///

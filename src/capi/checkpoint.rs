@@ -213,19 +213,19 @@ unsafe fn hand_out(pending: Pending, place: *mut *mut PendingHandle) -> c_int {
     BVK_OK
 }
 
-/// Takes version `version` of the series `name`: all protected regions. When it returns the application may overwrite them, those on a GPU that
-/// is offloaded once that is declared (`bvk_offload`), live ones as `bvk_set_live` says. The ranks agree on it in the background, see `bvk_wait` and
-/// `bvk_next_report`.
+/// Takes version `version` of the series `name`, a checkpoint of all protected regions. When it returns the application may overwrite them.
+/// For regions on a GPU that is offloaded this holds once the write is declared (`bvk_offload`), for live ones as `bvk_set_live` says. The
+/// ranks agree on the checkpoint in the background, see `bvk_wait` and `bvk_next_report`.
 ///
-/// Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks
-/// for the copy; if regions are live, for that behind the checkpoint before; when node memory is full, for room, at most `timeouts.room`.
+/// Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks for
+/// the copy; if regions are live, for the live copy of the previous checkpoint; if node memory is full, for room, at most `timeouts.room`.
 ///
-/// `pending`: NULL, or a pointer to a handle, which the call sets and you own until `bvk_release`; after an error it is NULL. The first checkpoint with regions on a
-/// GPU initialises its caches (up to a second).
+/// `pending`: NULL, or a pointer to a handle, which the call sets and you own until `bvk_release`; after an error it is NULL. The first
+/// checkpoint with regions on a GPU initialises its caches (up to a second).
 ///
-/// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`; the other ranks hear of it, and the application may
-/// continue. `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the others hear of nothing. `BVK_ERR_STATE` also if what is to be marked is on a
-/// stream that is captured into a CUDA graph; of that the others hear.
+/// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`: the other ranks hear of it, and the application may continue.
+/// `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the other ranks do not hear of it. `BVK_ERR_STATE` also if regions are to
+/// be marked on a stream that is being captured into a CUDA graph; the other ranks hear of that.
 ///
 /// # Safety
 /// What was promised with [`bvk_protect`](super::session::bvk_protect) holds; `name` is NULL or ends with zero; `pending` is NULL or
@@ -249,12 +249,12 @@ pub unsafe extern "C" fn bvk_checkpoint(
     })
 }
 
-/// Begins a checkpoint that is put together from regions of its own: `bvk_save`, then `bvk_capture`. Several may be begun at once.
+/// Begins a checkpoint with regions of its own: `bvk_save` adds them, `bvk_capture` takes it. Several may be begun at once.
 ///
 /// Collective as `bvk_checkpoint`, together with the `bvk_capture` or `bvk_abort` that ends it; never waits.
 ///
-/// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`, `BVK_ERR_HANDLE`: the other ranks hear of nothing. A name that cannot be used is refused by
-/// `bvk_capture`.
+/// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`, `BVK_ERR_HANDLE`: the other ranks do not hear of it. A name that cannot be used is refused
+/// by `bvk_capture`.
 ///
 /// # Safety
 /// `name` is NULL or ends with zero; `checkpoint` points to a handle, which the call sets and you own until `bvk_capture` or `bvk_abort`.
@@ -360,8 +360,8 @@ pub unsafe extern "C" fn bvk_save_shaped(
     })
 }
 
-/// Adds all regions that are protected on the session when the checkpoint is captured; live ones are copied behind it (`bvk_set_live`). One of them
-/// with a name that `bvk_save` has used fails the capture.
+/// Adds all regions that are protected on the session when the checkpoint is captured. Live ones are copied after the call has returned
+/// (`bvk_set_live`). If one of them has a name that `bvk_save` has used, the capture fails.
 ///
 /// Local, never waits.
 #[unsafe(no_mangle)]
@@ -372,15 +372,15 @@ pub extern "C" fn bvk_save_protected(checkpoint: *mut CheckpointHandle) -> c_int
     })
 }
 
-/// Copies what `bvk_save` has added on the host to where the checkpoint will be: when this returns the application may overwrite it, and
-/// `bvk_capture` may come later. The process needs no memory of its own for the copy. A region that was copied may be added and
-/// copied again, with the same type and shape (`BVK_ERR_REGION` of `bvk_save` otherwise). What is on a GPU or on boxes, rows, what is protected and
+/// Copies the host regions that `bvk_save` has added to their place in the checkpoint. When this returns the application may overwrite
+/// them, and `bvk_capture` may come later. The copy takes no memory of the process. A region that was copied may be added and copied again,
+/// with the same type and shape (otherwise `bvk_save` returns `BVK_ERR_REGION`). Regions on a GPU or on boxes, rows, protected regions and
 /// histories are read by `bvk_capture`.
 ///
 /// Collective: all ranks or none, between the same other collective calls, with the same regions on the host and on a GPU; returns without
-/// waiting for the others. Blocks as `bvk_checkpoint`. A restart before the capture makes it fail.
+/// waiting for the others. Blocks as `bvk_checkpoint`. A restart before the capture makes the capture fail.
 ///
-/// Errors: `BVK_ERR_CAPTURE` when no tier has room, `BVK_ERR_REGION` for a name that cannot be used: `bvk_capture` then fails, too, and the
+/// Errors: `BVK_ERR_CAPTURE` if no tier has room, `BVK_ERR_REGION` for a name that cannot be used: `bvk_capture` then fails, too, and the
 /// other ranks hear of it. `BVK_ERR_STATE` while a restart is open.
 ///
 /// # Safety
@@ -421,9 +421,9 @@ pub extern "C" fn bvk_save_history(
     })
 }
 
-/// Has files leave a region of this checkpoint to earlier ones by another method than is configured: "full", "basic", "list", "tree" or
-/// "auto" (`docs/REDUCTION.md`). It has an effect where `reduction.method` or `reduction.regions` asks for one; a region that is not saved is
-/// named in the log.
+/// Chooses the method by which files leave a region of this checkpoint to earlier ones, instead of the configured one: "full", "basic",
+/// "list", "tree" or "auto" (`docs/REDUCTION.md`). It has an effect where `reduction.method` or `reduction.regions` asks for one. A region
+/// that is not saved is named in the log.
 ///
 /// Local, never waits.
 ///
@@ -446,8 +446,8 @@ pub unsafe extern "C" fn bvk_reduce(
     })
 }
 
-/// Copies all regions; when it returns the application may overwrite them. `*checkpoint` becomes NULL, also when it fails, but not
-/// when it is refused because a restart is open (`BVK_ERR_STATE`).
+/// Copies all regions. When it returns the application may overwrite them. `*checkpoint` becomes NULL, also if the capture fails, but not
+/// if it is refused because a restart is open (`BVK_ERR_STATE`).
 ///
 /// Collective and blocking as `bvk_checkpoint`.
 ///
@@ -492,12 +492,11 @@ pub unsafe extern "C" fn bvk_capture(
     unsafe { end(checkpoint, work) }
 }
 
-/// Gives a checkpoint up that was begun. The other ranks hear that this one did. `*checkpoint` becomes NULL; one that is NULL
-/// already is no error.
+/// Gives up a checkpoint that was begun. The other ranks hear of it. `*checkpoint` becomes NULL. A handle that is NULL already is no error.
 ///
 /// Collective: in the place of `bvk_capture`; never waits.
 ///
-/// Errors: `BVK_ERR_STATE` while a restart is open; the handle stays.
+/// Errors: `BVK_ERR_STATE` while a restart is open; the handle stays valid.
 ///
 /// # Safety
 /// `checkpoint` is NULL or points to a handle.
@@ -535,7 +534,7 @@ unsafe fn end(checkpoint: *mut *mut CheckpointHandle, work: impl FnOnce(&mut Ope
     })
 }
 
-/// Have all levels of this checkpoint come to an end? `*finished`: 1 or 0. Moves the coordination along.
+/// Is each level of this checkpoint reached or given up? `*finished`: 1 or 0. Exchanges coordination messages.
 ///
 /// Local, never waits, any thread that may call MPI.
 ///
@@ -553,7 +552,7 @@ pub unsafe extern "C" fn bvk_poll(pending: *mut PendingHandle, finished: *mut c_
     })
 }
 
-/// The highest level that all ranks have reached, as far as this rank has heard: `*reached` is one of `BVK_LEVEL_...`.
+/// The highest level that all ranks have reached, as far as this rank knows: `*reached` is one of `BVK_LEVEL_...`.
 ///
 /// Local, never waits, any thread.
 ///
@@ -569,7 +568,7 @@ pub unsafe extern "C" fn bvk_level(pending: *mut PendingHandle, reached: *mut c_
     })
 }
 
-/// Waits until the checkpoint is committed at `level` or a higher one, which `*reached` then says (`reached` may be NULL).
+/// Waits until the checkpoint is committed at `level` or a higher one. `*reached` says at which (`reached` may be NULL).
 ///
 /// Local, but returns only when all ranks have done their part. Blocks for the slowest rank, at most until the level is given up
 /// (`timeouts.abandon`). Any thread that may call MPI.
@@ -590,8 +589,7 @@ pub unsafe extern "C" fn bvk_wait(pending: *mut PendingHandle, level: c_int, rea
     })
 }
 
-/// Gives the handle back; the checkpoint continues on its way. `*pending` becomes NULL; one that is NULL already is no
-/// error.
+/// Gives the handle back. The checkpoint continues on its way. `*pending` becomes NULL. A handle that is NULL already is no error.
 ///
 /// Local, never waits, any thread.
 ///

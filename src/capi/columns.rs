@@ -14,13 +14,13 @@ const COLUMNS_MAX: usize = 1 << 12;
 /// Coordinates of a corner.
 const CORNERS_MAX: usize = 8;
 
-/// A column of rows: `width` elements of the type `kind` for each row, one row behind the other from `data` on.
+/// A column of rows: `width` elements of the type `kind` for each row, row after row from `data` on.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CColumn {
     /// Its name, without a `/`.
     pub name: *const c_char,
-    /// Its memory, on the host; NULL if there is no row.
+    /// Its memory, on the host; NULL if there are no rows.
     pub data: *const c_void,
     /// The type of its elements: `BVK_U8` to `BVK_F64` or `BVK_RECORD`.
     pub kind: c_int,
@@ -34,17 +34,17 @@ pub struct CColumn {
 pub struct CRows {
     /// `sizeof(bvk_rows)`.
     pub size: usize,
-    /// How many rows this rank has, 0 too.
+    /// The number of this rank's rows, which may be 0.
     pub count: u64,
     /// The columns.
     pub columns: *const CColumn,
-    /// How many columns there are; the same on all ranks, as are their names, types and widths.
+    /// The number of columns. The number, names, types and widths of the columns are the same on all ranks.
     pub column_count: usize,
-    /// Dimensions of `low` and `high`, at most 8; 0 without bounds.
+    /// The dimensions of `low` and `high`, at most 8; 0: no bounds.
     pub dimensions: usize,
-    /// The least coordinate of this rank's rows in each dimension. It is recorded, and nothing else is made of it.
+    /// The least coordinate of this rank's rows in each dimension. It is recorded, and not used otherwise.
     pub low: *const f64,
-    /// The greatest.
+    /// The greatest coordinate in each dimension.
     pub high: *const f64,
 }
 

@@ -18,9 +18,9 @@ pub struct HistoryHandle {
     _private: (),
 }
 
-/// As the device of a history: there is no GPU, versions are kept in host memory and in the file.
+/// As the device of a history: no GPU. Versions are kept in host memory and in the file.
 pub const BVK_NO_GPU: c_int = -1;
-/// A version stays until it was restored and no further hint names it.
+/// A version stays until it has been restored and no further hint names it.
 pub const BVK_KEEP_UNTIL_READ: c_int = 0;
 /// A version stays until the history is closed.
 pub const BVK_KEEP_ALL: c_int = 1;
@@ -145,9 +145,9 @@ impl Past {
     }
 }
 
-/// Opens a history called `name` of this rank, with a cache on GPU number `gpu`, or `BVK_NO_GPU`: then the first cache is memory of
-/// the process. `keep`: `BVK_KEEP_...`. How much memory and file space it may take says the configuration (`[device]`, `[history]`);
-/// without a GPU `device.budget` in percent is one of this rank's part of node memory.
+/// Opens a history of this rank called `name`, with a cache on GPU number `gpu`. With `BVK_NO_GPU` the first cache is memory of the
+/// process. `keep`: `BVK_KEEP_...`. The configuration says how much memory and file space the history may take (`[device]`, `[history]`).
+/// Without a GPU, a `device.budget` in percent is a share of this rank's part of node memory.
 ///
 /// Local. The first history of a GPU initialises the driver if nobody has yet (up to a second).
 ///
@@ -201,7 +201,7 @@ fn with(
     })
 }
 
-/// From now on versions have a field `name`: `count` elements at `data`, on the host or on the history's GPU. Replaces a field of
+/// Adds a field `name` to the versions from now on: `count` elements at `data`, on the host or on the history's GPU. It replaces a field of
 /// that name.
 ///
 /// Local, never waits.
@@ -209,8 +209,8 @@ fn with(
 /// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`.
 ///
 /// # Safety
-/// Until the field is replaced or cleared, or the history closed, the memory is readable in each append, and writable and used by nobody else
-/// in each restore. `name` is NULL or ends with zero.
+/// Until the field is replaced or cleared, or the history closed, the memory is readable in each append, and writable and used by nobody
+/// else in each restore. `name` is NULL or ends with zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_history_field(
     history: *mut HistoryHandle,
@@ -237,10 +237,10 @@ pub extern "C" fn bvk_history_clear_fields(history: *mut HistoryHandle) -> c_int
     })
 }
 
-/// Appends version `version`: a copy of all fields as they are when the work on the session's stream has run
-/// (`bvk_set_stream`). When it returns the application may overwrite them.
+/// Appends version `version`: a copy of all fields as they are when the work on the session's stream has run (`bvk_set_stream`). When it
+/// returns the application may overwrite them.
 ///
-/// Local. Blocks for the copy; when the cache is full: for what has to leave it, at most `timeouts.room`.
+/// Local. Blocks for the copy. If the cache is full, it blocks until other versions have left it, at most `timeouts.room`.
 ///
 /// Errors: `BVK_ERR_DEVICE`; the version is then not in the history.
 ///
@@ -252,11 +252,12 @@ pub unsafe extern "C" fn bvk_history_append(history: *mut HistoryHandle, version
     with(history, |past, gpus, stream| unsafe { past.append(gpus, stream, version) })
 }
 
-/// Copies version `version` back into the fields, which may be some of those that were appended and may not overlap, and compares digests.
+/// Copies version `version` back into the fields, and compares digests. The fields may be some of those that were appended, and may not
+/// overlap.
 ///
 /// Local. Blocks for a copy inside the device if the version is in its cache, otherwise for the transfer.
 ///
-/// Errors: `BVK_ERR_DEVICE`: there is no such version, or no good copy. The fields then hold nothing of use.
+/// Errors: `BVK_ERR_DEVICE`: there is no such version, or no undamaged copy. The contents of the fields are then unspecified.
 ///
 /// # Safety
 /// What was promised with [`bvk_history_field`] holds.
@@ -276,8 +277,8 @@ pub unsafe extern "C" fn bvk_history_restore(history: *mut HistoryHandle, versio
     })
 }
 
-/// Says that the `count` versions will be restored in this order, after those that were named before. Also for versions that do not
-/// exist yet; hints cannot be taken back, and restores may deviate from them.
+/// Says that the `count` versions will be restored in this order, after those that were named before. They need not exist yet. Hints cannot
+/// be taken back, and restores may deviate from them.
 ///
 /// Local, never waits.
 ///
@@ -296,7 +297,7 @@ pub unsafe extern "C" fn bvk_history_hint(history: *mut HistoryHandle, versions:
     })
 }
 
-/// Lets hinted versions be fetched ahead, now and from now on.
+/// Lets Bivouac fetch hinted versions ahead, from now on.
 ///
 /// Local, never waits.
 #[unsafe(no_mangle)]
@@ -318,7 +319,7 @@ pub extern "C" fn bvk_history_wait_flushed(history: *mut HistoryHandle) -> c_int
     })
 }
 
-/// Forgets the history with all its versions. `*history` becomes NULL; one that is NULL already is no error.
+/// Deletes the history with all its versions. `*history` becomes NULL. A handle that is NULL already is no error.
 ///
 /// Local, never waits.
 ///

@@ -43,25 +43,27 @@ impl Open {
     }
 }
 
-/// From now on, if `on` is not 0, the protected region `name` of the host is *live*: checkpoints protect its pages, and a thread of Bivouac copies
-/// them while the application continues. Whoever writes to a page that has not been copied waits for that page. It pays where little of the region is
-/// written soon after a checkpoint; where it does not pay, or cannot be (`docs/OFFLOAD.md` says when), the region is copied before the checkpoint
-/// returns, as without this call. With 0 it is no longer live. One that is protected anew stays live. What `bvk_save` adds never is.
+/// Makes the protected region `name` of the host *live*, if `on` is not 0. From now on checkpoints protect its pages, and a thread of
+/// Bivouac copies them while the application continues. A thread that writes to a page that has not been copied waits for that page. This
+/// pays where little of the region is written soon after a checkpoint. Where it does not pay, or is not possible (`docs/OFFLOAD.md` says
+/// when), the region is copied before the checkpoint returns, as without this call. With 0 it is no longer live. A region that is protected
+/// again stays live. Regions that `bvk_save` adds are never live.
 ///
 /// From the first call on `bvk_before_write` is accepted also without `bvk_offload`, so that a program declares in either case.
 ///
-/// Local. Never waits with 1; with 0 it blocks for what is being copied.
+/// Local. Never waits with 1; with 0 it blocks until the region is copied.
 ///
-/// Errors: `BVK_ERR_ARGUMENT` if no such region is protected, if it lies on a GPU, or if it was protected on boxes or as a value; `BVK_ERR_HANDLE`.
+/// Errors: `BVK_ERR_ARGUMENT` if no such region is protected, if it is on a GPU, or if it was protected on boxes or as a value;
+/// `BVK_ERR_HANDLE`.
 ///
 /// # Safety
-/// The following holds from each checkpoint that the region is in, until `bvk_settle`, `bvk_unprotect` of it, the next checkpoint with a live region,
-/// or `bvk_close` has returned. Its memory stays mapped and readable, and its pages stay those that they are: it is not freed or reallocated, and
-/// nothing is dropped or moved there (`madvise`, `mremap`). Whatever writes to it are instructions of this process, or calls of the system that copy
-/// there (`read`). Everything else is declared before (`bvk_before_write`): MPI receives by a network card, transfers from a GPU, buffers that are
-/// registered with the kernel, other mappings of the memory, other processes. So is every write where the configuration says so
-/// (`offload.host_writes = "declared"`). What was not declared may put later bytes into the checkpoint, unseen. Before a checkpoint call has returned
-/// no thread writes there at all. `name` is NULL or ends with zero.
+/// The following holds from each checkpoint with the region until `bvk_settle`, `bvk_unprotect` of it, the next checkpoint with a live
+/// region, or `bvk_close` has returned. Its memory stays mapped and readable, and its pages stay those that they are: it is not freed or
+/// reallocated, and nothing is dropped or moved there (`madvise`, `mremap`). It is written only by instructions of this process, or by
+/// system calls that copy there (`read`). Every other write is declared before (`bvk_before_write`): MPI receives by a network card,
+/// transfers from a GPU, buffers that are registered with the kernel, other mappings of the memory, other processes. So is every write
+/// where the configuration says so (`offload.host_writes = "declared"`). A write that was not declared may put later bytes into the
+/// checkpoint, unnoticed. No thread writes there before a checkpoint call has returned. `name` is NULL or ends with zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_set_live(session: *mut SessionHandle, name: *const c_char, on: c_int) -> c_int {
     with(session, |open| {

@@ -166,25 +166,27 @@ fn of_entry(name: &str, at: usize, failure: &Failure) -> Failure {
     Failure::new(failure.status, format!("set {name:?}: entry {at} of the list: {}", failure.text))
 }
 
-/// From now on checkpoints with regions in the memory of GPU number `gpu` are *marked*: they are sent from where they are while the
-/// application continues, which says what it is about to write to (`bvk_before_write`, `bvk_before`). Whether a checkpoint is marked, or copied
-/// inside the GPU as without this call, says the configuration (`[offload]`). Other checkpoints are taken as before. A session offloads one GPU. With
-/// `BVK_NO_GPU` all declarations are accepted and nothing is marked, so that a program runs unchanged without a GPU. `docs/OFFLOAD.md` shows a
-/// program.
+/// From now on checkpoints with regions in the memory of GPU number `gpu` are *marked*: the regions are sent from where they are while the
+/// application continues, and the application declares what it is about to write to (`bvk_before_write`, `bvk_before`). The configuration
+/// (`[offload]`) says whether a checkpoint is marked, or copied inside the GPU as without this call. Other checkpoints are taken as before.
+/// A session offloads one GPU. With `BVK_NO_GPU` all declarations are accepted and nothing is marked, so that a program runs unchanged
+/// without a GPU. `docs/OFFLOAD.md` shows a program.
 ///
-/// `bytes`: node memory is made ready for marked checkpoints with so many bytes of regions, on the GPU and on the host together: reserved,
-/// touched and pinned, twice over, because two checkpoints take turns. 0: it is not: the first checkpoints are copied, and their memory is pinned for later
-/// ones. A second call makes more ready. Histories that are opened later may take memory that was made ready, so open them first.
+/// `bytes`: the bytes of a marked checkpoint's regions, on the GPU and on the host together. Node memory for two such checkpoints, which
+/// take turns, is reserved, touched and pinned. With 0 no memory is made ready: the first checkpoints are copied, and their memory is
+/// pinned for later ones. A second call makes more memory ready. Histories that are opened later may take memory that was made ready, so
+/// open them first.
 ///
 /// Local. Blocks for about half a second a GiB of `bytes`, and up to a second if this is the first call for the GPU.
 ///
-/// Errors: `BVK_ERR_DEVICE`: there is no such GPU, or not so much node memory for this rank, or it cannot be pinned. `BVK_ERR_STATE`: the session
-/// offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session stays as it was.
+/// Errors: `BVK_ERR_DEVICE`: there is no such GPU, or not so much node memory for this rank, or it cannot be pinned. `BVK_ERR_STATE`: the
+/// session offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session stays as it was.
 ///
 /// # Safety
-/// From now on what is asked of the memory of a region on that GPU holds beyond the call that captures it: it stays allocated until `bvk_settle` or
-/// `bvk_close` has returned. And from a capture until the next one all work that writes to a saved region is declared before it is enqueued, on
-/// whichever stream, or the checkpoint is refused on all ranks (with `offload.audit = false` it may hold later bytes, unseen).
+/// From now on the memory of a region on that GPU has to stay valid beyond the call that captures it: it stays allocated until `bvk_settle`
+/// or `bvk_close` has returned. From a capture until the next one, all work that writes to a saved region is declared before it is
+/// enqueued, on whichever stream. Otherwise the checkpoint is refused on all ranks (with `offload.audit = false` it may hold later bytes,
+/// unnoticed).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_offload(session: *mut SessionHandle, gpu: c_int, bytes: u64) -> c_int {
     with(session, |open| {
@@ -193,17 +195,17 @@ pub unsafe extern "C" fn bvk_offload(session: *mut SessionHandle, gpu: c_int, by
     })
 }
 
-/// Work that is enqueued on the session's stream (`bvk_set_stream`) from now on, and until the next checkpoint, may write to the `bytes` bytes at
-/// `data`: a region on the GPU, a part of one, or several that lie side by side in one allocation. Memory that is not saved is ignored, and so is
-/// host memory, which is copied in the call that captures it, but for live regions (`bvk_set_live`): what of the bytes has not been copied is copied
-/// before this returns.
+/// Declares that work that is enqueued on the session's stream (`bvk_set_stream`) from now on, and until the next checkpoint, may write to
+/// the `bytes` bytes at `data`: a region on the GPU, a part of one, or several that lie side by side in one allocation. Memory that is not
+/// saved is ignored. So is host memory, which is copied in the call that captures it, except for live regions (`bvk_set_live`): those of
+/// the bytes that have not been copied are copied before this returns.
 ///
-/// Local, never waits for a GPU. The stream may be held back: until the mark has come, for a copy inside the GPU, or for the link. For live regions
-/// it blocks for the copy of these bytes.
+/// Local, never waits for a GPU. The stream may be held back: until the mark has come, for a copy inside the GPU, or for the link. For live
+/// regions it blocks for the copy of these bytes.
 ///
-/// Errors: `BVK_ERR_STATE` without `bvk_offload` and `bvk_set_live`, and while the stream is captured into a CUDA graph: declare all that a graph
-/// writes to before each launch of it. `BVK_ERR_ARGUMENT` for a NULL `data` with bytes. `BVK_ERR_DEVICE`: the bytes are not all of one GPU, or it
-/// has failed; what is marked is refused then.
+/// Errors: `BVK_ERR_STATE` without `bvk_offload` and `bvk_set_live`, and while the stream is captured into a CUDA graph: declare everything
+/// that a graph writes to before each launch of it. `BVK_ERR_ARGUMENT` for a NULL `data` with bytes. `BVK_ERR_DEVICE`: the bytes are not
+/// all of one GPU, or it has failed; marked regions are refused then.
 ///
 /// # Safety
 /// The session's stream is as `bvk_set_stream` asks. `data` is not followed.
@@ -213,8 +215,8 @@ pub unsafe extern "C" fn bvk_before_write(session: *mut SessionHandle, data: *co
     with(session, |open| unsafe { open.before_write(data, bytes, open.stream) })
 }
 
-/// Declares what work on another stream is about to write: a `cudaStream_t` or `CUstream` of the device's primary context; NULL is the legacy default
-/// stream. Otherwise as `bvk_before_write`.
+/// Declares what work on another stream is about to write: a `cudaStream_t` or `CUstream` of the device's primary context. NULL is the
+/// legacy default stream. Otherwise as `bvk_before_write`.
 ///
 /// Local, waits as `bvk_before_write`.
 ///
@@ -233,16 +235,18 @@ pub unsafe extern "C" fn bvk_before_write_on(
     with(session, |open| unsafe { open.before_write(data, bytes, stream.expose_provenance()) })
 }
 
-/// Names what some work of the application writes to, `count` pieces of memory, to be declared together each time (`bvk_before`): faster than
-/// one by one, because the driver is asked only once whose memory it is. What lies elsewhere than on the GPU counts as host memory.
+/// Names the `count` pieces of memory that some work of the application writes to, so that they can be declared together each time
+/// (`bvk_before`). This is faster than one by one, because the driver is asked only once whose memory each piece is. Memory that is not on
+/// the GPU counts as host memory.
 ///
-/// Local, never waits. `set`: the handle, yours until `bvk_write_set_close` or the end of the session; NULL after an error. After a reallocation, and
-/// after the first `bvk_offload`, make another one.
+/// Local, never waits. `set`: the handle, yours until `bvk_write_set_close` or the end of the session; NULL after an error. After a
+/// reallocation, and after the first `bvk_offload`, make another one.
 ///
-/// Errors: as `bvk_before_write`; the text says which entry it is, counted from 0.
+/// Errors: as `bvk_before_write`; the text says which entry is wrong, counted from 0.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero. `data` has `count` pointers, which are not followed, and `bytes` as many numbers. `set` points to a handle.
+/// `name` is NULL or ends with zero. `data` has `count` pointers, which are not followed, and `bytes` as many numbers. `set` points to a
+/// handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_write_set(
     session: *mut SessionHandle,
@@ -283,7 +287,7 @@ pub unsafe extern "C" fn bvk_write_set(
     })
 }
 
-/// As `bvk_before_write` for all that a set names.
+/// Declares all memory that a set names; otherwise as `bvk_before_write`.
 ///
 /// Local, waits as `bvk_before_write`.
 ///
@@ -301,7 +305,7 @@ pub unsafe extern "C" fn bvk_before(set: *mut WriteSetHandle) -> c_int {
     })
 }
 
-/// As `bvk_before_write_on` for all that a set names.
+/// Declares all memory that a set names, for work on another stream; otherwise as `bvk_before_write_on`.
 ///
 /// Local, waits as `bvk_before_write`.
 ///
@@ -319,7 +323,7 @@ pub unsafe extern "C" fn bvk_before_on(set: *mut WriteSetHandle, stream: *mut c_
     })
 }
 
-/// Forgets a set. `*set` becomes NULL; one that is NULL already is no error.
+/// Deletes a set. `*set` becomes NULL. A handle that is NULL already is no error.
 ///
 /// Local, never waits.
 ///
@@ -342,13 +346,13 @@ pub unsafe extern "C" fn bvk_write_set_close(set: *mut *mut WriteSetHandle) -> c
     })
 }
 
-/// Waits until nothing of live memory is needed any more: neither of what is marked on a GPU nor of live regions on the host. Call it before memory
-/// of such a region is freed, and before something writes there that cannot be declared: another process, another GPU. Where nothing is marked or
-/// being copied it does nothing.
+/// Waits until Bivouac no longer reads the application's memory: neither marked regions on a GPU nor live regions on the host. Call it
+/// before the memory of these regions is freed, and before it is written by something that cannot be declared: another process, another
+/// GPU. If nothing is marked or being copied, it does nothing.
 ///
-/// Local. Blocks for the transfer of what is marked, at full speed, and for the copy.
+/// Local. Blocks for the transfer of marked regions, at full speed, and for the copy of live ones.
 ///
-/// Errors: `BVK_ERR_HANDLE`. Whether what was marked is good says `bvk_wait`.
+/// Errors: `BVK_ERR_HANDLE`. `bvk_wait` says whether the marked checkpoint is good.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_settle(session: *mut SessionHandle) -> c_int {
     with(session, |open| {
@@ -360,7 +364,8 @@ pub extern "C" fn bvk_settle(session: *mut SessionHandle) -> c_int {
     })
 }
 
-/// After two refused checkpoints in a row the next ones are copied, not marked, until this is called: when what was forgotten is declared.
+/// Lets checkpoints be marked again. After two refused checkpoints in a row, the next ones are copied until this is called. Call it when
+/// the missing declaration is made.
 ///
 /// Local, never waits.
 ///

@@ -23,7 +23,7 @@ pub struct PartsHandle {
     _private: (),
 }
 
-/// What one rank had. Set `size` to `sizeof(bvk_part)` before the call (`BVK_PART_INIT`).
+/// What one old rank had. Set `size` to `sizeof(bvk_part)` before the call (`BVK_PART_INIT`).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct CPart {
@@ -31,15 +31,15 @@ pub struct CPart {
     pub size: usize,
     /// One of `BVK_PART_...`.
     pub kind: c_int,
-    /// Dimensions of the array, or of the bounds; 0 for rows that were saved without.
+    /// The dimensions of the array, or of the bounds; 0 for rows that were saved without bounds.
     pub dimensions: c_int,
-    /// How many rows it had, how many boxes, or how many numbers.
+    /// The number of rows, of boxes, or of numbers that the rank had.
     pub count: u64,
-    /// Of boxes the extents of the array, slowest dimension first. Of numbers the elements of the array.
+    /// For boxes: the extents of the array, slowest dimension first. For numbers: the elements of the array.
     pub shape: [u64; 8],
-    /// Of rows the least coordinate in each dimension, as `bvk_rows` said.
+    /// For rows: the least coordinate in each dimension, as `bvk_rows` said.
     pub low: [f64; 8],
-    /// The greatest.
+    /// For rows: the greatest coordinate in each dimension.
     pub high: [f64; 8],
 }
 
@@ -66,18 +66,18 @@ impl From<&RankPart> for CPart {
     }
 }
 
-/// Asks what the ranks `first` to `first + count - 1` of those that took the checkpoint had of `name`: an array that was saved on boxes or by numbers, or a set of rows.
-/// `bvk_part_of` and `bvk_boxes_of` then say it. Each rank may ask for whichever it likes of the `bvk_saved_ranks` that there were, and with `count` 0 for
-/// none. Nothing is loaded.
+/// Asks what the old ranks `first` to `first + count - 1` had of `name`: an array that was saved on boxes or by numbers, or a set of rows.
+/// `bvk_part_of` and `bvk_boxes_of` then give the answers. Each rank may ask for any of the `bvk_saved_ranks` old ranks, or for none with
+/// `count` 0. Nothing is loaded.
 ///
 /// Collective: all ranks. Blocks on the tiers that hold the shards, and until all have called.
 ///
-/// Errors: `BVK_ERR_LOAD`: there is neither such an array nor such a set. `BVK_ERR_ARGUMENT` for ranks that there were not: this rank does not take
-/// part, and the others have an error when it calls `bvk_end_restore`.
+/// Errors: `BVK_ERR_LOAD`: there is neither such an array nor such a set. `BVK_ERR_ARGUMENT` for old ranks that do not exist: this rank
+/// does not take part, and the others have an error when it calls `bvk_end_restore`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero. `parts` points to a handle, which the call sets and you own until `bvk_parts_close`, or until `bvk_end_restore`, which closes it
-/// whatever it returns.
+/// `name` is NULL or ends with zero. `parts` points to a handle, which the call sets and you own until `bvk_parts_close`, or until
+/// `bvk_end_restore`, which closes it whatever it returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_parts(
     restart: *mut RestartHandle,
@@ -129,7 +129,7 @@ fn of(asked: &Asked, rank: c_int) -> Outcome<&RankPart> {
     })
 }
 
-/// What rank number `rank` of those that took the checkpoint had: fills `*found`.
+/// Fills `*found` with what old rank number `rank` had.
 ///
 /// Local, never waits.
 ///
@@ -152,8 +152,9 @@ pub unsafe extern "C" fn bvk_part_of(parts: *mut PartsHandle, rank: c_int, found
     })
 }
 
-/// Which boxes that rank had: as many as fit into lists that have room for `capacity` boxes, in the order in which `bvk_boxes` was told of them.
-/// `origins` and `extents` get as many numbers for each as the array has dimensions, one box behind the other. How many there are says `bvk_part_of`.
+/// Lists the boxes that old rank number `rank` had, in the order in which they were passed to `bvk_boxes`: as many as fit into lists that
+/// have room for `capacity` boxes. `origins` and `extents` get as many numbers for each box as the array has dimensions, box after box.
+/// `bvk_part_of` says how many boxes there are.
 ///
 /// Local, never waits.
 ///
@@ -190,7 +191,8 @@ pub unsafe extern "C" fn bvk_boxes_of(
     })
 }
 
-/// Gives back what `bvk_parts` has found. `*parts` becomes NULL; one that is NULL already is no error. `bvk_end_restore` closes what is left.
+/// Gives back what `bvk_parts` has found. `*parts` becomes NULL. A handle that is NULL already is no error. `bvk_end_restore` closes those
+/// that are left.
 ///
 /// Local, never waits.
 ///

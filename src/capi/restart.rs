@@ -20,7 +20,7 @@ pub struct RestartHandle {
     _private: (),
 }
 
-/// As a version: the newest that all ranks can restore.
+/// As a version: the newest one that all ranks can restore.
 pub const BVK_NEWEST: u64 = u64::MAX;
 
 /// What a restart restored. Set `size` to `sizeof(bvk_restored)` before the call (`BVK_RESTORED_INIT`).
@@ -31,15 +31,15 @@ pub struct CRestored {
     pub size: usize,
     /// The version.
     pub version: u64,
-    /// The run that took it.
+    /// The generation of the run that took it.
     pub generation: u64,
-    /// Bytes that this rank read.
+    /// Bytes that this rank has read.
     pub bytes: u64,
     /// Seconds from the call to the agreement of all ranks.
     pub seconds: f64,
     /// The level of the farthest tier that this rank read from (`BVK_LEVEL_...`).
     pub level: i64,
-    /// How many ranks took it.
+    /// The number of ranks that took it.
     pub ranks: u64,
 }
 
@@ -144,15 +144,15 @@ impl Running {
 }
 
 /// Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that were
-/// saved. What is protected on boxes or as a value is loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); a version with anything else
-/// only on as many as took it. A version that is damaged on some rank is given up on all, for the next older one; a single version that was asked for has none.
-/// `restored`: NULL, or what is to be filled. `BVK_NOTHING`: there is nothing to restore. Regions of the checkpoint that are not protected are
-/// left out, and named in a warning; with nothing protected that is an error.
+/// saved. Regions on boxes and values are loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); a version with any other
+/// region only on as many ranks as took it. If a version is damaged on some rank, all ranks take the next older one, unless a single
+/// version was asked for. `restored`: NULL, or a structure to fill. `BVK_NOTHING`: there is nothing to restore. Regions of the checkpoint
+/// that are not protected are left out, and named in a warning. If no region is protected, that is an error.
 ///
 /// Collective: all ranks. Blocks until all ranks have loaded, and for checkpoints of this session that are being written.
 ///
-/// Errors: `BVK_ERR_RESTART`, the same on all ranks, also if `restored->size` was not set on one: the regions hold nothing of use then.
-/// `BVK_ERR_REGION`, `BVK_ERR_STATE`.
+/// Errors: `BVK_ERR_RESTART`, on all ranks alike, also if `restored->size` was not set on one: the contents of the regions are then
+/// unspecified. `BVK_ERR_REGION`, `BVK_ERR_STATE`.
 ///
 /// # Safety
 /// What was promised with [`bvk_protect`](super::session::bvk_protect) holds; `name` is NULL or ends with zero; `restored` is NULL or
@@ -252,12 +252,13 @@ unsafe fn load_on_gpu(
     Ok(restorer.load_spans(&spans, &*stream))
 }
 
-/// Begins a restart that the application loads itself: `bvk_load` what is needed, then `bvk_end_restore`, and all again while that
-/// returns `BVK_AGAIN`. Version as in `bvk_restore`. `BVK_NOTHING`: there is nothing to restore, and no restart is open.
+/// Begins a restart in which the application loads the regions itself: `bvk_load` for each region that it needs, then `bvk_end_restore`,
+/// and all of that again while it returns `BVK_AGAIN`. Version as in `bvk_restore`. `BVK_NOTHING`: there is nothing to restore, and no
+/// restart is open.
 ///
-/// Collective: all ranks; no other collective call of the session until it has ended. Blocks until the ranks have elected a version.
-/// Below `MPI_THREAD_MULTIPLE` no rank may wait for others by calls of its own between this and `bvk_end_restore`: ranks read from
-/// each other's nodes meanwhile.
+/// Collective: all ranks; no other collective call of the session until it has ended. Blocks until the ranks have elected a version. Below
+/// `MPI_THREAD_MULTIPLE`, no rank may wait for others by calls of its own between this call and `bvk_end_restore`: ranks may be reading
+/// from each other's nodes.
 ///
 /// Errors: as `bvk_restore`. `BVK_ERR_STATE` while another restart is open, whose handle then stays in `restart`.
 ///
@@ -373,15 +374,16 @@ pub unsafe extern "C" fn bvk_saved_version(restart: *mut RestartHandle, version:
     })
 }
 
-/// How many elements of which type the region `name` has in the version that is being restored. `count` and `kind` may be NULL.
+/// The number and the type of the elements that the region `name` has in the version that is being restored. `count` and `kind` may be
+/// NULL.
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///
-/// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read. That there is none is not held against the
-/// attempt.
+/// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read. A region that is not there does not make the attempt
+/// fail.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `count` and `kind` are NULL or places for numbers.
+/// `name` is NULL or ends with zero; `count` and `kind` are NULL or point to numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_region_size(
     restart: *mut RestartHandle,
@@ -417,12 +419,12 @@ pub unsafe extern "C" fn bvk_region_size(
     })
 }
 
-/// Loads the region `name` into `count` elements at `data`, on the host or on a GPU, which must be its length and type.
+/// Loads the region `name` into `count` elements at `data`, on the host or on a GPU. Number and type must be those that were saved.
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///
 /// Errors: `BVK_ERR_LOAD`, `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`. A region that is missing or of another type or length leaves `data` as it
-/// was; otherwise `data` holds nothing of use.
+/// was; otherwise the contents of `data` are unspecified.
 ///
 /// # Safety
 /// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
@@ -444,12 +446,12 @@ pub unsafe extern "C" fn bvk_load(
     })
 }
 
-/// Loads all protected regions. What the checkpoint has beside them the application loads itself, or does without.
+/// Loads all protected regions. The application loads other regions of the checkpoint itself, or leaves them out.
 ///
-/// Local, but for regions on boxes and values: collective where `bvk_load_on` and `bvk_load_shared` are. Blocks on the tiers that hold the copies, and then
-/// until all have called.
+/// Local, except for regions on boxes and values: for these it is collective where `bvk_load_on` and `bvk_load_shared` are. Blocks on the
+/// tiers that hold the copies, and then until all have called.
 ///
-/// Errors: as `bvk_load`; the regions then hold nothing of use.
+/// Errors: as `bvk_load`; the contents of the regions are then unspecified.
 ///
 /// # Safety
 /// What was promised with [`bvk_protect`](super::session::bvk_protect) holds.
@@ -459,8 +461,8 @@ pub unsafe extern "C" fn bvk_load_protected(restart: *mut RestartHandle) -> c_in
     with(restart, |open, running| unsafe { load_protected(open, running, false) })
 }
 
-/// Appends all versions of the history that was saved under the name of `history` to it; `*count` says how many (may be NULL). Each attempt
-/// needs a history of its own: after `BVK_AGAIN` close this one and open another.
+/// Appends to `history` all versions that were saved under its name. `*count` says how many (`count` may be NULL). Each attempt needs a
+/// history of its own: after `BVK_AGAIN` close this one and open another.
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///
@@ -494,9 +496,9 @@ pub unsafe extern "C" fn bvk_load_history(
     })
 }
 
-/// Says that this version must not be used, though it can be loaded: it has a NaN, or fails another check of the program. After
-/// `bvk_end_restore` all ranks continue with the next older version. It is enough that one rank says so. `reason` is for the log, and for the
-/// error if there is no older version; if a rank gives several, the first counts.
+/// Rejects a version that can be loaded and must not be used, because it has a NaN or fails another check of the program. After
+/// `bvk_end_restore` all ranks continue with the next older version. It is enough that one rank calls this. `reason` is for the log, and
+/// for the error if there is no older version. If a rank gives several, the first counts.
 ///
 /// Local, never waits.
 ///
@@ -512,20 +514,20 @@ pub unsafe extern "C" fn bvk_reject(restart: *mut RestartHandle, reason: *const 
     })
 }
 
-/// Ends an attempt. `loaded`: 1 if this rank has loaded what it needs, 0 if not, -1 if not and no other version would help, for example
-/// because it has no memory for it. There are three ends, the same on all ranks:
+/// Ends an attempt. `loaded`: 1 if this rank has loaded what it needs; 0 if not; -1 if not and no other version would help, for example
+/// because the rank has no memory for it. There are three outcomes, the same on all ranks:
 ///
 /// - `BVK_OK`: all ranks have loaded. `*restart` is NULL, and `restored`, unless it is NULL, describes the checkpoint.
-/// - `BVK_AGAIN`: a rank has found damage, or has rejected the version (`bvk_reject`). Load again from the same handle, which is now at
-///   other copies of the version or at an older one. Nothing that was loaded before may be used.
-/// - `BVK_ERR_RESTART`: the restart has ended, and `*restart` is NULL. A rank has not loaded and no other version would help: a region is missing
-///   or has another type or length, or the rank says 0 without an error of a load, or -1.
+/// - `BVK_AGAIN`: a rank has found damage, or has rejected the version (`bvk_reject`). Load again from the same handle, which now leads to
+///   other copies of the version or to an older one. Nothing that was loaded before may be used.
+/// - `BVK_ERR_RESTART`: the restart has ended, and `*restart` is NULL. A rank has not loaded and no other version would help: a region is
+///   missing or has another type or length, or the rank passed 0 although no load failed, or it passed -1.
 ///
-/// Whether a region is there can be asked with `bvk_region_size`, which changes nothing.
+/// To ask whether a region is there, use `bvk_region_size`, which does not affect the outcome.
 ///
 /// Collective: all ranks. Blocks until all have called.
 ///
-/// Errors: `BVK_ERR_RESTART`, the same on all ranks, also if `restored->size` was not set on one; `*restart` is NULL then.
+/// Errors: `BVK_ERR_RESTART`, on all ranks alike, also if `restored->size` was not set on one; `*restart` is NULL then.
 ///
 /// # Safety
 /// `restart` points to a handle; `restored` is NULL or begins with its size.
@@ -576,16 +578,16 @@ pub unsafe extern "C" fn bvk_end_restore(
     })
 }
 
-/// The versions of the series `name` that all ranks can restore, newest first: as many as fit into `versions`, which has room for
-/// `capacity`; `*count` says how many there are.
+/// Lists the versions of the series `name` that all ranks can restore, newest first: as many as fit into `versions`, which has room for
+/// `capacity`. `*count` says how many there are.
 ///
 /// Collective: all ranks. Blocks as `bvk_begin_restore`.
 ///
 /// Errors: as `bvk_restore`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `versions` has room for `capacity` numbers, or is NULL and `capacity` is 0; `count` points
-/// to a number.
+/// `name` is NULL or ends with zero; `versions` has room for `capacity` numbers, or is NULL and `capacity` is 0; `count` points to a
+/// number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_versions(
     session: *mut SessionHandle,

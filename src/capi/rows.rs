@@ -16,9 +16,9 @@ use bivouac_core::decomposition::rows::region_name;
 use bivouac_core::recovery::How;
 use std::ffi::{CString, c_char, c_int, c_void};
 
-/// As `how`: each rank gets the rows that it has saved, if as many ranks took the checkpoint. Local.
+/// As `how`: each rank gets the rows that it saved. Only if as many ranks took the checkpoint. Local.
 pub const BVK_ROWS_OWN: c_int = 0;
-/// As `how`: all rows in the order of the ranks that saved them, dealt evenly.
+/// As `how`: all rows are dealt evenly, in the order of the ranks that saved them.
 pub const BVK_ROWS_EVEN: c_int = 1;
 
 /// No type of C needs more.
@@ -29,23 +29,23 @@ pub struct LoadedRowsHandle {
     _private: (),
 }
 
-/// Says which ranks get some rows: for each of the `count` rows whose values of a column stand one after the other from `values` on, as many elements a
-/// row as the column has, it puts the number of a rank of this run into `owners`. `user` is what the call was given.
+/// Says which ranks get some rows. `values` holds the values of a column for `count` rows, row after row, with as many elements a row as
+/// the column has. For each row the function writes the number of a rank of this run to `owners`. `user` is what the call was given.
 pub type OwnersFunction =
     Option<unsafe extern "C" fn(values: *const c_void, count: usize, owners: *mut c_int, user: *mut c_void)>;
 
-/// Adds this rank's rows of the set `name` to a checkpoint: any number of them, and another number at each checkpoint if need be. Each column is a region
-/// `name/column`. They can be restored on any number of ranks (`bvk_load_rows`). What `rows` points to is not kept; the memory of the columns is read by
-/// `bvk_capture`, not by `bvk_hold`.
+/// Adds this rank's rows of the set `name` to a checkpoint. A rank may have any number of rows, and another number at each checkpoint. Each
+/// column is a region `name/column`. The rows can be restored on any number of ranks (`bvk_load_rows`). The structure and its list of
+/// columns are not kept. The memory of the columns is read by `bvk_capture`, not by `bvk_hold`.
 ///
-/// Local, never waits. All ranks add the set, those without rows too, with the same columns.
+/// Local, never waits. All ranks add the set with the same columns; so does a rank without rows.
 ///
-/// Errors: `BVK_ERR_ARGUMENT`; `BVK_ERR_REGION` for a name that cannot be used or was added before, and for a set without columns; the checkpoint stays as
-/// it was.
+/// Errors: `BVK_ERR_ARGUMENT`; `BVK_ERR_REGION` for a name that cannot be used or was added before, and for a set without columns; the
+/// checkpoint stays as it was.
 ///
 /// # Safety
-/// The memory of the columns is readable until `bvk_capture` has returned. `name` and the names of the columns are NULL or end with zero; `rows` is NULL or
-/// begins with its size, and has as many columns and coordinates as it says.
+/// The memory of the columns is readable until `bvk_capture` has returned. `name` and the names of the columns are NULL or end with zero;
+/// `rows` is NULL or begins with its size, and has as many columns and coordinates as it says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_save_rows(
     checkpoint: *mut CheckpointHandle,
@@ -108,15 +108,17 @@ unsafe fn deal(
     })
 }
 
-/// Which columns the set `name` has: of column number `at`, counted from 0, in the order in which they were saved, its name, the type of its elements, and how
-/// many a row has. `BVK_NOTHING` behind the last one. `column`, `kind` and `width` may be NULL; a name lives until `bvk_end_restore`.
+/// Describes column number `at` of the set `name`, counted from 0 in the order in which the columns were saved: its name, the type of its
+/// elements, and how many of them a row has. `BVK_NOTHING` after the last one. `column`, `kind` and `width` may be NULL. A name lives until
+/// `bvk_end_restore`.
 ///
 /// Local; the same on all ranks. Blocks on the tier that holds the copy.
 ///
-/// Errors: `BVK_ERR_LOAD` if there is no such set, or no copy that can be read. That there is none is not held against the attempt. `BVK_ERR_ARGUMENT`.
+/// Errors: `BVK_ERR_LOAD` if there is no such set, or no copy that can be read. A set that is not there does not make the attempt fail.
+/// `BVK_ERR_ARGUMENT`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `column`, `kind` and `width` are NULL or places for what they are called.
+/// `name` is NULL or ends with zero; `column`, `kind` and `width` are NULL or point to a pointer and to numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_column_at(
     restart: *mut RestartHandle,
@@ -153,18 +155,20 @@ pub unsafe extern "C" fn bvk_column_at(
     })
 }
 
-/// Finds out which rows of the set `name` this rank gets (`how` is one of `BVK_ROWS_...`), as many as `*count` says then (NULL: not asked). Their columns are
-/// then loaded one by one, into memory of the application that has room for them (`bvk_load_column`). A program that wants certain rows on certain ranks
-/// uses `bvk_load_rows_by`.
+/// Finds out which rows of the set `name` this rank gets (`how` is one of `BVK_ROWS_...`). `*count` says how many (`count` may be NULL).
+/// The application then loads their columns one by one, into memory that has room for them (`bvk_load_column`). A program that wants
+/// certain rows on certain ranks uses `bvk_load_rows_by`.
 ///
-/// Collective: all ranks, with the same `how`, except that `BVK_ROWS_OWN` is local. Blocks on the tiers that hold the shards, and until all have called.
+/// Collective: all ranks, with the same `how`; only `BVK_ROWS_OWN` is local. Blocks on the tiers that hold the shards, and until all have
+/// called.
 ///
-/// Errors: `BVK_ERR_LOAD`: there is no such set, it was not saved with `bvk_save_rows`, or `how` is `BVK_ROWS_OWN` and another number of ranks took the
-/// checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls `bvk_end_restore`.
+/// Errors: `BVK_ERR_LOAD`: there is no such set, it was not saved with `bvk_save_rows`, or `how` is `BVK_ROWS_OWN` and another number of
+/// ranks took the checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls
+/// `bvk_end_restore`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero. `rows` points to a handle, which the call sets and you own until `bvk_loaded_rows_close`, or until `bvk_end_restore`, which closes
-/// it whatever it returns. `count` is NULL or points to a number.
+/// `name` is NULL or ends with zero. `rows` points to a handle, which the call sets and you own until `bvk_loaded_rows_close`, or until
+/// `bvk_end_restore`, which closes it whatever it returns. `count` is NULL or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_rows(
     restart: *mut RestartHandle,
@@ -182,12 +186,12 @@ pub unsafe extern "C" fn bvk_load_rows(
     unsafe { deal(restart, name, how, (rows, count)) }
 }
 
-/// Gets `wanted` rows from number `first` on, in the order of the ranks that saved them. Each rank asks for the rows it likes: ranges may overlap, and
-/// leave rows out. `bvk_parts` says how many rows there are in all. Otherwise as `bvk_load_rows`.
+/// Gets `wanted` rows from number `first` on, in the order of the ranks that saved them. Each rank asks for any rows: ranges may overlap,
+/// and leave rows out. `bvk_parts` says how many rows there are in all. Otherwise as `bvk_load_rows`.
 ///
 /// Collective and blocking as `bvk_load_rows`.
 ///
-/// Errors: as `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if one asks for rows that there are not.
+/// Errors: as `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if one asks for rows that do not exist.
 ///
 /// # Safety
 /// As [`bvk_load_rows`].
@@ -210,16 +214,18 @@ pub unsafe extern "C" fn bvk_load_rows_range(
     unsafe { deal(restart, name, how, (rows, count)) }
 }
 
-/// Gets the rows that a function of the application assigns to this rank, by the values of a column of the type `kind` with `width` elements a row.
-/// Rows keep the order of the ranks that saved them, and their order there. Otherwise as `bvk_load_rows`.
+/// Gets the rows that a function of the application assigns to this rank, by the values of a column of the type `kind` with `width`
+/// elements a row. Rows keep the order of the ranks that saved them, and their order there. Otherwise as `bvk_load_rows`.
 ///
-/// `owners` is called on this thread before this returns, where rows are read: on some ranks for many rows and on others for none, once for each row, in
-/// batches of up to 1 MiB of values. It goes by the values alone, and not by what its rank has. It calls neither Bivouac (`BVK_ERR_STATE`) nor
-/// MPI, and it returns: no exception and no `longjmp` leaves it. A number that it puts no rank's number into is -1.
+/// `owners` is called on this thread before this returns, on the ranks that read rows: on some ranks for many rows and on others for none.
+/// It is called once for each row, in batches of up to 1 MiB of values. It decides by the values alone, not by anything that only its rank
+/// has. It calls neither Bivouac (`BVK_ERR_STATE`) nor MPI, and it returns: no exception and no `longjmp` leaves it. An entry of `owners`
+/// that it does not set is -1.
 ///
-/// Collective and blocking as `bvk_load_rows`; the same column on all ranks. Whoever reads rows keeps 4 bytes for each until the handle is closed.
+/// Collective and blocking as `bvk_load_rows`; the same column on all ranks. A rank that reads rows keeps 4 bytes for each until the handle
+/// is closed.
 ///
-/// Errors: as `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if a row is given to a rank that there is not, with its number.
+/// Errors: as `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if a row is assigned to a rank that does not exist, with its number.
 ///
 /// # Safety
 /// As [`bvk_load_rows`]. `column` is NULL or ends with zero; `owners` writes `count` numbers and no more, and may be called with `user`.
@@ -264,14 +270,15 @@ pub unsafe extern "C" fn bvk_load_rows_by(
     unsafe { deal(restart, name, how, (rows, count)) }
 }
 
-/// Loads a column of rows into `elements` elements at `data`: `width` for each row that this rank gets, one row behind the other, of the type that was saved.
+/// Loads a column of rows into `elements` elements at `data`: `width` for each row that this rank gets, row after row, of the type that was
+/// saved.
 ///
-/// Collective as the call that dealt the rows: all ranks load the same columns in the same order, those without rows too. Blocks on the tiers that hold
-/// the shards, and until all have called.
+/// Collective if the call that dealt the rows was: all ranks load the same columns in the same order; so does a rank without rows. Blocks
+/// on the tiers that hold the shards, and until all have called.
 ///
-/// Errors: `BVK_ERR_LOAD`: there is no such column, it has another type or width, or `elements` is not `width` times the number of rows; where loading is
-/// collective, all ranks have an error in the last case. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls
-/// `bvk_end_restore`. `data` then holds nothing of use.
+/// Errors: `BVK_ERR_LOAD`: there is no such column, it has another type or width, or `elements` is not `width` times the number of rows. In
+/// the last case all ranks have an error, if loading is collective. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have
+/// an error when it calls `bvk_end_restore`. The contents of `data` are then unspecified.
 ///
 /// # Safety
 /// The memory is writable, and nobody else uses it before this returns. `column` is NULL or ends with zero.
@@ -302,7 +309,8 @@ pub unsafe extern "C" fn bvk_load_column(
     })
 }
 
-/// Gives rows back that were dealt, with what they take. `*rows` becomes NULL; one that is NULL already is no error. `bvk_end_restore` closes what is left.
+/// Gives back rows that were dealt, with the memory that they take. `*rows` becomes NULL. A handle that is NULL already is no error.
+/// `bvk_end_restore` closes those that are left.
 ///
 /// Local, never waits.
 ///

@@ -36,14 +36,14 @@ pub const BVK_LEVEL_NODE_LOSS: c_int = 3;
 /// On the parallel file system: survives the loss of all nodes.
 pub const BVK_LEVEL_SYSTEM: c_int = 4;
 
-/// How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set
-/// members. Later members win over earlier ones, and the environment (`BIVOUAC_...`) stands between `config_text` and `settings`.
+/// How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set members. Later
+/// members take precedence over earlier ones. The environment (`BIVOUAC_...`) comes between `config_text` and `settings`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Options {
     /// `sizeof(bvk_options)`.
     pub size: usize,
-    /// A TOML file; NULL: what `BIVOUAC_CONFIG` names, if `config_text` is NULL, too.
+    /// A TOML file. NULL: the file that `BIVOUAC_CONFIG` names, if `config_text` is NULL, too.
     pub config_file: *const c_char,
     /// TOML text instead of a file; NULL: none.
     pub config_text: *const c_char,
@@ -56,17 +56,17 @@ pub struct Options {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CRegion {
-    /// `sizeof(bvk_region)`, the same in all of a list.
+    /// `sizeof(bvk_region)`, the same in all entries of a list.
     pub size: usize,
     /// The name.
     pub name: *const c_char,
-    /// Where it lies, on the host or on a GPU.
+    /// Its memory, on the host or on a GPU.
     pub data: *mut c_void,
-    /// How many elements; with a shape it is not looked at.
+    /// The number of elements; ignored if there is a shape.
     pub count: u64,
-    /// Their type: one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`.
+    /// The type of the elements: one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`.
     pub kind: c_int,
-    /// How many extents `shape` has; 0: one dimension of `count` elements.
+    /// The number of extents in `shape`; 0: one dimension of `count` elements.
     pub dimensions: c_int,
     /// The extents, slowest first; NULL: none.
     pub shape: *const u64,
@@ -83,7 +83,7 @@ pub struct CStats {
     pub captured: u64,
     /// Checkpoints that the ranks abandoned at the call.
     pub abandoned: u64,
-    /// Checkpoints whose levels have not all come to an end.
+    /// Checkpoints in flight: some of their levels are neither reached nor given up.
     pub in_flight: u64,
     /// Bytes that the application handed over.
     pub bytes_captured: u64,
@@ -95,61 +95,61 @@ pub struct CStats {
     pub damaged: u64,
     /// Seconds that the last checkpoint blocked the application.
     pub blocked_last_s: f64,
-    /// The longest of them.
+    /// The longest of these times.
     pub blocked_max_s: f64,
-    /// The sum of them.
+    /// The sum of these times.
     pub blocked_total_s: f64,
-    /// Files that refer to earlier ones for what these hold (`reduction.method`).
+    /// Files that refer to earlier files for part of their content (`reduction.method`).
     pub packed_files: u64,
-    /// Files that could have, and hold whole shards.
+    /// Files that could have referred to earlier ones, and hold whole shards.
     pub whole_files: u64,
-    /// Bytes of the shards that these files stand for.
+    /// Bytes of the shards that both kinds of files stand for.
     pub reduced_bytes: u64,
-    /// Bytes that they store themselves.
+    /// Bytes that both kinds of files store themselves.
     pub stored_bytes: u64,
-    /// Captures that stored only what had changed since the one before.
+    /// Captures that stored only what had changed since the previous one.
     pub partial_captures: u64,
     /// Shards whose regions in GPU memory were looked at there, chunk by chunk.
     pub looked_on_device: u64,
-    /// Seconds that this took, beside their way down.
+    /// Seconds that this took, while the shards were transferred.
     pub look_total_s: f64,
     /// Bytes that were left of shards and were to be compressed (`reduction.compress`).
     pub compressed_from: u64,
-    /// What they came to.
+    /// Bytes that they had after compression.
     pub compressed_to: u64,
-    /// Seconds that this took.
+    /// Seconds that the compression took.
     pub compress_total_s: f64,
     /// Checkpoints that were marked (`bvk_offload`).
     pub marks: u64,
-    /// Those of them that this rank refused later, for example because of a write that was not declared.
+    /// Marked checkpoints that this rank refused later, for example because of a write that was not declared.
     pub marks_refused: u64,
     /// Bytes in GPU memory that were marked.
     pub marked_bytes: u64,
-    /// Of them those that node memory held already, and that were not sent.
+    /// Marked bytes that node memory held already, and that were not sent.
     pub equal_bytes: u64,
-    /// Those that were copied aside, inside the GPU, before a write.
+    /// Marked bytes that were copied aside, inside the GPU, before a write.
     pub doubled_bytes: u64,
-    /// Those for which a stream of the application had to wait.
+    /// Marked bytes that a stream of the application had to wait for.
     pub urgent_bytes: u64,
     /// How often a checkpoint waited for the marked one before it.
     pub mark_waits: u64,
-    /// Seconds that this took.
+    /// Seconds that these waits took.
     pub mark_wait_total_s: f64,
-    /// Checkpoints that nothing but the application's declarations kept later writes out of (`offload.audit`, `offload.host_writes`).
+    /// Checkpoints in which only the application's declarations kept later writes out (`offload.audit`, `offload.host_writes`).
     pub unaudited: u64,
-    /// Regions in host memory that were copied behind a checkpoint (`bvk_set_live`).
+    /// Live regions that were copied after the checkpoint call had returned (`bvk_set_live`).
     pub live_regions: u64,
-    /// Their bytes.
+    /// Bytes of these regions.
     pub live_bytes: u64,
-    /// Of them those that a write of the application waited for.
+    /// Bytes of these regions that a write of the application waited for.
     pub live_waited_bytes: u64,
-    /// Those that a declaration copied.
+    /// Bytes of these regions that a declaration copied.
     pub live_declared_bytes: u64,
-    /// Live regions that were copied before the checkpoint returned after all.
+    /// Live regions that were nevertheless copied before the checkpoint call returned.
     pub live_at_once: u64,
-    /// How often a checkpoint waited for the copy behind the one before it.
+    /// How often a checkpoint waited until the live regions of the previous one were copied.
     pub live_waits: u64,
-    /// Seconds that this took.
+    /// Seconds that these waits took.
     pub live_wait_total_s: f64,
 }
 
@@ -160,9 +160,9 @@ pub struct CStats {
 pub struct CLevelStats {
     /// `sizeof(bvk_level_stats)`.
     pub size: usize,
-    /// Checkpoints that reached it.
+    /// Checkpoints that reached the level.
     pub committed: u64,
-    /// Checkpoints that were to reach it and did not.
+    /// Checkpoints that were to reach the level and did not.
     pub level_failures: u64,
     /// Writes of this rank that failed.
     pub write_failures: u64,
@@ -176,8 +176,8 @@ pub struct CLevelStats {
     pub flushed_s: f64,
 }
 
-/// What the ranks have agreed on one level of one checkpoint, or that a level is out of reach since the session was opened. Set `size` to
-/// `sizeof(bvk_report)` before the call (`BVK_REPORT_INIT`).
+/// What the ranks have agreed on one level of one checkpoint; or that a level has been out of reach since the session was opened. Set
+/// `size` to `sizeof(bvk_report)` before the call (`BVK_REPORT_INIT`).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CReport {
@@ -185,13 +185,13 @@ pub struct CReport {
     pub size: usize,
     /// The version; 0 for a tier that cannot be used.
     pub version: u64,
-    /// The level, `BVK_LEVEL_...`; `BVK_LEVEL_CAPTURED` is the call itself.
+    /// The level, `BVK_LEVEL_...`; `BVK_LEVEL_CAPTURED` stands for the call itself.
     pub level: c_int,
-    /// 1: committed, 0: abandoned or out of reach, -1: unknown, because the root could not be reached.
+    /// 1: committed; 0: abandoned or out of reach; -1: unknown, because the root could not be reached.
     pub committed: c_int,
     /// The name of the series; empty for a tier that cannot be used.
     pub name: [c_char; 136],
-    /// Why it was not committed, cut at the end if it is long.
+    /// Why it was not committed. A long reason is cut at the end.
     pub reason: [c_char; 512],
 }
 
@@ -249,21 +249,22 @@ pub(super) unsafe fn open(comm: MPI_Comm, config: Result<Config, String>) -> Out
     Ok(handles::insert(Entry::Session(Arc::new(Lock::at(Order::Call, Some(Open::new(session)))))))
 }
 
-/// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI is initialised, at any thread level; with
-/// `MPI_THREAD_MULTIPLE` or sockets between the ranks a thread of Bivouac moves the coordination along, otherwise the session's calls do.
+/// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI is initialised, at any thread level. With
+/// `MPI_THREAD_MULTIPLE`, or with sockets between the ranks, a thread of Bivouac exchanges the coordination messages; otherwise the
+/// session's calls do.
 ///
-/// Collective over `comm`. Blocks until all ranks have called, but no longer than `timeouts.abandon` (10 s at least): then those that
-/// have not are named, and `comm` is left with two requests of ours. Blocks for the file systems of the tiers. A rank with a mistake in
-/// its configuration or options fails together with all others. To be called from a thread that may call MPI.
+/// Collective over `comm`. Blocks until all ranks have called, but no longer than `timeouts.abandon` (10 s at least). After that, the ranks
+/// that have not called are named, and two requests of Bivouac remain on `comm`. Blocks for the file systems of the tiers. If a rank has a
+/// mistake in its configuration or options, all ranks fail together. Call it from a thread that may call MPI.
 ///
 /// `options`: NULL for the environment alone. `*session`: the handle, yours until `bvk_close`; NULL after an error.
 ///
-/// Errors: `BVK_ERR_OPEN` (ranks and keys are named; also for a NULL `session`), `BVK_ERR_MPI`, `BVK_ERR_FAILED`. A communicator that is
-/// none on some ranks only leaves the others waiting.
+/// Errors: `BVK_ERR_OPEN` (ranks and keys are named; also for a NULL `session`), `BVK_ERR_MPI`, `BVK_ERR_FAILED`. If `comm` is not a
+/// communicator on some ranks only, the others wait.
 ///
 /// # Safety
-/// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts end with zero and its list with NULL;
-/// `session` is NULL or points to a handle.
+/// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts end with zero and its list with NULL; `session`
+/// is NULL or points to a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_open(comm: MPI_Comm, options: *const Options, session: *mut *mut SessionHandle) -> c_int {
     call(|| {
@@ -306,12 +307,12 @@ pub unsafe extern "C" fn bvk_open_f(comm: c_int, options: *const Options, sessio
     if looked == BVK_OK { status } else { looked }
 }
 
-/// Waits for all checkpoints that are being written and ends the session, and all that was made from it. `*session` becomes NULL; a
+/// Waits for all checkpoints that are being written, and ends the session and everything that was made from it. `*session` becomes NULL. A
 /// session that is NULL already is no error.
 ///
-/// Collective. Blocks for what is being written, at most for `timeouts.drain`, then for ranks that have not called, at most for
-/// `timeouts.abandon` (30 minutes unless it is set), and some seconds for last messages. What has become of the last checkpoint is not in the status:
-/// wait for it with `bvk_wait` before, or read the reports. Handles of pending checkpoints stay until `bvk_release`.
+/// Collective. Blocks for checkpoints that are being written, at most for `timeouts.drain`, then for ranks that have not called, at most
+/// for `timeouts.abandon` (30 minutes unless it is set), and some seconds for last messages. The status does not say which levels the last
+/// checkpoint reached: call `bvk_wait` before, or read the reports. Handles of pending checkpoints stay valid until `bvk_release`.
 ///
 /// Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed nevertheless. `BVK_ERR_HANDLE`;
 /// `BVK_ERR_STATE` in a forked child.
@@ -335,7 +336,7 @@ pub unsafe extern "C" fn bvk_close(session: *mut *mut SessionHandle) -> c_int {
     })
 }
 
-/// The number of this run on its store, which grows with every run.
+/// The generation: the number of this run on its store, which grows with every run.
 ///
 /// Local, never waits.
 ///
@@ -350,20 +351,21 @@ pub unsafe extern "C" fn bvk_generation(session: *mut SessionHandle, generation:
     })
 }
 
-/// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restore` loads them. The memory may be
-/// on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again (before that of
-/// a live one: `bvk_settle`). Node memory for a checkpoint of all that is protected is made ready in the background.
+/// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restore` loads them. The memory may be on the
+/// host or on a GPU. A region of this name that is protected already is replaced, so call this again after a reallocation (before the
+/// reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is made ready in the
+/// background.
 ///
-/// Local, never waits; where a live region (`bvk_set_live`) is replaced by one elsewhere: for what is being copied of it.
+/// Local, never waits. If a live region (`bvk_set_live`) is replaced by one elsewhere, it waits until the old one is copied.
 ///
-/// `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is allowed if `count` is 0. Device memory is
-/// ordered by the session's stream; memory of the host, also pinned and managed memory, is read as it is in the call.
+/// `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's, and may be NULL if `count` is 0. Access
+/// to device memory is ordered by the session's stream. Host memory, including pinned and managed memory, is read as it is in the call.
 ///
 /// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`.
 ///
 /// # Safety
-/// Until the region is unprotected or replaced, or the session closed, the memory is readable in each call that saves it, and writable
-/// and used by nobody else in each call that loads it. `name` is NULL or ends with zero.
+/// Until the region is unprotected or replaced, or the session closed, the memory is readable in each call that saves it, and writable and
+/// used by nobody else in each call that loads it. `name` is NULL or ends with zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_protect(
     session: *mut SessionHandle,
@@ -401,16 +403,16 @@ pub unsafe extern "C" fn bvk_protect_shaped(
     })
 }
 
-/// Protects the `count` regions of a list in one call, as `bvk_protect` does one: all, or none if one of them cannot be. It costs the
-/// same for each, however many there are.
+/// Protects the `count` regions of a list in one call, as `bvk_protect` does for one: all of them, or none if one cannot be protected. The
+/// cost of each does not depend on how many there are.
 ///
 /// Local, never waits.
 ///
-/// Errors: as `bvk_protect`; also if two of the list have the same name. The text says which entry it is, counted from 0.
+/// Errors: as `bvk_protect`; also if two entries of the list have the same name. The text says which entry is wrong, counted from 0.
 ///
 /// # Safety
-/// `regions` has `count` structures of the size that the first of them begins with, or is NULL and `count` is 0; what `bvk_protect`
-/// asks holds for each, and a shape has as many numbers as dimensions.
+/// `regions` has `count` structures of the size that the first of them begins with, or is NULL and `count` is 0. The requirements of
+/// `bvk_protect` hold for each, and a shape has as many numbers as dimensions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_protect_many(session: *mut SessionHandle, regions: *const CRegion, count: usize) -> c_int {
     with(session, |open| {
@@ -498,10 +500,10 @@ pub(super) fn name_of_id(id: c_int) -> String {
     format!("#{id}")
 }
 
-/// Takes a region out of those that are protected. Its memory may be freed as soon as this returns, unless `bvk_save` has added it to a
-/// checkpoint that is still begun. Where the session offloads its GPU (`bvk_offload`), `bvk_settle` comes before memory there is freed.
+/// Ends the protection of a region. Its memory may be freed as soon as this returns, unless `bvk_save` has added it to a checkpoint that is
+/// not captured yet. Where the session offloads its GPU (`bvk_offload`), call `bvk_settle` before GPU memory is freed.
 ///
-/// Local, never waits; for a live region (`bvk_set_live`): for what is being copied.
+/// Local, never waits. For a live region (`bvk_set_live`) it waits until the region is copied.
 ///
 /// Errors: `BVK_ERR_ARGUMENT` if no such region is protected.
 ///
@@ -543,8 +545,9 @@ fn unprotect(open: &mut Open, name: &str) -> Outcome {
     }
 }
 
-/// From now on regions in device memory (not in managed memory) are complete once the work that is enqueued on `stream` has run: a `cudaStream_t` or `CUstream` of
-/// the device's primary context. NULL, and the default: the legacy default stream. Programs without GPUs do not need it.
+/// Sets the session's stream, a `cudaStream_t` or `CUstream` of the device's primary context. From now on regions in device memory (not in
+/// managed memory) are complete once the work that is enqueued on `stream` has run. NULL, the default: the legacy default stream. Programs
+/// without GPUs do not need this call.
 ///
 /// Local, never waits. The stream stays the application's.
 ///
@@ -560,7 +563,7 @@ pub unsafe extern "C" fn bvk_set_stream(session: *mut SessionHandle, stream: *mu
 
 /// Is it time for a checkpoint, by the configured interval? Call it once per step. `*yes`: 1 or 0, the same on all ranks.
 ///
-/// Collective: all ranks, the same number of times. Blocks only when a yes by time or cost is near.
+/// Collective: all ranks, the same number of times. Blocks only when a checkpoint by time or cost is nearly due.
 ///
 /// Errors: `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`, `BVK_ERR_STATE`; `*yes` is 0 then.
 ///
@@ -572,10 +575,10 @@ pub unsafe extern "C" fn bvk_should_checkpoint(session: *mut SessionHandle, yes:
     unsafe { decide(session, yes, Session::should_checkpoint) }
 }
 
-/// Is it time to stop: a configured signal arrived on some rank, the end of the allocation is near, `bivouac halt` was called?
-/// `*yes`: 1 or 0, the same on all ranks.
+/// Is it time to stop, because a configured signal has arrived on some rank, the end of the allocation is near, or `bivouac halt` was
+/// called? `*yes`: 1 or 0, the same on all ranks.
 ///
-/// Collective: all ranks, the same number of times. The ranks look at each other about every `exit.check_every`.
+/// Collective: all ranks, the same number of times. The ranks compare about every `exit.check_every`.
 ///
 /// Errors: as `bvk_should_checkpoint`.
 ///
@@ -605,7 +608,7 @@ unsafe fn decide(
     })
 }
 
-/// Makes node memory ready for checkpoints of about `bytes` per rank in the background, so that the first one finds it ready.
+/// Makes node memory ready in the background for checkpoints of about `bytes` per rank, so that the first one does not wait for it.
 ///
 /// Local, never waits.
 #[unsafe(no_mangle)]
@@ -616,7 +619,8 @@ pub extern "C" fn bvk_prepare(session: *mut SessionHandle, bytes: u64) -> c_int 
     })
 }
 
-/// Moves the coordination along. Needed only where the session has no thread for that (`engine.progress = "stepped"`) and calls are rare.
+/// Exchanges coordination messages. Needed only where the session has no thread for that (`engine.progress = "stepped"`) and other calls
+/// are rare.
 ///
 /// Local, never waits.
 #[unsafe(no_mangle)]
@@ -627,16 +631,16 @@ pub extern "C" fn bvk_progress(session: *mut SessionHandle) -> c_int {
     })
 }
 
-/// As the launcher bound it.
+/// Threads stay where the launcher bound them.
 pub const BVK_PIN_LAUNCHER: c_int = 0;
-/// Each rank on its share of neighbouring cores, a core for each thread.
+/// Each rank gets its share of neighbouring cores, and each thread one of these cores.
 pub const BVK_PIN_COMPACT: c_int = 1;
-/// Each rank on its share of neighbouring cores, with its threads in turn on the share's NUMA nodes or caches.
+/// Each rank gets its share of neighbouring cores, and its threads go in turn to the share's NUMA nodes or caches.
 pub const BVK_PIN_SCATTER: c_int = 2;
 
 /// Puts the threads of this rank where `policy` says (`BVK_PIN_...`), within what the job was given on this node.
 ///
-/// Local; with the same policy on all ranks of a node they keep out of each other's way.
+/// Local. With the same policy on all ranks of a node, the ranks get different cores.
 ///
 /// Errors: `BVK_ERR_ARGUMENT`.
 #[unsafe(no_mangle)]
@@ -654,16 +658,16 @@ pub extern "C" fn bvk_pin(session: *mut SessionHandle, policy: c_int) -> c_int {
 
 /// Restarts put threads and pages back where they were.
 pub const BVK_AFFINITY_FULL: c_int = 0;
-/// Threads only.
+/// Restarts put only threads back.
 pub const BVK_AFFINITY_THREADS: c_int = 1;
-/// Pages only.
+/// Restarts put only pages back.
 pub const BVK_AFFINITY_PAGES: c_int = 2;
-/// Neither.
+/// Restarts put neither threads nor pages back.
 pub const BVK_AFFINITY_CAPTURE: c_int = 3;
 
-/// What of affinity restarts bring back from now on (`BVK_AFFINITY_...`), whatever the configuration says.
+/// Sets what restarts bring back of the affinity from now on (`BVK_AFFINITY_...`), instead of what the configuration says.
 ///
-/// Local, but ranks that differ restore differently.
+/// Local; but ranks with different modes restore different things.
 ///
 /// Errors: `BVK_ERR_ARGUMENT`.
 #[unsafe(no_mangle)]
@@ -737,8 +741,8 @@ pub unsafe extern "C" fn bvk_get_stats(session: *mut SessionHandle, stats: *mut 
     })
 }
 
-/// Fills `stats` with the counters of this rank for a level, from `BVK_LEVEL_PROCESS` to `BVK_LEVEL_SYSTEM`. Where several tiers
-/// have the level it is all of them together.
+/// Fills `stats` with the counters of this rank for a level, from `BVK_LEVEL_PROCESS` to `BVK_LEVEL_SYSTEM`. If several tiers have the
+/// level, the counters are those of all of them together.
 ///
 /// Local, never waits.
 ///
@@ -776,8 +780,8 @@ pub unsafe extern "C" fn bvk_get_level_stats(
     })
 }
 
-/// The next verdict that the ranks have agreed on and that was not read yet, in the order of the checkpoints. `BVK_NOTHING`: there is
-/// none now. The first ones, without a name, are about tiers that were wanted and cannot be used: nothing reaches their level.
+/// Reads the next verdict that the ranks have agreed on, in the order of the checkpoints. `BVK_NOTHING`: there is none that was not read
+/// yet. The first ones, without a name, are about tiers that were wanted and cannot be used: no checkpoint reaches their level.
 ///
 /// Local, never waits. All ranks hear the same verdicts, though not at the same moment.
 ///
@@ -847,9 +851,9 @@ pub(super) fn level(number: c_int) -> Outcome<Level> {
     found.ok_or_else(|| Failure::argument(format!("there is no level {number}; see BVK_LEVEL_...")))
 }
 
-/// Lets Bivouac write lines of at least the importance `level` to standard error: 0 nothing, 1 errors, 2 warnings and one line
-/// when a session opens and one when it closes, 3 events, 4 details, 5 everything. It counts more than `job.log` and `BIVOUAC_LOG`,
-/// which decide where a program does not call it (2, if they say nothing).
+/// Sets which lines Bivouac writes to standard error, by their importance: 0 nothing, 1 errors, 2 warnings and one line when a session
+/// opens and one when it closes, 3 events, 4 details, 5 everything. This call takes precedence over `job.log` and `BIVOUAC_LOG`. Without it
+/// they decide, and if they say nothing, the level is 2.
 ///
 /// Local, never waits, any thread, at any time.
 ///

@@ -9,40 +9,40 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Success.
 pub const BVK_OK: c_int = 0;
-/// `bvk_end_restore`: some rank could not load this version; load again, now from other copies of it or from an older version
+/// `bvk_end_restore`: some rank could not load this version. Load again: the handle now leads to other copies of it, or to an older version
 /// (`bvk_saved_version` says which). Nothing that was loaded before may be used.
 pub const BVK_AGAIN: c_int = 1;
-/// There is nothing: no checkpoint to restore, no report to read.
+/// There is nothing to return: no checkpoint to restore, no report to read.
 pub const BVK_NOTHING: c_int = 2;
 /// An argument is wrong: NULL where a value is needed, a count that is too large, an unknown type.
 pub const BVK_ERR_ARGUMENT: c_int = -1;
-/// A handle is not one, is of another kind, or was closed.
+/// The handle is not valid: it never was one, is of another kind, or was closed.
 pub const BVK_ERR_HANDLE: c_int = -2;
 /// The calls came in the wrong order, for example a checkpoint inside an open restart, or a declaration on a stream that is being captured.
 pub const BVK_ERR_STATE: c_int = -3;
-/// The configuration has problems, or the session could not be opened; the text names ranks and keys.
+/// The configuration has problems, or the session could not be opened. The text names ranks and keys.
 pub const BVK_ERR_OPEN: c_int = -4;
-/// MPI cannot be used: not initialised, finalized, not from this thread, or a call of it failed.
+/// MPI cannot be used: it is not initialised or already finalized, this thread may not call it, or one of its calls failed.
 pub const BVK_ERR_MPI: c_int = -5;
 /// A name or a shape cannot be used, or a region was named twice.
 pub const BVK_ERR_REGION: c_int = -6;
-/// This rank could not capture the checkpoint; the other ranks hear of it, and the application may continue.
+/// This rank could not capture the checkpoint. The other ranks hear of it, and the application may continue.
 pub const BVK_ERR_CAPTURE: c_int = -7;
-/// A region could not be loaded: it is not in the checkpoint, has another type or length, or no copy of it is good.
+/// A region could not be loaded: it is not in the checkpoint, has another type or length, or has no undamaged copy.
 pub const BVK_ERR_LOAD: c_int = -8;
-/// The restart ended without a restored state, the same on all ranks.
+/// The restart ended without a restored state, on all ranks alike.
 pub const BVK_ERR_RESTART: c_int = -9;
-/// The checkpoint did not reach the level that was waited for, and will not.
+/// The checkpoint has not reached the level that was waited for, and will not reach it.
 pub const BVK_ERR_NOT_COMMITTED: c_int = -10;
-/// Ranks made different calls, or some did not call; or their boxes are not the whole array, each element once.
+/// Ranks made different calls, or some made none; or an element of an array has no owner, or several.
 pub const BVK_ERR_DISAGREED: c_int = -11;
-/// The session has failed and commits nothing more; the application may compute on.
+/// The session has failed and commits nothing more. The application may continue to compute.
 pub const BVK_ERR_FAILED: c_int = -12;
 /// Checkpoints were still being written when the session was closed.
 pub const BVK_ERR_UNDRAINED: c_int = -13;
 /// A device or a history cannot do what was asked for.
 pub const BVK_ERR_DEVICE: c_int = -14;
-/// A defect of Bivouac. The session may be of no more use; the application may compute on.
+/// A defect of Bivouac. The session may be unusable from now on; the application may continue to compute.
 pub const BVK_ERR_INTERNAL: c_int = -15;
 
 thread_local! {
@@ -168,9 +168,9 @@ fn keep(text: &str) {
     _ = LAST.try_with(|last| *last.borrow_mut() = text);
 }
 
-/// The text of the last call of this thread that failed; empty if none has.
+/// The text of this thread's last call that failed; empty if none has.
 ///
-/// Local, never blocks, any thread. The text belongs to Bivouac and stays until the next call of this thread that fails.
+/// Local, never blocks, any thread. The text belongs to Bivouac and is valid until the next call of this thread that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())

@@ -81,13 +81,14 @@ fn with_begun(checkpoint: *mut CheckpointHandle, work: impl FnOnce(&Open, &mut B
     })
 }
 
-/// Begins a region of bytes, of a length that is not known yet. What `bvk_stream_write` writes is copied at once, and the memory may be overwritten
-/// when it returns. `bvk_stream_end` ends the region; one is written at a time. `bvk_fopen` is the same as a file of C's library.
+/// Begins a region of bytes whose length is not known yet. `bvk_stream_write` copies bytes to it at once, so that their memory may be
+/// overwritten when it returns. `bvk_stream_end` ends the region. One region is written at a time. `bvk_fopen` does the same through a
+/// `FILE`.
 ///
-/// Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting for the
-/// others. Blocks as `bvk_checkpoint`.
+/// Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting
+/// for the others. Blocks as `bvk_checkpoint`.
 ///
-/// Errors: `BVK_ERR_CAPTURE` when no tier has room: `bvk_capture` then fails, too, and the other ranks hear of it. `BVK_ERR_REGION`;
+/// Errors: `BVK_ERR_CAPTURE` if no tier has room: `bvk_capture` then fails, too, and the other ranks hear of it. `BVK_ERR_REGION`;
 /// `BVK_ERR_STATE` while a region is being written, or a restart is open.
 ///
 /// # Safety
@@ -100,9 +101,9 @@ pub unsafe extern "C" fn bvk_stream_begin(checkpoint: *mut CheckpointHandle, nam
     })
 }
 
-/// Writes `bytes` bytes behind what was written to the region before.
+/// Writes `bytes` bytes to the region, after those that were written before.
 ///
-/// Local. Blocks for the copy; where node memory has no more room, as `bvk_checkpoint`.
+/// Local. Blocks for the copy; if node memory has no more room, as `bvk_checkpoint`.
 ///
 /// Errors: as `bvk_stream_begin`.
 ///
@@ -132,12 +133,13 @@ pub extern "C" fn bvk_stream_end(checkpoint: *mut CheckpointHandle) -> c_int {
     with_begun(checkpoint, |_, begun| begun.end_stream())
 }
 
-/// Reads bytes of the region `name` from byte `at` on: `*found` of them, `bytes` at most, and fewer at its end. Any array can be read so. Every
-/// block is checked before a byte of it is handed out. `bvk_fopen_saved` is the same as a file of C's library, and faster for small pieces.
+/// Reads bytes of the region `name` from byte `at` on: `*found` of them, at most `bytes`, and fewer at the region's end. Any array can be
+/// read in this way. Every block is checked before a byte of it is handed out. `bvk_fopen_saved` does the same through a `FILE`, and is
+/// faster for small pieces.
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///
-/// Errors: as `bvk_load`; `data` then holds nothing of use.
+/// Errors: as `bvk_load`; the contents of `data` are then unspecified.
 ///
 /// # Safety
 /// There is room for `bytes` bytes at `data`; `found` points to a number; `name` is NULL or ends with zero.
@@ -171,9 +173,9 @@ pub unsafe extern "C" fn bvk_stream_read(
     })
 }
 
-/// A region of a checkpoint as a file of C's library, for writing: all that writes to a `FILE` can write it. It is not seekable. `fclose` ends the region, and
-/// fails if it could not be written whole (`bvk_error` says why); `bvk_capture` then fails, too. Of small pieces a buffer is made of first: `setvbuf` with more
-/// than the usual few KiB makes them faster. NULL: an error, whose text `bvk_error` gives.
+/// Begins a region of bytes and returns a `FILE` to write it to, for all functions that take one. It is not seekable. `fclose` ends the
+/// region, and fails if it could not be written whole (`bvk_error` says why); `bvk_capture` then fails, too. Small pieces are collected in
+/// the buffer of the `FILE`: `setvbuf` with more than the usual few KiB makes them faster. NULL: an error, whose text `bvk_error` gives.
 ///
 /// Collective and blocking as `bvk_stream_begin`.
 ///
@@ -220,8 +222,8 @@ struct Reading {
     at: u64,
 }
 
-/// The region `name` of the version that is being restored as a file of C's library, for reading; it is seekable. Each attempt needs a file of its own: after
-/// `BVK_AGAIN` reading fails. NULL: an error, whose text `bvk_error` gives.
+/// Returns a `FILE` to read the region `name` of the version that is being restored from. It is seekable. Each attempt needs a file of its
+/// own: after `BVK_AGAIN` reading fails. NULL: an error, whose text `bvk_error` gives.
 ///
 /// Local. Blocks on the tier that holds the copy, and so does reading.
 ///

@@ -15,9 +15,9 @@ use std::ffi::{c_char, c_int, c_void};
 
 /// The checkpoint cannot be restored on another number of ranks, as with `bvk_protect`.
 pub const BVK_RESIZE_REFUSE: c_int = 0;
-/// On another number of ranks the value is of no use, and nobody asks for it.
+/// On another number of ranks the value is dropped.
 pub const BVK_RESIZE_DROP: c_int = 1;
-/// On another number of ranks each rank may ask for the values of whichever old ranks it likes (`bvk_of_ranks`).
+/// On another number of ranks each rank may ask for the values of any old ranks (`bvk_of_ranks`).
 pub const BVK_RESIZE_ASK: c_int = 2;
 
 /// What is to become of a value of one rank.
@@ -45,11 +45,11 @@ unsafe fn valued(
     unsafe { described(name, data, kind, 1, &count) }?.of_values(lies?)
 }
 
-/// Protects `count` elements at `data` that are the same on all ranks, as a step or a time is, under `name`: `bvk_checkpoint` saves them, `bvk_restore`
-/// loads them, on any number of ranks. Less than 1 MiB, on the host. Where a rank has others than the rest there is no checkpoint: the verdict names it. All
-/// else is as with `bvk_protect`, and all ranks protect their regions in the same order.
+/// Protects under `name` `count` elements at `data` that are the same on all ranks, such as a step or a time: `bvk_checkpoint` saves them,
+/// `bvk_restore` loads them, on any number of ranks. Less than 1 MiB, on the host. If the elements differ on a rank, there is no
+/// checkpoint, and the verdict names the rank. Otherwise as `bvk_protect`. All ranks protect their regions in the same order.
 ///
-/// A program in Rust loads them with `shared::<Elements>`.
+/// A Rust program loads them with `shared::<Elements>`.
 ///
 /// Local, never waits, as `bvk_protect`.
 ///
@@ -72,10 +72,10 @@ pub unsafe extern "C" fn bvk_protect_shared(
     })
 }
 
-/// Protects `count` elements at `data` that are this rank's own, such as the state of its random numbers, under `name`, and says what becomes of them when
-/// the checkpoint is restored on another number of ranks: `on_resize` is one of `BVK_RESIZE_...`, the same on all ranks. On the same number `bvk_restore`
-/// loads them. On another number it is refused with `BVK_RESIZE_REFUSE`; otherwise it leaves them as they are, and `bvk_restored` says how many ranks there
-/// were. Less than 1 MiB, on the host.
+/// Protects under `name` `count` elements at `data` that are this rank's own, such as the state of its random numbers. Less than 1 MiB, on
+/// the host. On the same number of ranks `bvk_restore` loads them. `on_resize`, one of `BVK_RESIZE_...` and the same on all ranks, says
+/// what happens on another number: with `BVK_RESIZE_REFUSE` the restart is refused; otherwise the elements stay as they are, and
+/// `bvk_restored` says how many ranks took the checkpoint.
 ///
 /// Local, never waits, as `bvk_protect`.
 ///
@@ -100,7 +100,8 @@ pub unsafe extern "C" fn bvk_protect_per_rank(
     })
 }
 
-/// Adds `count` elements at `data` that are the same on all ranks to a checkpoint, as in `bvk_protect_shared`. They are copied now.
+/// Adds to a checkpoint `count` elements at `data` that are the same on all ranks, as in `bvk_protect_shared`. They are copied in this
+/// call.
 ///
 /// Local, never waits.
 ///
@@ -123,7 +124,7 @@ pub unsafe extern "C" fn bvk_save_shared(
     })
 }
 
-/// Adds `count` elements at `data` that are this rank's own to a checkpoint, as in `bvk_protect_per_rank`. They are copied now.
+/// Adds to a checkpoint `count` elements at `data` that are this rank's own, as in `bvk_protect_per_rank`. They are copied in this call.
 ///
 /// Local, never waits.
 ///
@@ -148,9 +149,11 @@ pub unsafe extern "C" fn bvk_save_per_rank(
     })
 }
 
-/// Loads what was saved with `bvk_save_shared` or `bvk_protect_shared` under `name` into `count` elements at `data`, which must be its length and type.
+/// Loads a value that was saved with `bvk_save_shared` or `bvk_protect_shared` under `name` into `count` elements at `data`. Number and
+/// type must be those that were saved.
 ///
-/// Local if as many ranks took the checkpoint. Otherwise collective, and blocks until all ranks have called: all load the same regions in the same order.
+/// Local if as many ranks took the checkpoint. Otherwise collective, and blocks until all ranks have called: all load the same regions in
+/// the same order.
 ///
 /// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` and `BVK_ERR_REGION` as with `bvk_load_on`. `data` then is as it was.
 ///
@@ -172,8 +175,9 @@ pub unsafe extern "C" fn bvk_load_shared(
     })
 }
 
-/// Loads what this rank has saved with `bvk_save_per_rank` or `bvk_protect_per_rank` under `name` into `count` elements at `data`, which must be its length
-/// and type. If another number of ranks took the checkpoint (`bvk_saved_ranks`) that is an error: nothing of it is this rank's own, see `bvk_of_ranks`.
+/// Loads a value that this rank saved with `bvk_save_per_rank` or `bvk_protect_per_rank` under `name` into `count` elements at `data`.
+/// Number and type must be those that were saved. If another number of ranks took the checkpoint (`bvk_saved_ranks`), that is an error,
+/// because no saved value belongs to this rank; see `bvk_of_ranks`.
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///
@@ -201,7 +205,7 @@ pub unsafe extern "C" fn bvk_load_per_rank(
     })
 }
 
-/// How many ranks took the checkpoint that is being restored.
+/// The number of ranks that took the checkpoint that is being restored.
 ///
 /// Local, never waits; the same on all ranks.
 ///
@@ -217,14 +221,14 @@ pub unsafe extern "C" fn bvk_saved_ranks(restart: *mut RestartHandle, ranks: *mu
     })
 }
 
-/// Loads what the ranks `first` to `first + count - 1` of those that took the checkpoint have saved with `BVK_RESIZE_ASK` under `name`: `each` elements of
-/// every one of them, which must be what it has saved, one rank behind the other from `data` on. Each rank may ask for whichever it likes of the
-/// `bvk_saved_ranks` that there were, and with `count` 0 for none.
+/// Loads the values that the old ranks `first` to `first + count - 1` saved with `BVK_RESIZE_ASK` under `name`: `each` elements of every
+/// one of them, which must be what it saved, rank after rank from `data` on. Each rank may ask for any of the `bvk_saved_ranks` old ranks,
+/// or for none with `count` 0.
 ///
 /// Collective: all ranks. Blocks on the tiers that hold the shards, and until all ranks have called.
 ///
-/// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for ranks that there were not, of which the others do not hear before `bvk_end_restore`. `data` then holds
-/// nothing of use.
+/// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for old ranks that do not exist; the other ranks hear of that only in `bvk_end_restore`. The
+/// contents of `data` are then unspecified.
 ///
 /// # Safety
 /// The memory has room for `count * each` elements, and nobody else uses it before this returns. `name` is NULL or ends with zero.
