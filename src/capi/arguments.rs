@@ -26,7 +26,7 @@ pub const BVK_F32: c_int = 9;
 /// IEEE double precision.
 pub const BVK_F64: c_int = 10;
 
-/// No checkpoint has such a version: a negative number of a language with signs, and nobody counts that far in one without.
+/// Refuses numbers that no version has: a negative number of a language with signs, or one so large that nobody counts that far.
 pub(super) fn check_version(version: u64) -> Outcome<()> {
     match i64::try_from(version) {
         Ok(_) => Ok(()),
@@ -96,10 +96,10 @@ pub(super) unsafe fn name<'a>(name: *const c_char) -> &'a str {
     unsafe { text(name, "the name") }.unwrap_or_default()
 }
 
-/// Puts a result where the caller wants it, if it does.
+/// Writes a result to `target`, unless it is NULL.
 ///
 /// # Safety
-/// `target` is NULL or a place for a `T`.
+/// `target` is NULL or points to a `T`.
 pub(super) unsafe fn put<T>(target: *mut T, value: T) {
     if !target.is_null() {
         // SAFETY: not NULL, so it is a place for a `T`, says the caller.
@@ -107,7 +107,7 @@ pub(super) unsafe fn put<T>(target: *mut T, value: T) {
     }
 }
 
-/// The same for a result that the call is about.
+/// Writes the result that a call is about to `target`; NULL is an error.
 ///
 /// # Safety
 /// As [`put`].
@@ -120,8 +120,8 @@ pub(super) unsafe fn must_put<T>(target: *mut T, value: T, what: &str) -> Outcom
     Ok(())
 }
 
-/// A structure that begins with its size, from a caller whose header may be older or newer: what it lacks is zero, what is beyond
-/// ours must be zero.
+/// Reads a structure that begins with its size, from a program whose header may be older or newer. What it lacks is zero, and what is
+/// beyond ours must be zero.
 ///
 /// # Safety
 /// `source` points to a `size_t` that counts the readable bytes from there on, and for a `T` all bytes zero is a valid value.
@@ -144,7 +144,7 @@ pub(super) unsafe fn sized<T: Copy>(source: *const T, what: &str) -> Outcome<T> 
     }
 }
 
-/// Fills such a structure of the caller's: as much as it has room for. Its size stays.
+/// Fills a structure that begins with its size, as far as it has room. Its size stays.
 ///
 /// # Safety
 /// `target` is NULL or points to a `size_t` that counts the writable bytes from there on; `value` has no padding.
@@ -163,7 +163,7 @@ pub(super) unsafe fn fill<T: Copy>(target: *mut T, value: T, what: &str) -> Outc
     Ok(())
 }
 
-/// Can [`fill`] fill it? Asked before the call does what cannot be taken back.
+/// Can [`fill`] fill it? A call asks this before it does anything that cannot be undone.
 ///
 /// # Safety
 /// As [`fill`].

@@ -1,5 +1,5 @@
-//! Arrays that are cut into boxes over the ranks: how they lie, and their regions. A checkpoint of nothing else, and of what [`super::values`] takes,
-//! can be restored on any number of ranks.
+//! Arrays that are cut into boxes over the ranks: how they lie, and their regions. A checkpoint with only such regions and those of
+//! [`super::values`] can be restored on any number of ranks.
 
 use super::arguments::put;
 use super::checkpoint;
@@ -26,7 +26,7 @@ fn boxes_of(open: &Open, boxes: *mut BoxesHandle) -> Outcome<Decomposition> {
     open.boxes.get(&id).cloned().ok_or_else(|| Failure::argument("the boxes belong to another session"))
 }
 
-/// `count` numbers, or NULL where there is none.
+/// `count` numbers; NULL is accepted if there are none.
 ///
 /// # Safety
 /// `numbers` is NULL or has as many.
@@ -38,7 +38,7 @@ unsafe fn list(numbers: *const u64, count: usize, what: &str) -> Result<Vec<u64>
     Ok((0..count).map(|at| unsafe { numbers.add(at).read_unaligned() }).collect())
 }
 
-/// `count` rows of `dims` numbers, or NULL where there is no row.
+/// `count` rows of `dims` numbers; NULL is accepted if there are none.
 ///
 /// # Safety
 /// `numbers` is NULL or has as many.
@@ -63,7 +63,7 @@ struct Described {
 }
 
 impl Described {
-    /// The same as a value; what is wrong with it otherwise is found with the other ranks.
+    /// This rank's part as a [`Boxes`] value. Its other mistakes are found together with the other ranks.
     ///
     /// # Safety
     /// As [`bvk_boxes`].
@@ -177,10 +177,10 @@ pub unsafe extern "C" fn bvk_ids(
     call(|| unsafe { decomposed(session, described, boxes) })
 }
 
-/// Lets the ranks prove what this one says, for a place for a handle.
+/// Lets the ranks prove what this one says, and writes the handle of the result to `boxes`.
 ///
 /// # Safety
-/// `boxes` is NULL, which `described` refuses, or such a place.
+/// `boxes` is NULL, which `described` refuses, or points to a handle.
 unsafe fn decomposed(
     session: *mut SessionHandle,
     described: impl FnOnce() -> Result<decomposition::Part, String>,
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn bvk_boxes_close(boxes: *mut *mut BoxesHandle) -> c_int 
     })
 }
 
-/// The memory of a rank's boxes as a call gives it.
+/// The memory of a rank's boxes, as a call gives it.
 struct Memory {
     count: usize,
     data: *const *const c_void,
@@ -230,7 +230,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// A region of it on `boxes`.
+    /// The region of this memory on `boxes`.
     ///
     /// # Safety
     /// `name` is NULL or ends with zero; `data` and `elements` have `count` entries. Nothing is read from where `data` points to.
@@ -247,7 +247,7 @@ impl Memory {
         Region::on(name, on, &memory, self.kind)
     }
 
-    /// The same where a mistake is no other rank's business.
+    /// As [`Memory::region`], and checks that the memory fits the boxes. A mistake concerns this rank only.
     ///
     /// # Safety
     /// As [`Memory::region`].
@@ -263,7 +263,7 @@ impl Memory {
     }
 }
 
-/// The memory of at most one box: a rank that owns none gives no element.
+/// The memory of at most one box. A rank that owns none passes no elements.
 fn of_one(data: &*const c_void, elements: &u64, kind: c_int, open: &Open, boxes: *mut BoxesHandle) -> Memory {
     let owns_none = *elements == 0 && boxes_of(open, boxes).is_ok_and(|on| on.boxes() == 0);
     Memory { count: usize::from(!owns_none), data, elements, kind }

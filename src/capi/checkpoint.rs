@@ -41,14 +41,14 @@ impl Begun {
         Ok(BVK_OK)
     }
 
-    /// The same for a value that is copied already.
+    /// Adds a value, which is copied already, unless there is a region of its name.
     pub(super) fn add_value(&mut self, value: Value) -> Outcome {
         self.check_new(&value.name)?;
         self.values.push(value);
         Ok(BVK_OK)
     }
 
-    /// The same for rows, each column of which is a region.
+    /// Adds rows, each column of which is a region, unless there is a region of the name of one.
     pub(super) fn add_rows(&mut self, rows: SavedRows) -> Outcome {
         rows.regions().try_for_each(|region| self.check_new(&region.name))?;
         if self.rows.iter().any(|other| other.name == rows.name) {
@@ -68,7 +68,7 @@ impl Begun {
         Ok(())
     }
 
-    /// The checkpoint that holds regions already; begun now, if there was none.
+    /// The checkpoint that holds regions already. It is begun now if there was none.
     pub(super) fn begin_holding(&mut self, open: &Open) -> Outcome<&mut CheckpointBuilder<'static>> {
         if let Holding::Nothing = self.held {
             self.held = match begin(open, &self.name, self.version) {
@@ -120,8 +120,8 @@ impl Begun {
 /// Takes a checkpoint of `regions`.
 ///
 /// # Safety
-/// What the application has promised of their memory holds until this returns; of those that are live, or on a GPU that the session offloads, until
-/// they are settled.
+/// What the application has promised of their memory holds until this returns. For regions that are live, or on a GPU that the session
+/// offloads, it holds until they are settled.
 pub(super) unsafe fn take(
     open: &mut Open,
     name: &str,
@@ -134,7 +134,7 @@ pub(super) unsafe fn take(
     unsafe { finish(open, checkpoint, regions, histories) }
 }
 
-/// Begins a checkpoint: whatever fails from here on, the others hear of it.
+/// Begins a checkpoint. If anything fails from here on, the other ranks hear of it.
 pub(super) fn begin(open: &Open, name: &str, version: u64) -> Outcome<CheckpointBuilder<'static>> {
     let mut checkpoint = open.session.begin_unbound(name, version)?;
     let usable = match version {
@@ -200,7 +200,7 @@ pub(super) unsafe fn finish(
     Ok(pending)
 }
 
-/// Hands a captured checkpoint out, if the caller wants it.
+/// Writes the handle of a captured checkpoint to `place`, unless it is NULL.
 ///
 /// # Safety
 /// `place` is NULL or points to a handle.

@@ -9,9 +9,9 @@ use bivouac_core::decomposition::rows::region_name;
 use bivouac_core::session::CheckpointBuilder;
 use std::ffi::{c_char, c_int, c_void};
 
-/// Columns of a set: as many as anybody would name by hand, and far more.
+/// Most columns of a set: far more than anybody names by hand.
 const COLUMNS_MAX: usize = 1 << 12;
-/// Coordinates of a corner.
+/// Most coordinates of a corner.
 const CORNERS_MAX: usize = 8;
 
 /// A column of rows: `width` elements of the type `kind` for each row, row after row from `data` on.
@@ -111,7 +111,7 @@ impl SavedRows {
         self.regions().map(|region| page_ceil(region.bytes() as u64)).sum()
     }
 
-    /// The same for the session.
+    /// These rows in the form that the session takes.
     ///
     /// # Safety
     /// The memory of the columns is readable for as long as the result is used.

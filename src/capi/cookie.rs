@@ -1,12 +1,12 @@
-//! Files of C's library that are no files of the system. Beside `stream`, because the header is made of that.
+//! Files of the C library that are no files of the system. They are not in `stream`, because the header is generated from that.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// A file of C's library.
+/// A file of the C library.
 #[allow(clippy::upper_case_acronyms, reason = "it is the name of stdio.h")]
 pub type FILE = c_void;
 
-/// What C's library calls for one.
+/// The functions that the C library calls for a file.
 #[repr(C)]
 pub(super) struct Calls {
     pub read: Option<unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> isize>,

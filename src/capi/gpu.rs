@@ -1,4 +1,4 @@
-//! Device memory of the application by its address: whose it is, and the caches of that device.
+//! Device memory of the application by its address: which device it belongs to, and the caches of that device.
 
 use super::status::{Failure, Outcome};
 use bivouac_core::base::units::MIB;
@@ -12,14 +12,14 @@ use std::sync::Arc;
 /// The handle of the per-thread default stream, which belongs to no thread of ours.
 const PER_THREAD_STREAM: usize = 2;
 
-/// What the twin in host memory has at least.
+/// The least memory of the twin in host memory.
 const TWIN_BYTES_MIN: u64 = 64 * MIB;
 
-/// In tests the twin's memory counts as that of a GPU with this number: the library gives its addresses to nobody.
+/// In tests the twin's memory counts as that of a GPU with this number, because the library passes its addresses to nobody.
 #[cfg(test)]
 pub(super) const TWIN: usize = 99;
 
-/// The GPU whose memory a pointer leads to; `None` for host memory. Memory that moves on its own counts as host memory.
+/// The GPU whose memory a pointer leads to; `None` for host memory. Memory that migrates by itself counts as host memory.
 pub(super) fn of_pointer(data: *const c_void) -> device::Result<Option<usize>> {
     #[cfg(test)]
     if HostDevice::is_address(data.addr() as u64) {
@@ -34,13 +34,13 @@ pub(super) fn of_pointer(data: *const c_void) -> device::Result<Option<usize>> {
     }
 }
 
-/// Keeps the application's current context over a call that may touch a device.
+/// Restores the application's current context after a call that may use a device.
 #[cfg(feature = "cuda")]
 pub(super) fn keep_context() -> bivouac_core::device::cuda::KeptContext {
     bivouac_core::device::cuda::KeptContext::here()
 }
 
-/// Without CUDA there is nothing to keep.
+/// Without CUDA there is no context to restore.
 #[cfg(not(feature = "cuda"))]
 pub(super) fn keep_context() {}
 
@@ -55,7 +55,7 @@ pub(super) struct Gpu {
 /// The twin in host memory.
 pub(super) struct Twin {
     pub device: Arc<HostDevice>,
-    /// The only one, which the application cannot name.
+    /// The only stream, which the application cannot name.
     pub stream: Arc<dyn Stream>,
 }
 

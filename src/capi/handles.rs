@@ -36,7 +36,7 @@ impl DerefMut for Locked<'_> {
 #[derive(Clone)]
 pub(super) enum Entry {
     Session(Shared),
-    /// A checkpoint, a restart and what was found in it, a history, a set of writes or of boxes, kept in its session.
+    /// A checkpoint, a restart and what was found in it, a history, a set of writes or of boxes; its session keeps it.
     Part(Part, Shared),
     Pending(Arc<Pending>),
 }
@@ -53,12 +53,12 @@ pub(super) enum Part {
     Parts,
 }
 
-/// The process that sessions belong to. A forked child is refused by this, before it waits for a lock that a thread of its parent held
-/// when it was forked: nobody would ever unlock it.
+/// The process that the sessions belong to. A forked child is refused by this before it waits for a lock that a thread of its parent held
+/// at the fork: nobody would ever unlock it.
 pub(super) struct Owner(AtomicU32);
 
 impl Owner {
-    /// Nobody's.
+    /// No process.
     pub(super) const fn nobody() -> Owner {
         Owner(AtomicU32::new(0))
     }
@@ -82,7 +82,7 @@ impl Owner {
     }
 }
 
-/// Refuses what another process has opened: in a forked child the connections to the other ranks are the parent's.
+/// Refuses a session that another process has opened: in a forked child the connections to the other ranks belong to the parent.
 pub(super) fn check_process(process: u32) -> Outcome<()> {
     match process == std::process::id() {
         true => Ok(()),
@@ -101,7 +101,7 @@ fn table() -> Guard<'static, BTreeMap<Id, Entry>> {
 /// Locks a session for one call.
 ///
 /// # Errors
-/// It was closed; it is another process's; or this is a thread that may not call MPI.
+/// It was closed, it belongs to another process, or this thread may not call MPI.
 pub(super) fn lock(shared: &Lock<Option<Open>>) -> Outcome<Locked<'_>> {
     let guard = shared.lock();
     match &*guard {
@@ -114,12 +114,12 @@ pub(super) fn lock(shared: &Lock<Option<Open>>) -> Outcome<Locked<'_>> {
     }
 }
 
-/// Refuses a thread that may not call MPI: a message sent or received there would end the session.
+/// Refuses a thread that may not call MPI. A message that it sends or receives would end the session.
 pub(super) fn check_thread() -> Outcome<()> {
     bivouac_core::comm::mpi::wrong_thread().map_or(Ok(()), |error| Err(Error::from(error).into()))
 }
 
-/// Takes a session out of reach of all handles, to end it.
+/// Takes a session out of its lock to end it, so that no handle leads to it any more.
 ///
 /// # Errors
 /// As [`lock`].

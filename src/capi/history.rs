@@ -52,7 +52,7 @@ impl Past {
         Ok(Past { history: gpu.caches.history(name, keep), gpu: gpu_, fields: Vec::new() })
     }
 
-    /// Sets a field, in the place of one of its name if there is one.
+    /// Sets a field. It replaces one of its name.
     pub(super) fn set(&mut self, field: Region) {
         match self.fields.iter_mut().find(|known| known.name == field.name) {
             Some(known) => *known = field,
@@ -67,7 +67,7 @@ impl Past {
     /// Appends a version of all fields.
     ///
     /// # Safety
-    /// What the application has promised of their memory and of its stream.
+    /// What the application has promised of their memory and of its stream holds.
     pub(super) unsafe fn append(
         &self,
         gpus: &BTreeMap<Option<usize>, Gpu>,
@@ -91,7 +91,7 @@ impl Past {
     /// Copies a version back into all fields.
     ///
     /// # Safety
-    /// As [`Past::append`]; and nobody else uses the memory meanwhile.
+    /// As [`Past::append`], and nobody else uses the memory meanwhile.
     pub(super) unsafe fn restore(
         &self,
         gpus: &BTreeMap<Option<usize>, Gpu>,

@@ -1,8 +1,8 @@
 //! The C interface: what `include/bivouac.h` declares, generated from the functions of this module.
 //!
-//! It is the Rust interface with handles. A handle is a number in the shape of a pointer, looked up in [`handles`], so that one
-//! that was closed, or never was one, is an error and not a crash. Every function returns a status, keeps the text of what went
-//! wrong for the calling thread ([`status`]), and lets no panic out.
+//! It is the Rust interface with handles. A handle is a number in the shape of a pointer, which is looked up in [`handles`]. So one that
+//! was closed, or never was one, is an error and not a crash. Every function returns a status, keeps the text of a failure for the calling
+//! thread ([`status`]), and lets no panic out.
 //!
 //! | part | is |
 //! |---|---|
@@ -14,20 +14,20 @@
 //! | [`regions`] | what was protected or is to be saved: pointers with their type and shape |
 //! | [`checkpoint`], [`restart`], [`history`] | the calls of those names |
 //! | [`boxes`] | arrays that are cut into boxes over the ranks, for restarts on any number of them |
-//! | [`values`] | what all ranks share, and what is one rank's own, in such restarts |
+//! | [`values`] | values that all ranks share, and those of one rank, in such restarts |
 //! | [`columns`], [`rows`] | rows whose number changes freely, saved as columns and dealt anew |
 //! | [`parts`] | what old ranks had of arrays and rows |
 //! | [`stream`] | regions that are written and read as streams of bytes, and as a `FILE` |
 //! | [`offload`] | checkpoints that are marked, and what the application declares for them |
-//! | [`live`] | host memory that is copied behind a capture |
+//! | [`live`] | host memory that is copied after a capture has returned |
 //! | [`gpu`] | device memory by its address: the caches of its device |
 //! | [`veloc`] | what `libveloc-client.so` forwards to: VELOC's interface on the same parts |
 //!
-//! **Collective calls and mistakes.** A call with a bad argument still takes part in what the others do, wherever the session is
-//! known: the others hear that this rank said no, and numbers of operations stay in step.
+//! **Collective calls and mistakes.** If the session is known, a call with a bad argument still takes part in the collective operation: the
+//! other ranks hear that this rank refuses, and the numbers of operations stay in step.
 //!
-//! **Threads.** A session and what was made from it belong to one thread at a time; calls from several wait for each
-//! other on the session's lock. Handles of pending checkpoints have no such lock.
+//! **Threads.** A session and what was made from it belong to one thread at a time. Calls from several threads wait for each other on the
+//! session's lock. Handles of pending checkpoints have no such lock.
 #![cfg(feature = "mpi")]
 
 pub mod arguments;

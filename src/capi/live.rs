@@ -1,7 +1,7 @@
-//! Host memory that the application continues writing to while a checkpoint of it is taken.
+//! Host memory that the application continues to write to while a checkpoint of it is taken.
 //!
-//! A protected region is *live* from [`bvk_set_live`] on: captures leave it to be copied behind them. What may be being copied is always the memory
-//! of a region that is protected and live: one that is taken out, that moves, or that is live no more is waited for first.
+//! A protected region is *live* from [`bvk_set_live`] on: it is copied after the capture has returned. Only regions that are protected and
+//! live may be in such a copy: before a region is unprotected, moves or ceases to be live, its copy is waited for.
 
 use super::arguments::text;
 use super::open::{Open, with};
@@ -11,7 +11,7 @@ use super::status::{BVK_OK, Failure, Outcome};
 use std::ffi::{c_char, c_int};
 
 impl Open {
-    /// Leaves a protected region of the host to be copied behind captures, or no more.
+    /// Sets whether a protected region of the host is copied after captures have returned.
     fn set_live(&mut self, name: &str, is_live: bool) -> Outcome<()> {
         let Some(region) = self.protected.get_mut(name) else {
             let text = format!("no region {name:?} is protected: bvk_protect comes before bvk_set_live");
@@ -35,7 +35,7 @@ impl Open {
         Ok(())
     }
 
-    /// Waits for what may be being copied of a region, before its memory is no longer what the application has promised.
+    /// Waits for copies of these regions that may be running, before their memory ceases to be as the application has promised.
     pub(super) fn let_go<'a>(&self, regions: impl IntoIterator<Item = &'a Region>) {
         if regions.into_iter().any(|region| region.is_live) {
             self.session.settle();

@@ -1,8 +1,9 @@
-//! Checkpoints of GPU memory that are marked and sent while the application continues, which declares what it is about to write to.
+//! Checkpoints of GPU memory that are marked: the regions are sent while the application continues and declares what it is about to write
+//! to.
 //!
-//! A session offloads one GPU. From [`bvk_offload`] on its captures mark what lies there; everything else of this module is a declaration, or
-//! waits. Declarations and [`bvk_settle`] are also for live host memory ([`super::live`]). What is declared is compared with the regions by its
-//! addresses, and never copied from or to.
+//! A session offloads one GPU. From [`bvk_offload`] on its captures mark regions there. Everything else in this module is a declaration, or
+//! waits. Declarations and [`bvk_settle`] are also for live host memory ([`super::live`]). Declared memory is compared with the regions by
+//! its addresses, and is neither read nor written.
 
 use super::arguments::{must_put, put, text};
 use super::gpu::{self, Gpu};
@@ -18,13 +19,13 @@ use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
 
-/// What a piece of work writes to.
+/// The memory that a piece of work writes to.
 pub struct WriteSetHandle {
     _private: (),
 }
 
 impl Offloading {
-    /// What marks captures with regions on that GPU.
+    /// The offloader that marks captures with regions on that GPU.
     pub(super) fn of(&self, gpu: Option<usize>) -> Option<&Offload> {
         (self.gpu == gpu).then_some(&self.offload)
     }
@@ -64,7 +65,7 @@ impl Open {
         self.offload.as_ref().ok_or_else(not_offloading)
     }
 
-    /// What offloads, if anything does; refused where nothing would ever have to be declared.
+    /// The offloader, if there is one. Refused if nothing would ever have to be declared.
     fn declaring(&self) -> Outcome<Option<&Offloading>> {
         match &self.offload {
             None if !self.has_live => Err(not_offloading()),
@@ -72,7 +73,7 @@ impl Open {
         }
     }
 
-    /// Marks checkpoints of that GPU from now on; with node memory for `bytes`, unless that is 0.
+    /// Marks checkpoints of that GPU from now on, and makes node memory for `bytes` ready, unless that is 0.
     fn start_offloading(&mut self, gpu: Option<usize>, bytes: u64) -> Outcome<()> {
         let prepare = |offload: &Offload| if bytes > 0 { offload.prepare(bytes) } else { Ok(()) };
         if let Some(known) = &self.offload {
@@ -92,10 +93,10 @@ impl Open {
         Ok(())
     }
 
-    /// Declares regions that a call of ours is about to write to, on the session's stream.
+    /// Declares regions that a call of Bivouac is about to write to, on the session's stream.
     ///
     /// # Safety
-    /// What the application has promised of its stream.
+    /// What the application has promised of its stream holds.
     pub(super) unsafe fn declare<'a>(&self, regions: impl IntoIterator<Item = &'a Region> + Clone) -> Outcome<()> {
         regions.clone().into_iter().for_each(|region| self.session.engine().before_write(&region.range()));
         let Some(offloading) = &self.offload else { return Ok(()) };
@@ -124,7 +125,7 @@ impl Open {
         Ok(BVK_OK)
     }
 
-    /// What is written to, for a set of that name.
+    /// The writes of a set of that name.
     fn writes(&self, name: &str, pieces: Vec<Range<usize>>) -> Outcome<Writes> {
         let Some(offloading) = &self.offload else { return Ok(Writes { pieces, marked: None }) };
         let gpu = offloading.device(&self.gpus)?;
@@ -161,7 +162,7 @@ fn not_offloading() -> Failure {
     )
 }
 
-/// What is wrong with an entry of the list that a set is made of.
+/// Says which entry of the list of a set is wrong, and why.
 fn of_entry(name: &str, at: usize, failure: &Failure) -> Failure {
     Failure::new(failure.status, format!("set {name:?}: entry {at} of the list: {}", failure.text))
 }
@@ -380,7 +381,7 @@ pub extern "C" fn bvk_allow_marks(session: *mut SessionHandle) -> c_int {
 
 #[cfg(test)]
 mod tests {
-    //! The functions of C on the twin, whose memory counts as a GPU's here: a rank that marks what it saves, over a link that takes its time.
+    //! The functions of C on the twin, whose memory counts here as a GPU's: a rank marks what it saves, over a link that takes its time.
 
     use super::super::arguments::{BVK_U8, BVK_U32, BVK_U64};
     use super::super::boxes::{bvk_boxes, bvk_boxes_close, bvk_protect_boxes_on, bvk_protect_on};
@@ -448,7 +449,7 @@ mod tests {
     }
 
     impl Program {
-        /// With a session in `root` that is not offloading yet.
+        /// A program with a session in `root` that does not offload yet.
         fn open(root: &Path) -> Program {
             let mut config = Config::default();
             config.job.name = Some("marks".into());
@@ -513,13 +514,13 @@ mod tests {
             span
         }
 
-        /// Work on the stream after which the field is that of a version.
+        /// Enqueues work on the stream after which the field is that of a version.
         fn write(&mut self, version: u64) {
             self.stream.copy(&self.span(&content(version)), &self.field).expect("enqueued");
             *self.step = version;
         }
 
-        /// The same, declared.
+        /// Declares and enqueues work after which the field is that of a version.
         fn compute(&mut self, version: u64) {
             // SAFETY: the twin has one stream.
             is(unsafe { bvk_before_write(self.session, at(&self.field), BYTES) }, BVK_OK);
@@ -637,7 +638,7 @@ mod tests {
         program.close();
     }
 
-    /// Restarts wait for what is on its way, and histories declare what they write to: the application has not to.
+    /// Restarts wait for marked regions that are being sent, and histories declare what they write to; the application need not.
     #[test]
     fn what_our_own_calls_write_is_no_surprise() {
         let root = folder();
@@ -681,7 +682,7 @@ mod tests {
         program.close();
     }
 
-    /// Nothing but the declarations keeps later writes out, so what comes back shows that each of them was heard.
+    /// Only the declarations keep later writes out, so the restored data show that each of them had its effect.
     #[test]
     fn live_host_memory_is_declared_as_that_of_the_gpu_is() {
         let root = folder();

@@ -1,4 +1,4 @@
-//! An open session: what a C program has made from it and not yet ended.
+//! An open session, and everything that a C program has made from it and not yet ended.
 
 use super::arguments::{number, text};
 use super::columns::SavedRows;
@@ -25,12 +25,12 @@ use std::time::Duration;
 pub(super) struct Open {
     pub attempt: Option<Running>,
     pub begun: Vec<(Id, Begun)>,
-    /// Before the caches, of which it uses a part.
+    /// Dropped before the caches, because it uses a part of them.
     pub offload: Option<Offloading>,
-    /// What `bvk_write_set` has named.
+    /// The sets of `bvk_write_set`.
     pub sets: BTreeMap<Id, Writes>,
     pub histories: BTreeMap<Id, Past>,
-    /// What `bvk_boxes` has been told, and the ranks have agreed on.
+    /// The boxes of `bvk_boxes`, which the ranks have agreed on.
     pub boxes: BTreeMap<Id, Decomposition>,
     pub gpus: BTreeMap<Option<usize>, Gpu>,
     pub protected: Regions,
@@ -39,7 +39,7 @@ pub(super) struct Open {
     pub stream: usize,
     /// Each rank saves regions of its own.
     pub own_regions: bool,
-    /// Bytes for which node memory was made ready, because so much was protected.
+    /// Bytes of node memory that were made ready for the protected regions.
     pub ready: u64,
     pub reports: VecDeque<Report>,
     pub companions: Vec<Known>,
@@ -70,7 +70,7 @@ impl Open {
         }
     }
 
-    /// Refuses calls that all ranks make together while a restart is open: its attempts have to end first.
+    /// Refuses collective calls while a restart is open: its attempts have to end first.
     pub(super) fn check_no_restart(&self) -> Outcome<()> {
         match &self.attempt {
             None => Ok(()),
@@ -78,7 +78,7 @@ impl Open {
         }
     }
 
-    /// Protects regions, each in the place of one of its name if there is one.
+    /// Protects regions. Each replaces one of its name.
     pub(super) fn protect(&mut self, regions: impl IntoIterator<Item = Region>) {
         for region in regions {
             // The application may free the memory of one that is protected elsewhere from now on.
@@ -91,7 +91,7 @@ impl Open {
         self.make_ready(self.protected.room());
     }
 
-    /// Has `bytes` of node memory made ready in the background, so that the first checkpoint finds it like the later ones do. Whoever
+    /// Makes `bytes` of node memory ready in the background, so that the first checkpoint finds it as the later ones do. A program that
     /// protects more has more made ready.
     pub(super) fn make_ready(&mut self, bytes: u64) {
         // Out of this rank's share, never out of what the others need.
@@ -101,13 +101,13 @@ impl Open {
         }
     }
 
-    /// Ends everything and the session.
+    /// Ends everything that was made from the session, and the session.
     pub(super) fn close(self) -> bivouac_core::session::Result<()> {
         let limit = self.session.engine().config().job.timeouts.drain;
         self.close_within(limit)
     }
 
-    /// The same with a limit for what is being written.
+    /// As [`Open::close`], and waits at most `limit` for checkpoints that are being written.
     pub(super) fn close_within(self, limit: Duration) -> bivouac_core::session::Result<()> {
         let Open { attempt, begun, offload, sets, histories, gpus, session, .. } = self;
         if let Some(running) = attempt {
@@ -125,21 +125,21 @@ impl Open {
     }
 }
 
-/// What was begun and waits for its capture.
+/// A checkpoint that was begun and waits for its capture.
 pub(super) struct Begun {
     pub name: String,
     pub version: u64,
-    /// With what `bvk_hold` has copied.
+    /// Regions that `bvk_hold` has copied.
     pub held: Holding,
     /// The region that is being written.
     pub stream: Option<ByteStream>,
-    /// What is read by the capture.
+    /// Regions that the capture reads.
     pub regions: Regions,
-    /// Copied already.
+    /// Values, copied already.
     pub values: Vec<Value>,
-    /// Read by the capture, too.
+    /// Rows that the capture reads.
     pub rows: Vec<SavedRows>,
-    /// What is protected at the capture goes with it.
+    /// The capture adds all protected regions.
     pub with_protected: bool,
     pub histories: Vec<Id>,
     /// Regions with a method of their own.
@@ -148,12 +148,12 @@ pub(super) struct Begun {
     pub paths: Paths,
 }
 
-/// How far a checkpoint has come on which `bvk_hold` may have been called.
+/// How far a checkpoint is on which `bvk_hold` may have been called.
 pub(super) enum Holding {
     Nothing,
-    /// The others count with this rank.
+    /// It was called, and the other ranks count on this rank.
     Some(Box<CheckpointBuilder<'static>>),
-    /// The others have heard this rank's no, which has this reason.
+    /// This rank has refused, for this reason, and the other ranks have heard of it.
     Refused(Failure),
 }
 
@@ -176,25 +176,25 @@ pub(super) struct Past {
     pub fields: Vec<Region>,
 }
 
-/// What a session marks on its GPU.
+/// What a session needs to mark regions on its GPU.
 pub(super) struct Offloading {
     pub offload: Offload,
     /// Its number; `None`: the twin in host memory.
     pub gpu: Option<usize>,
 }
 
-/// What a piece of work writes to.
+/// The memory that a piece of work writes to.
 pub(super) struct Writes {
-    /// All of it, wherever it lies: what of it is host memory that is being copied is found by its addresses.
+    /// All of it, wherever it lies. Host memory in it that is being copied is found by its addresses.
     pub pieces: Vec<Range<usize>>,
-    /// What of it lies on the GPU that is offloaded; `None`: the session did not offload yet.
+    /// The part on the GPU that is offloaded; `None`: the session did not offload yet.
     pub marked: Option<WriteSet>,
 }
 
 /// The columns of a set of rows: their names as C sees them, types, and widths.
 pub(super) type Columns = Vec<(CString, ElementType, u32)>;
 
-/// What `bvk_parts` has found of ranks from one on.
+/// What `bvk_parts` has found of consecutive ranks, and the first of them.
 pub(super) struct Asked {
     pub first: u32,
     pub parts: Vec<RankPart>,
@@ -206,7 +206,7 @@ pub(super) struct Running {
     pub restart: Restart,
     pub failed: Option<Unloaded>,
     pub rows: BTreeMap<Id, DealtRows>,
-    /// The sets of rows whose columns were asked for.
+    /// The sets of rows with the columns that were asked for.
     pub columns: BTreeMap<String, Columns>,
     pub parts: BTreeMap<Id, Asked>,
     /// Of files that were brought back.
@@ -219,25 +219,25 @@ impl Running {
         Running { id, restart, failed: None, rows, columns, parts, paths: Paths::default() }
     }
 
-    /// Closes what was found out in the attempt: no other one has the same.
+    /// Closes what was found in the attempt: no other attempt has the same.
     pub(super) fn forget(&mut self) {
         let found: Vec<Id> = self.rows.keys().chain(self.parts.keys()).copied().collect();
         found.into_iter().for_each(|id| self.close(id));
     }
 
-    /// Is this the handle of something that was found out in the attempt?
+    /// Is this the handle of something that was found in the attempt?
     pub(super) fn keeps(&self, id: Id) -> bool {
         self.rows.contains_key(&id) || self.parts.contains_key(&id)
     }
 
-    /// Closes it.
+    /// Closes what was found under this handle.
     pub(super) fn close(&mut self, id: Id) {
         self.rows.remove(&id);
         self.parts.remove(&id);
         handles::remove(id);
     }
 
-    /// Ends the attempt as one that this rank does not count, however often the others would try again.
+    /// Ends the attempt as one that this rank does not count, and every further attempt that the other ranks make.
     pub(super) fn give_up(self, session: &Session) {
         let given_up = Some(Unloaded::Refused("the restart was given up".into()));
         // Whatever the ranks make of it, this session has nothing to do with it any more.
@@ -280,7 +280,7 @@ pub(super) fn kind_of(region: &bivouac_core::format::Region) -> (u64, c_int) {
     (region.bytes / region.element.bytes().max(1), number(region.element))
 }
 
-/// Gives something that a session keeps a handle.
+/// Gives a handle to something that a session keeps.
 pub(super) fn insert_part(part: Part, open: &Shared) -> Id {
     handles::insert(Entry::Part(part, open.clone()))
 }

@@ -1,4 +1,4 @@
-//! What old ranks had of arrays and rows, for programs that go by it when they cut or deal these anew.
+//! What old ranks had of arrays and rows, for programs that cut or deal these again accordingly.
 
 use super::arguments::{check_fillable, fill, put, text};
 use super::handles::{Part, part, to_pointer};
@@ -15,7 +15,7 @@ pub const BVK_PART_BOXES: c_int = 2;
 /// The part of a rank is a list of numbers.
 pub const BVK_PART_IDS: c_int = 3;
 
-/// Dimensions of an array or of bounds, at most.
+/// Most dimensions of an array or of bounds.
 const DIMENSIONS_MAX: usize = 8;
 
 /// What ranks that took a checkpoint had of an array or of rows.

@@ -1,4 +1,4 @@
-//! What was protected, or is to be saved: pointers of the application with their type and shape.
+//! Regions that are protected, or are to be saved: pointers of the application with their type and shape.
 
 use super::arguments::element;
 use super::gpu::{self, Gpu};
@@ -26,7 +26,7 @@ pub(super) struct Region {
     shape: Vec<u64>,
     /// The number of the GPU whose memory it is.
     gpu: Option<usize>,
-    /// Host memory that captures leave to be copied behind them.
+    /// It is host memory that is copied after a capture has returned.
     pub is_live: bool,
     /// How it lies over the ranks.
     pub lies: Lies,
@@ -35,13 +35,13 @@ pub(super) struct Region {
 /// How a region lies over the ranks, which says how it is saved and loaded.
 #[derive(Clone, Debug)]
 pub(super) enum Lies {
-    /// It is this rank's, and binds its checkpoint to the number of ranks.
+    /// It belongs to this rank, and binds its checkpoint to the number of ranks.
     Own,
     /// It is this rank's part of an array: the memory of each of its boxes. The region has no other memory.
     On(Decomposition, Vec<Piece>),
     /// It is a value that is the same on all ranks.
     Shared,
-    /// It is a value of this rank, of which that becomes on another number of ranks.
+    /// It is a value of this rank, with what becomes of it on another number of ranks.
     PerRank(OnResize),
 }
 
@@ -75,16 +75,16 @@ impl Piece {
     }
 }
 
-/// What the type of a value and its length take beside its elements, at most.
+/// The most bytes that the type and the length of a value take beside its elements.
 const VALUE_HEAD: usize = 16;
 
 // The pointer is kept as a number: what is behind it is the application's, and only the calls that are handed a region by the
 // application look there.
 impl Region {
-    /// Describes memory; nothing is read from there.
+    /// Describes memory, without reading it.
     ///
     /// # Errors
-    /// The arguments do not go together, or the region cannot have that name.
+    /// The arguments do not fit each other, or the region cannot have that name.
     pub(super) fn new(name: &str, data: *const c_void, kind: c_int, shape: &[u64]) -> Outcome<Region> {
         let element = element(kind)
             .map_err(|failure| Failure::new(failure.status, format!("region {name:?}: {}", failure.text)))?;
@@ -118,7 +118,8 @@ impl Region {
         Ok(region)
     }
 
-    /// Describes the memory of this rank's boxes, `(where, how many elements)` of each; nothing is read from there. Whether it fits them is not looked at.
+    /// Describes the memory of this rank's boxes, `(address, number of elements)` of each, without reading it. Whether it fits the boxes is
+    /// not checked.
     ///
     /// # Errors
     /// As [`Region::new`]; memory of two boxes that overlaps, or that lies on different devices.
@@ -149,10 +150,10 @@ impl Region {
         Ok(region)
     }
 
-    /// The same memory as a value.
+    /// This region's memory as a value.
     ///
     /// # Errors
-    /// It is memory of a GPU, or too much.
+    /// It is memory of a GPU, or it is too long.
     pub(super) fn of_values(self, lies: Lies) -> Outcome<Region> {
         self.check_host("values are")?;
         let bytes = self.bytes + VALUE_HEAD;
@@ -174,12 +175,12 @@ impl Region {
         }
     }
 
-    /// Is it this rank's, without more to say of it?
+    /// Does it belong to this rank, and bind its checkpoint to the number of ranks?
     pub(super) fn is_own(&self) -> bool {
         matches!(self.lies, Lies::Own)
     }
 
-    /// The same under another name with its first `bytes` elements only; a region of bytes that has at least so many.
+    /// The first `bytes` elements under another name, for a region of bytes that has at least so many.
     pub(super) fn first(&self, name: String, bytes: usize) -> Region {
         debug_assert!(self.element == ElementType::U8 && bytes <= self.bytes);
         Region { name, bytes, shape: vec![bytes as u64], ..self.clone() }
@@ -189,7 +190,7 @@ impl Region {
         self.bytes
     }
 
-    /// Bytes that its body takes in a checkpoint: those stand on pages.
+    /// Bytes that its body takes in a checkpoint, where bodies begin on pages.
     pub(super) fn body(&self) -> u64 {
         page_ceil(match &self.lies {
             Lies::Own => self.bytes as u64,
@@ -198,7 +199,7 @@ impl Region {
         })
     }
 
-    /// Bytes of node memory that it takes in a checkpoint: the table has an entry for each.
+    /// Bytes of node memory that it takes in a checkpoint, with its entry in the table.
     pub(super) fn room(&self) -> u64 {
         self.body() + 1024
     }
@@ -240,7 +241,7 @@ impl Region {
         Piece { address: self.address, bytes: self.bytes }
     }
 
-    /// The same to be written.
+    /// The bytes in host memory, to be written.
     ///
     /// # Safety
     /// As [`Region::host`]; and nobody else uses the bytes meanwhile.
@@ -261,7 +262,7 @@ impl Region {
         }
     }
 
-    /// The value that a region of values is now.
+    /// A copy of the value as it is now.
     ///
     /// # Safety
     /// As [`Region::host`].
@@ -271,7 +272,7 @@ impl Region {
         Value { name: self.name.clone(), elements, lies: self.lies.clone() }
     }
 
-    /// Copies a value that was loaded to where the region is.
+    /// Copies a value that was loaded into the region's memory.
     ///
     /// # Safety
     /// As [`Region::host_mut`].
@@ -289,7 +290,7 @@ impl Region {
         Ok(())
     }
 
-    /// The memory of each box in device memory, or that of the whole region; nothing for one in host memory.
+    /// The memory of each box in device memory, or of the whole region; empty for host memory.
     ///
     /// # Safety
     /// As [`Region::span`].
@@ -340,10 +341,10 @@ impl Region {
         Ok(())
     }
 
-    /// The region as it is handed to a checkpoint; `span` is that of [`Region::span`], for regions in device memory.
+    /// The region in the form that a checkpoint takes; `span` is that of [`Region::span`], for regions in device memory.
     ///
     /// # Safety
-    /// As [`Region::host`]; and for one that is live the promise of [`super::live::bvk_set_live`].
+    /// As [`Region::host`]; for a live region also the promise of [`super::live::bvk_set_live`].
     pub(super) unsafe fn saved<'a>(&self, span: Option<&'a DeviceSpan>) -> Outcome<SavedRegion<'a>> {
         let data = match span {
             Some(span) => RegionData::Device(Cow::Borrowed(span)),
@@ -359,7 +360,7 @@ impl Region {
     }
 }
 
-/// A value that waits for its checkpoint, copied already.
+/// A value that is copied already and waits for its checkpoint.
 pub(super) struct Value {
     pub name: String,
     elements: Elements,
@@ -367,7 +368,7 @@ pub(super) struct Value {
 }
 
 impl Value {
-    /// Bytes that its body takes in a checkpoint: those stand on pages.
+    /// Bytes that its body takes in a checkpoint, where bodies begin on pages.
     pub(super) fn body(&self) -> u64 {
         page_ceil((self.elements.bytes().len() + VALUE_HEAD) as u64)
     }
@@ -382,11 +383,12 @@ impl Value {
     }
 }
 
-/// Regions in the order in which they came, each name once. A call costs the same however many there are: codes protect thousands.
+/// Regions in the order in which they were added, each name once. The cost of a call does not depend on their number: codes protect
+/// thousands.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
     by_place: BTreeMap<u64, Region>,
-    /// The place of each name, and nothing else.
+    /// The place of each name.
     places: HashMap<String, u64>,
     /// The next place, above all others.
     next: u64,
@@ -395,7 +397,7 @@ pub(super) struct Regions {
 }
 
 impl Regions {
-    /// Adds a region, in the place of the one of its name if there is one; it is live if that one is.
+    /// Adds a region. It replaces one of its name, and is live if that one is.
     pub(super) fn put(&mut self, mut region: Region) {
         region.is_live =
             region.gpu.is_none() && region.is_own() && self.get(&region.name).is_some_and(|replaced| replaced.is_live);
@@ -417,7 +419,7 @@ impl Regions {
         removed.is_some()
     }
 
-    /// Keeps those for which `keep` says so.
+    /// Keeps the regions for which `keep` is true.
     pub(super) fn retain(&mut self, keep: impl Fn(&Region) -> bool) {
         let (places, room) = (&mut self.places, &mut self.room);
         self.by_place.retain(|_, region| {

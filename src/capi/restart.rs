@@ -64,10 +64,10 @@ fn described_restored(restored: &Restored, ranks: u32) -> CRestored {
     }
 }
 
-/// Loads a region to where it is.
+/// Loads a region into its memory.
 ///
 /// # Safety
-/// What the application has promised of its memory and stream.
+/// What the application has promised of its memory and stream holds.
 pub(super) unsafe fn load_region(
     restorer: &mut Attempt,
     region: &Region,
@@ -111,7 +111,7 @@ pub(super) unsafe fn load_region(
     Ok(restorer.load_span(&region.name, region.element(), &span, &*stream))
 }
 
-/// Loads a region that a call describes. A mistake of this rank is heard by the others at the end of the attempt.
+/// Loads a region that a call describes. The other ranks hear of a mistake of this rank at the end of the attempt.
 ///
 /// # Safety
 /// As [`load_region`].
@@ -124,13 +124,14 @@ pub(super) unsafe fn load_described(open: &mut Open, running: &mut Running, regi
 }
 
 impl Running {
-    /// What was asked for is not there, which the application may have expected. Should it then say that it has not loaded, this is why.
+    /// Keeps the error of something that is not there, which the application may have expected. If it then says that it has not loaded,
+    /// this is the reason.
     pub(super) fn missing(&mut self, error: LoadError) -> Failure {
         self.failed.get_or_insert_with(|| Unloaded::by(&error));
         Error::from(error).into()
     }
 
-    /// Keeps what went wrong last, for the end of the attempt.
+    /// Keeps the last error for the end of the attempt.
     pub(super) fn note(&mut self, outcome: Outcome<Result<(), LoadError>>) -> Outcome {
         let (failure, unloaded) = match outcome {
             Ok(Ok(())) => return Ok(BVK_OK),
@@ -194,10 +195,10 @@ pub unsafe extern "C" fn bvk_restore(
     })
 }
 
-/// Loads all protected regions. `is_all`: nothing else is loaded, so that what the checkpoint has beside them is named in a warning.
+/// Loads all protected regions. `is_all`: nothing else is loaded, so a warning names the other regions of the checkpoint.
 ///
 /// # Safety
-/// What the application has promised of them.
+/// What the application has promised of them holds.
 unsafe fn load_protected(open: &mut Open, running: &mut Running, is_all: bool) -> Outcome {
     let Open { session, gpus, protected, stream, .. } = open;
     if let Err(failure) = only_gpu(protected.iter()) {
@@ -310,7 +311,7 @@ pub(super) fn with(restart: *mut RestartHandle, work: impl FnOnce(&mut Open, &mu
     })
 }
 
-/// Works on the open attempt of a session, if it is the one that is meant.
+/// Works on the open attempt of a session, if it is the one that `restart` names.
 pub(super) fn on(
     open: &Shared,
     is_meant: impl Fn(&Running) -> bool,
@@ -325,7 +326,7 @@ pub(super) fn on(
     outcome.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// Works on what an open attempt keeps under a handle.
+/// Works on something that an open attempt keeps under a handle.
 pub(super) fn with_found<T>(found: *mut T, kind: Part, work: impl FnOnce(&mut Running, Id) -> Outcome) -> c_int {
     call(|| {
         let (id, open) = part(found, kind)?;
@@ -333,7 +334,7 @@ pub(super) fn with_found<T>(found: *mut T, kind: Part, work: impl FnOnce(&mut Ru
     })
 }
 
-/// Closes it, and makes its handle NULL; one that is NULL already is no error.
+/// Closes something that an open attempt keeps, and makes its handle NULL. A handle that is NULL already is no error.
 ///
 /// # Safety
 /// `found` is NULL or points to a handle.
@@ -350,7 +351,7 @@ pub(super) unsafe fn close_found<T>(found: *mut *mut T, kind: Part) -> c_int {
     closed
 }
 
-/// Ranks of those that took a checkpoint, by the first of them and their number.
+/// A range of old ranks, from the first of them and their number.
 pub(super) fn old_ranks(saved_ranks: u32, first: c_int, count: c_int) -> Outcome<Range<u32>> {
     let ranks = u32::try_from(first).ok().zip(u32::try_from(count).ok());
     let ranks = ranks.and_then(|(first, count)| Some(first..first.checked_add(count)?));

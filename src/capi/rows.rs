@@ -1,8 +1,8 @@
-//! Rows whose number changes freely, as particles have it: saved as columns, and dealt anew over any number of ranks.
+//! Rows whose number changes freely, such as particles: saved as columns, and dealt again over any number of ranks.
 //!
-//! How many rows a rank gets is not known before they are dealt. So they come in two steps: a call deals them and says how many there are, and the
-//! application, which has made room by then, has each column loaded to where it wants it. Between the two stands a handle that lives as long as the
-//! attempt.
+//! The number of rows that a rank gets is not known before they are dealt. So there are two steps. A call deals the rows and says how many
+//! there are. The application makes room, and loads each column to where it wants it. A handle connects the two steps, and lives as long as
+//! the attempt.
 
 use super::arguments::{element, number, put, text};
 use super::checkpoint::{self, CheckpointHandle};
@@ -21,7 +21,7 @@ pub const BVK_ROWS_OWN: c_int = 0;
 /// As `how`: all rows are dealt evenly, in the order of the ranks that saved them.
 pub const BVK_ROWS_EVEN: c_int = 1;
 
-/// No type of C needs more.
+/// The strictest alignment of a C type.
 const ALIGNMENT: usize = 16;
 
 /// Rows that this rank gets from a restart.
@@ -61,10 +61,10 @@ pub unsafe extern "C" fn bvk_save_rows(
     })
 }
 
-/// Deals rows, and hands them out.
+/// Deals rows, and writes their handle and their number.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `rows` points to a handle, `count` one for a number or NULL.
+/// `name` is NULL or ends with zero; `rows` points to a handle; `count` is NULL or points to a number.
 unsafe fn deal(
     restart: *mut RestartHandle,
     name: *const c_char,

@@ -1,4 +1,4 @@
-//! Sessions: opening and closing, what is protected, decisions, statistics.
+//! Sessions: opening and closing, protected regions, decisions, statistics.
 
 use super::arguments::{fill, must_put, put, sized, text};
 use super::handles::{self, Entry, Id, to_pointer};
@@ -195,10 +195,10 @@ pub struct CReport {
     pub reason: [c_char; 512],
 }
 
-/// The configuration that a caller describes.
+/// The configuration that the options describe.
 ///
 /// # Safety
-/// As [`bvk_open`] says of its options.
+/// As [`bvk_open`] for its options.
 unsafe fn configure(options: *const Options) -> Result<Config, String> {
     if options.is_null() {
         return Config::from_env().map_err(|error| error.to_string());
@@ -447,7 +447,7 @@ unsafe fn listed(regions: *const CRegion, count: usize) -> Outcome<Vec<Region>> 
     Ok(found)
 }
 
-/// The entries of a list in which each has the size that the first one says.
+/// The entries of a list, all of the size that the first one says.
 ///
 /// # Safety
 /// As [`bvk_protect_many`].
@@ -495,7 +495,7 @@ pub unsafe extern "C" fn bvk_protect_id(
     })
 }
 
-/// The name of a region that was protected under a number.
+/// The name of a region that is protected under a number.
 pub(super) fn name_of_id(id: c_int) -> String {
     format!("#{id}")
 }
@@ -820,7 +820,7 @@ pub unsafe extern "C" fn bvk_next_report(session: *mut SessionHandle, report: *m
     })
 }
 
-/// Text cut to what fits, ending with zero.
+/// Text that is cut to the room that there is and ends with zero.
 fn characters<const N: usize>(text: &str) -> [c_char; N] {
     let mut cut = text.len().min(N - 1);
     while !text.is_char_boundary(cut) {

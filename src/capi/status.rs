@@ -1,4 +1,4 @@
-//! What a call returns, and the guard around every call.
+//! The status of a call, and the guard around every call.
 
 use bivouac_core::OffloadError;
 use bivouac_core::base::text::message;
@@ -50,7 +50,8 @@ thread_local! {
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// This thread is in a function of the application that a call has called. The call has the lock of its session, for which others would wait.
+/// Marks this thread as inside a function of the application that a call has called. The call holds the lock of its session, so other calls
+/// would wait for ever.
 pub(super) struct Inside;
 
 impl Inside {
@@ -66,7 +67,7 @@ impl Drop for Inside {
     }
 }
 
-/// Refuses a call out of a function of the application that a call has called.
+/// Refuses a call from inside a function of the application that a call has called.
 fn check_outside() -> Outcome<()> {
     match IS_INSIDE.get() {
         false => Ok(()),
@@ -138,8 +139,8 @@ impl From<OffloadError> for Failure {
     }
 }
 
-/// Runs a call of the interface: keeps the text of a failure for the thread, turns a panic into one, and leaves the thread with the GPU
-/// context that it had.
+/// Runs a call of the interface. It keeps the text of a failure for the thread, turns a panic into a failure, and restores the thread's GPU
+/// context.
 pub(super) fn call(work: impl FnOnce() -> Outcome) -> c_int {
     let _context = super::gpu::keep_context();
     let work = || check_outside().and_then(|()| work());
@@ -156,12 +157,12 @@ pub(super) fn call(work: impl FnOnce() -> Outcome) -> c_int {
     })
 }
 
-/// Keeps the text of a failure that is no status of a call.
+/// Keeps the text of a failure that is not the status of a call.
 pub(super) fn keep_failure(failure: &Failure) {
     keep(&failure.text);
 }
 
-/// Keeps a text for the thread: cut in its middle where it is long, because names in it may have any length.
+/// Keeps a text for the thread. A long one is cut in its middle, because names in it may have any length.
 fn keep(text: &str) {
     let text = CString::new(message(text).replace('\0', "\u{fffd}")).unwrap_or_default();
     // A thread that is ending has no place for it any more.

@@ -1,4 +1,4 @@
-//! Regions that are written and read as streams of bytes, also through the files of C's library.
+//! Regions that are written and read as streams of bytes, also through a `FILE`.
 
 use super::arguments::{must_put, text};
 use super::checkpoint::{CheckpointHandle, with as with_checkpoint};
@@ -15,7 +15,7 @@ use bivouac_core::transfer::stream::ByteStream;
 use std::ffi::{c_char, c_int, c_void};
 
 impl Begun {
-    /// The stream that is being written, and what it is a region of.
+    /// The stream that is being written, and its checkpoint.
     fn stream(&mut self) -> Outcome<(&mut bivouac_core::session::CheckpointBuilder<'static>, ByteStream)> {
         let stream =
             self.stream.take().ok_or_else(|| Failure::state("no region of this checkpoint is being written"))?;
@@ -63,14 +63,14 @@ impl Begun {
         ended.map_err(|error| self.refused(error.into()))
     }
 
-    /// A capture would lack this region: the other ranks hear of it.
+    /// Records that a capture would lack this region: the other ranks hear of it.
     fn refused(&mut self, failure: Failure) -> Failure {
         self.held = Holding::Refused(failure.clone());
         failure
     }
 }
 
-/// Works on a checkpoint that was begun, with all that its session has.
+/// Works on a checkpoint that was begun, with its session.
 fn with_begun(checkpoint: *mut CheckpointHandle, work: impl FnOnce(&Open, &mut Begun) -> Outcome<()>) -> c_int {
     with_checkpoint(checkpoint, |open, at| {
         open.check_no_restart()?;
@@ -215,7 +215,7 @@ unsafe extern "C" fn end_written(cookie: *mut c_void) -> c_int {
     if bvk_stream_end(cookie.cast()) == BVK_OK { 0 } else { -1 }
 }
 
-/// What a file for reading reads.
+/// The region that a file for reading reads.
 struct Reading {
     restart: Id,
     window: Window,

@@ -1,6 +1,6 @@
-//! Small arrays that all ranks share, or that are each rank's own and come with a word on what becomes of them on another number of ranks.
+//! Small arrays that are the same on all ranks, or that belong to one rank, with a rule for restarts on another number of ranks.
 //!
-//! They are saved as [`Elements`], a value that knows the type of its elements, so that each language reads those of the others.
+//! They are saved as [`Elements`], a value that knows the type of its elements, so that each language can read those of the others.
 
 use super::arguments::{self, element, must_put};
 use super::checkpoint::{self, CheckpointHandle};
@@ -20,7 +20,7 @@ pub const BVK_RESIZE_DROP: c_int = 1;
 /// On another number of ranks each rank may ask for the values of any old ranks (`bvk_of_ranks`).
 pub const BVK_RESIZE_ASK: c_int = 2;
 
-/// What is to become of a value of one rank.
+/// The rule for a value of one rank by its number.
 fn on_resize(number: c_int) -> Outcome<OnResize> {
     match number {
         BVK_RESIZE_REFUSE => Ok(OnResize::Refuse),
@@ -261,7 +261,7 @@ pub unsafe extern "C" fn bvk_of_ranks(
     })
 }
 
-/// The old ranks that a call asks for, and the place for the value of each.
+/// The old ranks that a call asks for, and the memory for the value of each.
 ///
 /// # Safety
 /// As [`bvk_of_ranks`].

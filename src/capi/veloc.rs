@@ -1,9 +1,9 @@
-//! VELOC's interface on a session of ours: what `libveloc-client.so` forwards to (`veloc/client.c`).
+//! VELOC's interface on a session of ours: the functions that `libveloc-client.so` forwards to (`veloc/client.c`).
 //!
-//! The functions have VELOC's names in our style (`VELOC_Checkpoint_begin` is `bvk_veloc_checkpoint_begin`) and its conventions: 0
-//! for success and -1 for failure, whose text `bvk_error` has and one line on standard error (unless `job.log` is off). There
-//! is one session a process (`state`); calls from several threads wait for each other. `include/veloc.h` describes
-//! the functions, docs/VELOC.md how a program is moved.
+//! The functions have VELOC's names in our style (`VELOC_Checkpoint_begin` is `bvk_veloc_checkpoint_begin`) and its conventions: 0 for
+//! success and -1 for failure. `bvk_error` has the text of a failure, and one line on standard error says it (unless `job.log` is off).
+//! There is one session a process (`state`). Calls from several threads wait for each other. `include/veloc.h` describes the functions, and
+//! docs/VELOC.md says how a program is moved.
 //!
 //! | part | is |
 //! |---|---|
@@ -14,8 +14,8 @@
 //! | `ahead` | announced versions, kept as a history |
 //! | `state`, `checkpoint`, `restart` | the session between the calls |
 //!
-//! VELOC's ranks save regions of their own: names need not be equal on all ranks. Memory that is chosen in one call and saved in a
-//! later one is copied at once, because VELOC lets the application change it between the two.
+//! VELOC's ranks save regions of their own: names need not be equal on all ranks. Memory that is chosen in one call and saved in a later
+//! one is copied at once, because VELOC lets the application change it between the two.
 
 mod ahead;
 mod checkpoint;
@@ -44,7 +44,7 @@ const FAILURE: c_int = -1;
 /// `VELOC_MAX_NAME`: the room that the application has for the name of a routed file.
 const MAX_NAME: usize = 1024;
 
-/// What of a session there is in this process.
+/// The state of the session in this process.
 enum Opened {
     /// Nothing yet.
     Never,
@@ -60,7 +60,7 @@ fn lock() -> Guard<'static, Opened> {
     STATE.lock()
 }
 
-/// Runs a call: a failure is told and becomes VELOC's.
+/// Runs a call. A failure is reported, and becomes VELOC's.
 fn call(function: &str, work: impl FnOnce() -> Outcome) -> c_int {
     let status = status::call(work);
     if status >= SUCCESS {
@@ -72,7 +72,7 @@ fn call(function: &str, work: impl FnOnce() -> Outcome) -> c_int {
     FAILURE
 }
 
-/// The same with what `VELOC_Init` has opened.
+/// Runs a call on the session that `VELOC_Init` has opened.
 fn with(function: &str, work: impl FnOnce(&mut State) -> Outcome) -> c_int {
     call(function, || {
         OWNER.check()?;
@@ -341,7 +341,7 @@ pub extern "C" fn bvk_veloc_checkpoint_wait() -> c_int {
     with("VELOC_Checkpoint_wait", |state| done(state.wait()))
 }
 
-/// `VELOC_Checkpoint_finished`: -1 is no failure here, and nothing is said.
+/// `VELOC_Checkpoint_finished`: -1 is not a failure here, and nothing is reported.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_veloc_checkpoint_finished() -> c_int {
     let mut is_finished = false;

@@ -1,4 +1,4 @@
-//! `#[derive(Checkpoint)]`, which the crate `bivouac` passes on.
+//! `#[derive(Checkpoint)]`, which the crate `bivouac` re-exports.
 #![forbid(unsafe_code)]
 
 use proc_macro2::TokenStream;
@@ -9,15 +9,15 @@ use syn::{Attribute, Data, DeriveInput, Error, Field, Fields, Ident, LitStr, Res
 /// Implements `bivouac::Checkpoint` for a structure with named fields: each field is saved and loaded under its name.
 ///
 /// Without an attribute a field is an array of elements (`Vec<T>`, `[T; N]`, `Box<[T]>`), a number, a boolean or a string, as
-/// `Protected::protect` takes it. `#[checkpoint(…)]` on a field says otherwise:
+/// `Protected::protect` takes it. An attribute `#[checkpoint(…)]` changes that:
 ///
 /// | attribute | the field is |
 /// |---|---|
 /// | `skip` | neither saved nor loaded |
-/// | `name = "…"` | saved under this name; together with any other |
+/// | `name = "…"` | saved under this name; may be combined with any other attribute |
 /// | `value` | a small value that `serde` can encode |
 /// | `shared` | a small value that is the same on all ranks, for restarts on any number of them |
-/// | `per_rank = drop`, `ask` or `refuse` | a small value of this rank's own, and what becomes of it on another number of ranks (`OnResize`) |
+/// | `per_rank = drop`, `ask` or `refuse` | a small value of this rank, and what becomes of it on another number of ranks (`OnResize`) |
 /// | `on = field` | this rank's part of an array; the other field, which is skipped, is the `Decomposition` |
 /// | `state` | another structure that implements `Checkpoint`; its fields get the names `<name>/<field>` |
 ///
@@ -63,7 +63,7 @@ use syn::{Attribute, Data, DeriveInput, Error, Field, Fields, Ident, LitStr, Res
 /// }
 /// ```
 ///
-/// Nor do two attributes that say different things, or a decomposition that is not a field:
+/// Two attributes that contradict each other, or a decomposition that is not a field, do not compile either:
 ///
 /// ```compile_fail
 /// #[derive(bivouac::Checkpoint)]
@@ -124,7 +124,7 @@ fn implementation(input: &DeriveInput) -> Result<TokenStream> {
     })
 }
 
-/// A field, and what becomes of it.
+/// A field, and its treatment.
 struct Part {
     field: Ident,
     name: String,

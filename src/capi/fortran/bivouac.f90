@@ -429,7 +429,7 @@ module bivouac
       integer(c_int) :: status
     end function
 
-    ! `pending` is c_null_ptr, or the address of a place for a handle.
+    ! `pending` is c_null_ptr, or the address of a handle.
     function c_checkpoint(session, name, version, pending) result(status) bind(c, name='bvk_checkpoint')
       import :: c_int, c_ptr, c_char, c_int64_t
       type(c_ptr), value :: session, pending

@@ -1,4 +1,4 @@
-//! Versions that were announced with `VELOC_Prefetch_enqueue`: a history of this rank, in the place of checkpoints.
+//! Versions that were announced with `VELOC_Prefetch_enqueue`. They go to a history of this rank instead of to checkpoints.
 
 use crate::handles::Id;
 use crate::open::Open;
@@ -9,10 +9,10 @@ use bivouac_core::cache::Keep;
 use bivouac_core::session::Error;
 use std::collections::BTreeMap;
 
-/// The history's number among those of its session: those of handles begin with 1.
+/// The history's number among those of its session; those of handles begin with 1.
 const HISTORY: Id = 0;
 
-/// What was announced, and what is in the history.
+/// The announced versions, and those in the history.
 #[derive(Default)]
 pub(super) struct Ahead {
     /// How often each version is going to be restored.
@@ -47,20 +47,20 @@ impl Ahead {
         self.announced.contains_key(&version)
     }
 
-    /// Is it there?
+    /// Is this version in the history?
     pub(super) fn has(&self, series: &str, version: u64) -> bool {
         self.kept.get(&version).is_some_and(|kept| kept == series)
     }
 
-    /// The series of a version that is there.
+    /// The series of a version in the history.
     pub(super) fn series_of(&self, version: u64) -> Option<&String> {
         self.kept.get(&version)
     }
 
-    /// Appends a version, which is there once [`Ahead::appended`] is told that all ranks have it.
+    /// Appends a version. It counts once [`Ahead::appended`] hears that all ranks have it.
     ///
     /// # Errors
-    /// An older version of that number is there: what is restored would be that one.
+    /// An older version of that number is there, which a restore would take.
     ///
     /// # Safety
     /// What the application has promised of the regions' memory holds.
@@ -99,10 +99,10 @@ impl Ahead {
         Ok(fields.into_iter().map(|field| (field.name, field.bytes)).collect())
     }
 
-    /// Restores a version into regions of exactly its lengths; [`Ahead::restored`] is told when all ranks have.
+    /// Restores a version into regions of exactly its lengths. [`Ahead::restored`] is called when all ranks have.
     ///
     /// # Safety
-    /// As [`Ahead::append`]; and nobody else uses the memory meanwhile.
+    /// As [`Ahead::append`], and nobody else uses the memory meanwhile.
     pub(super) unsafe fn restore(&mut self, open: &mut Open, version: u64, regions: &[Region]) -> Outcome<()> {
         let Open { histories, gpus, stream, .. } = open;
         let past = histories.get_mut(&HISTORY).ok_or_else(gone)?;

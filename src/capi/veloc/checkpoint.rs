@@ -1,4 +1,4 @@
-//! From `Checkpoint_begin` to `Checkpoint_end`, and what becomes of it.
+//! The calls from `Checkpoint_begin` to `Checkpoint_end`, and the outcome of a checkpoint.
 
 use super::choice::{self, Mode};
 use super::names;
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::path::PathBuf;
 
-/// Verdicts of checkpoints that nobody has waited for are forgotten beyond this number; the log has them.
+/// Most verdicts that are kept of checkpoints that nobody has waited for. The log has the older ones.
 const PENDING_MAX: usize = 64;
 
 /// A checkpoint that was begun.
@@ -39,9 +39,9 @@ pub(super) struct Begun {
 enum Part {
     /// The application's memory, until the checkpoint is captured.
     Lent(Region),
-    /// Bytes as they were in the call that chose them, which the checkpoint has.
+    /// Bytes as they were in the call that chose them; the checkpoint has them.
     Held,
-    /// The same for an announced version.
+    /// A copy of the bytes as they were in the call that chose them, for an announced version.
     Copied(Vec<u8>),
 }
 
@@ -54,7 +54,7 @@ impl Begun {
 }
 
 impl State {
-    /// Begins a checkpoint. One that cannot be begun counts as a no of this rank.
+    /// Begins a checkpoint. If it cannot be begun, this rank votes no.
     pub(super) fn begin(&mut self, name: Outcome<&str>, version: c_int) -> Outcome<()> {
         self.check_idle()?;
         let checked = name.and_then(|name| names::checkpoint(name, version).map_err(Failure::argument));
@@ -89,10 +89,10 @@ impl State {
         }
     }
 
-    /// Adds protected regions. What lies in host memory is copied now if `copies`: the application may change it before the end.
+    /// Adds protected regions. With `copies`, those in host memory are copied now, because the application may change them before the end.
     ///
     /// # Safety
-    /// What was protected is readable; without `copies` until the end.
+    /// Protected regions are readable; without `copies` until the end.
     pub(super) unsafe fn choose(&mut self, mode: Result<Mode, String>, ids: &[c_int], copies: bool) -> Outcome<()> {
         let name = self.begun()?.name.clone();
         let (regions, files) = (self.regions(&name), self.routed);
@@ -143,7 +143,7 @@ impl State {
         Ok(())
     }
 
-    /// Where the application writes a file that is part of the checkpoint.
+    /// The path at which the application writes a file that is part of the checkpoint.
     pub(super) fn route(&mut self, original: &str) -> Outcome<PathBuf> {
         let begun = self.begun()?;
         if let Some(path) = begun.files.get(original) {
@@ -170,10 +170,10 @@ impl State {
         }
     }
 
-    /// Captures what was begun, or gives it up: `is_good` is what the application says.
+    /// Captures a checkpoint that was begun, or gives it up; `is_good` is what the application says.
     ///
     /// # Safety
-    /// What was protected is readable.
+    /// Protected regions are readable.
     pub(super) unsafe fn end(&mut self, is_good: bool) -> Outcome<()> {
         self.begun()?;
         let Phase::Checkpoint(begun) = std::mem::replace(&mut self.phase, Phase::Idle) else { return Ok(()) };
@@ -240,7 +240,7 @@ impl State {
         Ok(())
     }
 
-    /// Appends an announced version on all ranks, or it is there on none. Without regions: why this rank has none, `None` if the
+    /// Appends an announced version on all ranks or on none. An error in place of the regions says why this rank has none; `None`: the
     /// application says no.
     ///
     /// # Safety
@@ -280,20 +280,20 @@ impl State {
         }
     }
 
-    /// Waits for all that was captured.
+    /// Waits for all captured checkpoints.
     pub(super) fn wait(&mut self) -> Outcome<()> {
         let outcomes: Vec<Outcome<()>> = std::mem::take(&mut self.pending).iter().map(settle).collect();
         outcomes.into_iter().collect()
     }
 
-    /// Has all that was captured come to an end?
+    /// Are all captured checkpoints finished?
     pub(super) fn is_finished(&self) -> bool {
         // All are polled: that moves them along.
         self.pending.iter().filter(|pending| !pending.poll()).count() == 0
     }
 }
 
-/// The bytes once more, if there is memory for them.
+/// A copy of the bytes, if there is memory for it.
 fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, std::collections::TryReserveError> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes.len())?;
@@ -301,10 +301,10 @@ fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, std::collections::TryReserveError> {
     Ok(copy)
 }
 
-/// Waits until a checkpoint is as safe as it is going to be.
+/// Waits until a checkpoint has reached the highest level that it can.
 ///
 /// # Errors
-/// It is nowhere, or a level was not reached that is higher than what was: what the configuration promises is not there.
+/// It has reached no level, or it has missed a level above the highest that it has reached, which the configuration promises.
 fn settle(pending: &Pending) -> Outcome<()> {
     // From the highest level down: one that was not planned, or has failed, is not waited for.
     let levels = [Level::System, Level::NodeLoss, Level::NodeReboot, Level::Process];

@@ -5,7 +5,7 @@ use super::names;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 
-/// Which of the regions: VELOC's modes, the same numbers for checkpoints and restarts.
+/// Which of the regions a call is about: VELOC's modes, with the same numbers for checkpoints and restarts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mode {
     /// All.
@@ -28,7 +28,7 @@ impl Mode {
     }
 }
 
-/// The names that a mode and its numbers choose from `all`; a name belongs to a number, in whatever group.
+/// The names that a mode and its numbers choose from `all`. A name belongs to a number, in any group.
 fn chosen(mode: Mode, ids: &[c_int], all: &BTreeMap<String, u64>, what: &str) -> Result<Vec<String>, String> {
     let id_of = |name: &str| names::parse_region(name).map(|(_, id)| id);
     if mode != Mode::All {
@@ -56,7 +56,7 @@ pub(super) fn saved(mode: Mode, ids: &[c_int], protected: &BTreeMap<String, u64>
 /// The stored regions that are loaded, with the bytes that they have, into protected ones of at least that size.
 ///
 /// # Errors
-/// A number is listed that is not stored, or what is stored has no place or too small a one.
+/// A number is listed that is not stored, or a stored region has no protected one or one that is too small.
 pub(super) fn loaded(
     mode: Mode,
     ids: &[c_int],

@@ -1,4 +1,4 @@
-//! Names and numbers of the VELOC interface in ours. Pure.
+//! Names and numbers of the VELOC interface in terms of ours. Pure.
 #![forbid(unsafe_code)]
 
 use bivouac_core::base::ids::text_hash;
@@ -6,7 +6,7 @@ use std::ffi::c_int;
 
 /// The longest name of a checkpoint.
 const NAME_MAX: usize = 127;
-/// What the names of regions begin with that hold a file.
+/// The prefix of the names of regions that hold a file.
 const FILE: &str = "file:";
 /// Characters of a long file's own name that a region's name keeps.
 const SHOWN_MAX: usize = 48;
@@ -14,7 +14,7 @@ const SHOWN_MAX: usize = 48;
 /// The series that checkpoints of this name belong to.
 ///
 /// # Errors
-/// The name is none for VELOC.
+/// VELOC does not allow the name.
 pub(super) fn series(name: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.';
     if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(plain) {
@@ -56,7 +56,7 @@ pub(super) fn parse_region(name: &str) -> Option<(Option<&str>, c_int)> {
     Some(((!group.is_empty()).then_some(group), id.parse().ok()?))
 }
 
-/// The name of a file that the application routes, as it can be part of a region's name: what it is given may be anything.
+/// The name of a file that the application routes, in a form that can be part of a region's name; the bytes may be anything.
 pub(super) fn original(bytes: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect();
     if text.len() + FILE.len() <= 256 {

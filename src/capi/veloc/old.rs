@@ -1,4 +1,4 @@
-//! What VELOC itself has written for one rank: which region lies where in the file. Pure; the bytes may be anything.
+//! Files that VELOC itself has written for one rank: which region lies where in the file. Pure; the bytes may be anything.
 //!
 //! ```text
 //! u64 n | n times: i32 id, u64 size (packed) | the bytes of the regions, in that order
@@ -14,7 +14,7 @@ use std::ffi::c_int;
 pub(super) const COUNT_BYTES: usize = 8;
 /// Bytes of each entry: number and size.
 const ENTRY_BYTES: u64 = 12;
-/// More regions than this are no checkpoint of a program, but a count that is wrong.
+/// The most regions; a larger count is wrong.
 const REGIONS_MAX: u64 = 1 << 20;
 
 /// Where a region lies in a file.

@@ -38,9 +38,9 @@ enum Source {
         generation: u64,
         /// Open until the ranks have ended it together.
         attempt: Option<Box<Restart>>,
-        /// What the ranks have loaded of it last: it counts when the restart ends well.
+        /// The last result that the ranks have loaded; it counts when the restart ends well.
         loaded: Option<Box<Loaded>>,
-        /// The files that it holds, back in their place.
+        /// The files that it holds, brought back to their paths.
         files: BTreeMap<String, PathBuf>,
     },
     /// A file that VELOC wrote.
@@ -49,11 +49,11 @@ enum Source {
     Ahead,
 }
 
-/// What all ranks can restore, of what each of them has named.
+/// The version that all ranks can restore, judged by what each of them has named.
 enum Common {
-    /// Nothing: some rank has nothing left.
+    /// None: some rank has nothing left.
     None,
-    /// Nothing newer than this.
+    /// None newer than this.
     AtMost(u64),
     /// All have named the same, and some rank has yet to read it.
     All { is_unread: bool },
@@ -68,7 +68,7 @@ impl Restarting {
     }
 }
 
-/// Ends an attempt, and goes on with the same checkpoint while the ranks find other copies of it. What they then refuse is
+/// Ends an attempt, and continues with the same checkpoint while the ranks find other copies of it. A version that they then refuse is
 /// noted.
 ///
 /// # Collective
@@ -158,8 +158,8 @@ impl State {
         Ok(keys.find(|key| !self.refused.contains(key)))
     }
 
-    /// What the ranks have in common: each names its newest version, and whether it has yet to be read. The oldest of these is the
-    /// only one that all of them can have.
+    /// What the ranks have in common. Each names its newest version, and whether it has yet to be read. The oldest of these is the only one
+    /// that all of them can have.
     fn common(&self, newest: Option<u64>, is_unread: bool) -> Outcome<Common> {
         let newest = newest.map_or(0, |version| version + 1);
         let payload = Payload::Max(vec![newest, u64::MAX - newest, u64::from(is_unread)]);
@@ -175,7 +175,7 @@ impl State {
         })
     }
 
-    /// Reads a checkpoint on all ranks; one that is not right is not offered again.
+    /// Reads a checkpoint on all ranks. One that is damaged is not offered again.
     fn verify(&mut self, key: &Key) -> Outcome<bool> {
         // What is read now is what is restored next: it stays in node memory, if that has room without waiting.
         self.kept = None;
@@ -232,7 +232,7 @@ impl State {
         }
     }
 
-    /// Checkpoints and restarts are begun, and lists made, only between the others; a restart that has failed is over.
+    /// Refuses calls between the begin and the end of a checkpoint or a restart; a restart that has failed is over.
     pub(super) fn check_idle(&mut self) -> Outcome<()> {
         let is_over = matches!(&self.phase, Phase::Restart(restarting) if restarting.has_failed);
         if is_over {
@@ -251,8 +251,8 @@ impl State {
         failure
     }
 
-    /// Does not offer again what has been refused; `generation`: of a checkpoint of ours. VELOC's file of that number is not
-    /// offered in its place: the restart takes ours where there is one.
+    /// Keeps a refused version from being offered again; `generation`: of a checkpoint of ours. VELOC's file of that number is not offered
+    /// in its place, because the restart takes ours where there is one.
     fn refuse_version(&mut self, series: &str, version: u64, generation: Option<u64>) {
         self.refused_old.insert((series.to_owned(), version));
         if let Some(generation) = generation {
@@ -293,7 +293,7 @@ impl State {
         Ok(())
     }
 
-    /// What this rank's shard holds; the files of all ranks are brought back first of all.
+    /// Finds what this rank's shard holds, after the files of all ranks are brought back.
     fn begin_ours(&mut self, series: &str, version: u64, first: Restart) -> Outcome<(Source, BTreeMap<String, u64>)> {
         let mut attempt = first;
         self.prefer_kept(&mut attempt);
@@ -328,7 +328,7 @@ impl State {
         }
     }
 
-    /// A version that VELOC wrote; `error`: why there is none of ours.
+    /// Begins with a version that VELOC wrote; `error`: why there is none of ours.
     fn begin_old(
         &mut self,
         name: &str,
@@ -357,7 +357,7 @@ impl State {
         Ok((Source::Old(file), stored))
     }
 
-    /// Ends a restart that is open without its counting; the files that were brought back go.
+    /// Ends an open restart as one that does not count, and removes the files that were brought back.
     ///
     /// # Collective
     /// All ranks, if nothing has been loaded.
@@ -381,7 +381,7 @@ impl State {
         }
     }
 
-    /// Where the application reads a file that was part of the checkpoint.
+    /// The path at which the application reads a file that was part of the checkpoint.
     pub(super) fn routed(&mut self, original: &str) -> Outcome<PathBuf> {
         let Phase::Restart(Restarting { source: Source::Ours { files, .. }, .. }) = &self.phase else {
             return Err(Failure::state("no checkpoint or restart is open that could have files"));
@@ -415,7 +415,7 @@ impl State {
     /// Loads stored regions into protected ones, on all ranks or on none.
     ///
     /// # Safety
-    /// What was protected is writable, and nobody else uses it.
+    /// Protected regions are writable, and nobody else uses them.
     pub(super) unsafe fn recover(&mut self, mode: Result<Mode, String>, ids: &[c_int]) -> Outcome<()> {
         let mut restarting = self.restarting()?;
         if restarting.has_failed {
@@ -494,7 +494,7 @@ impl State {
         }
     }
 
-    /// Another attempt at the checkpoint that was restored in part.
+    /// Begins another attempt at the checkpoint that was restored in part.
     fn again(&mut self, series: &str, version: u64, generation: u64) -> Outcome<Restart> {
         let gone = || Failure::new(BVK_ERR_RESTART, format!("version {version} of {series:?} is gone"));
         let mut attempt = self.open.session.start_restore(series, Want::Version(version))?.ok_or_else(gone)?;
@@ -507,7 +507,7 @@ impl State {
         Ok(attempt)
     }
 
-    /// What `Restart_test` has read of this checkpoint is not read again.
+    /// Lets the attempt use what `Restart_test` has read of this checkpoint, so that it is not read again.
     fn prefer_kept(&self, attempt: &mut Restart) {
         if let Some((key, copy)) = &self.kept
             && attempt.attempt().key() == *key
@@ -567,7 +567,7 @@ impl State {
         if is_good { ended } else { Ok(()) }
     }
 
-    /// All of it: every region that is stored.
+    /// Restores every stored region of a version.
     ///
     /// # Safety
     /// As [`State::recover`].
@@ -664,7 +664,7 @@ fn list(restorer: &mut Attempt) -> Result<BTreeMap<String, u64>, Unloaded> {
     Ok(found)
 }
 
-/// The bytes of a stored region, of the group of that name first.
+/// The bytes of a stored region, first of the group of that name.
 fn stored_bytes(stored: &BTreeMap<String, u64>, name: &str, id: c_int) -> Outcome<u64> {
     let found = stored.get(&names::region(Some(name), id)).or_else(|| stored.get(&names::region(None, id)));
     found.copied().ok_or_else(|| Failure::new(BVK_ERR_LOAD, format!("region {id} is not in the checkpoint")))

@@ -1,4 +1,4 @@
-//! What this process has open: one session, what is protected on it, and where it is between begin and end.
+//! The state of this process: one session, the regions that are protected on it, and where it is between begin and end.
 
 use super::ahead::Ahead;
 use super::checkpoint::Begun;
@@ -37,7 +37,7 @@ pub(super) enum Phase {
 /// A checkpoint of ours that was looked at: series, version, generation.
 pub(super) type Key = (String, u64, u64);
 
-/// All that belongs to one `VELOC_Init`.
+/// Everything that belongs to one `VELOC_Init`.
 pub(super) struct State {
     pub open: Open,
     pub settings: Settings,
@@ -48,13 +48,13 @@ pub(super) struct State {
     /// The protected regions by group.
     groups: BTreeMap<Option<String>, Regions>,
     pub phase: Phase,
-    /// Captured, and not yet known to be safe.
+    /// Captured checkpoints that are not yet known to be safe.
     pub pending: Vec<Pending>,
-    /// What a restart has refused: it is not offered again.
+    /// Versions that a restart has refused; they are not offered again.
     pub refused: BTreeSet<Key>,
-    /// Series and versions, of which VELOC's own files are not offered again for the same reason.
+    /// Series and versions that are refused likewise, for VELOC's own files.
     pub refused_old: BTreeSet<(String, u64)>,
-    /// What was read and found right when it was offered.
+    /// Checkpoints that were read and found undamaged when they were offered.
     pub verified: BTreeSet<Key>,
     /// The last of these, in node memory.
     pub kept: Option<(CheckpointKey, Source)>,
@@ -63,7 +63,7 @@ pub(super) struct State {
     pub ahead: Ahead,
 }
 
-/// The settings of a configuration file, the environment, and a file of ours.
+/// Reads the settings of a configuration file, the environment, and a file of ours.
 ///
 /// # Safety
 /// `path` is NULL or ends with zero.
@@ -85,7 +85,7 @@ unsafe fn configure(path: *const c_char) -> Result<(Settings, Config), String> {
     Ok((settings, config))
 }
 
-/// Refuses settings that are missing, after all ranks have been told; `single`: the number of a process alone.
+/// Refuses settings that are missing, after all ranks have heard of it; `single`: the number of a process alone.
 fn agreed(session: Session, settings: Option<Settings>, single: Option<u32>) -> Outcome<State> {
     let settings = settings.ok_or_else(|| Failure::state("a session was opened without its settings"))?;
     let identity = session.engine().identity();
@@ -150,7 +150,7 @@ impl State {
         agreed(session, Some(settings), Some(id))
     }
 
-    /// Ends everything. With `drain` it waits for what is being written.
+    /// Ends everything. With `drain` it waits for checkpoints that are being written.
     pub(super) fn close(mut self, drain: bool) -> Outcome<()> {
         self.leave_restart();
         let mut unended = None;
@@ -179,7 +179,7 @@ impl State {
         unended.or(refused).map_or(Ok(()), |text| Err(Failure::state(text)))
     }
 
-    /// Protects memory under a number, in the place of what had it.
+    /// Protects memory under a number. It replaces the region that had the number.
     pub(super) fn protect(
         &mut self,
         group: Option<&str>,
@@ -203,7 +203,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes a region out again.
+    /// Ends the protection of a region.
     pub(super) fn unprotect(&mut self, group: Option<&str>, id: c_int) -> Outcome<()> {
         let name = names::region(group, id);
         match self.groups.get_mut(&group.map(str::to_owned)).is_some_and(|regions| regions.remove(&name)) {
@@ -212,7 +212,7 @@ impl State {
         }
     }
 
-    /// Takes all regions of a group out.
+    /// Ends the protection of all regions of a group.
     pub(super) fn clear(&mut self, group: Option<&str>) {
         self.groups.remove(&group.map(str::to_owned));
     }

@@ -44,7 +44,7 @@ impl Folder {
         Folder { root: root.to_owned(), below }
     }
 
-    /// The folder's path, and a way to it that no link leads away from.
+    /// The folder's path, and storage that reaches it without following links.
     fn reach(&self) -> io::Result<(PosixStorage, PathBuf)> {
         let storage = PosixStorage::new(Direct::Off);
         let root = ours::own_place(&self.root, |root| storage.create_dir_all(root))?;
@@ -56,7 +56,7 @@ impl Folder {
         format!("{}: {error}", self.root.join(&self.below).join(routed(original)).display())
     }
 
-    /// Makes room for a file that the application is going to write; what an earlier run left of it is gone.
+    /// Makes room for a file that the application is going to write. What an earlier run left of it is deleted.
     ///
     /// # Errors
     /// With the path.
@@ -149,7 +149,7 @@ fn remove_tree(storage: &PosixStorage, folder: &Path) -> io::Result<()> {
     storage.remove_dir(folder)
 }
 
-/// What the application has written: read when its checkpoint is captured, straight into its place.
+/// A file that the application has written. It is read when its checkpoint is captured, straight into its place.
 #[derive(Debug)]
 pub struct Content {
     file: File,

@@ -14,7 +14,7 @@ class OnResize(enum.IntEnum):
 
     #: The checkpoint cannot be restored so, as with :meth:`Session.protect`.
     REFUSE = 0
-    #: It is of no use there, and nobody asks for it.
+    #: On another number of ranks the value is dropped.
     DROP = 1
     #: Ranks ask for the values of old ranks: :meth:`Attempt.of_ranks`.
     ASK = 2

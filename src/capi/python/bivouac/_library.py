@@ -68,7 +68,7 @@ class Part(Structure):
                 ("low", c_double * 8), ("high", c_double * 8)]
 
 
-# Which ranks get rows: values, how many rows, the places for their ranks, what the call was given.
+# Which ranks get rows: values, how many rows, where their ranks are written, what the call was given.
 OWNERS = CFUNCTYPE(None, c_void_p, c_size_t, POINTER(c_int), c_void_p)
 
 
