@@ -60,7 +60,7 @@ struct Open {
 
 /// What a region is, where it is no array that lies over the ranks.
 pub enum Plain {
-    /// The same on all ranks.
+    /// A value that all ranks have in common.
     Shared,
     /// A value of each rank.
     PerRank,

@@ -70,7 +70,7 @@ fn tasks_of_node(list: &str, node: usize) -> Option<usize> {
     None
 }
 
-/// The same for another process with these threads. Where its environment is hidden its launcher is not believed.
+/// The CPUs that another process with these threads was given. If its environment is hidden, its launcher is not believed.
 pub fn given_to(process: u32, threads: impl IntoIterator<Item = Cpus>) -> Cpus {
     let own: Cpus = threads.into_iter().flatten().collect();
     let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
@@ -158,7 +158,7 @@ impl Launcher {
         Launcher::of(std::process::id(), own, &|name| std::env::var(name).ok())
     }
 
-    /// The same for any process, with these CPUs and variables.
+    /// The launcher of a process with these CPUs and variables, under the same conditions.
     fn of(process: u32, own: &Cpus, variable: &dyn Fn(&str) -> Option<String>) -> Option<Launcher> {
         let name = RANK_VARIABLES.into_iter().find(|name| variable(name).is_some())?;
         let look = |pid: u32| {

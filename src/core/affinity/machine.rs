@@ -103,11 +103,11 @@ pub struct Shape {
 /// How much alike two machines are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Likeness {
-    /// The same shape and the same numbers.
+    /// Shape and numbers are the same.
     Same,
-    /// The same shape, other numbers of CPUs or nodes.
+    /// The shape is the same, the numbers of CPUs or nodes differ.
     Renumbered,
-    /// Another shape.
+    /// The shape differs.
     Other,
 }
 

@@ -38,7 +38,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Now<'a> {
     /// The node that it runs on. Nodes whose memory this run may not use are without memory here.
     pub machine: &'a Machine,
-    /// The same node with all of its memory: by this one it is told whether it is the machine of the record.
+    /// The node that it runs on, with all of its memory. It is compared with the machine of the record.
     pub whole: &'a Machine,
     /// The CPUs that the job was given on that node.
     pub allowed: &'a Cpus,

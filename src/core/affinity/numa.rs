@@ -139,7 +139,7 @@ pub fn query(addresses: &[usize]) -> io::Result<Vec<i32>> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(status) }
 }
 
-/// The same for a thread that is about to read the pages anyway: those that automatic balancing has marked lose their mark, as they
+/// The nodes of pages that the calling thread is about to read anyway. Pages that automatic balancing has marked lose their mark, as they
 /// would by being read, and are found.
 ///
 /// # Errors
@@ -261,7 +261,7 @@ pub fn policy() -> io::Result<Policy> {
     policy_and_flags().map(|policy| Policy { mode: policy.mode & !MODE_FLAGS, ..policy })
 }
 
-/// The same with what else its mode says: whether nodes are meant absolutely, whether pages are balanced.
+/// The NUMA policy of the calling thread with the flags of its mode: whether nodes are meant absolutely, whether pages are balanced.
 fn policy_and_flags() -> io::Result<Policy> {
     let (mut mode, mut mask): (c_int, Mask) = (0, [0; _]);
     // SAFETY: `mask` has room for the bits that are announced, less the one that the system takes off; without an address and

@@ -182,9 +182,9 @@ impl PageMap {
         (self.runs.len() as u64).saturating_mul(SHORT_PAGES) > self.pages()
     }
 
-    /// The same for a region at `address`, with short runs put together: a block of [`HUGE_BYTES`] whose runs are shorter than
-    /// [`SHORT_PAGES`] on average goes to one node, so that in the long run each node has as much as before. What is spread over the
-    /// nodes for their bandwidth stays so, and takes no call of the system for each page. Other blocks stay as they are.
+    /// The map for a region at `address`, with short runs put together. A block of [`HUGE_BYTES`] whose runs are shorter than
+    /// [`SHORT_PAGES`] on average goes to one node, so that in the long run each node has as much as before. Pages that are spread over the
+    /// nodes for their bandwidth stay spread, without a system call for each. Other blocks stay as they are.
     pub fn coarsened(&self, address: u64) -> PageMap {
         let per_block = HUGE_BYTES / PAGE_BYTES;
         let mut page = address / PAGE_BYTES;

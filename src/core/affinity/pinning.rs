@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 pub enum Pin {
     /// Each rank has its share of neighbouring cores, and each thread a core of it, in order: threads that work on one thing share caches.
     Compact,
-    /// The same share, but the threads go in turn to its NUMA nodes, packages or caches, so that they have the most bandwidth together.
+    /// Each rank has its share of neighbouring cores, and its threads go in turn to the share's NUMA nodes, packages or caches, so that
+    /// they have the most bandwidth together.
     Scatter,
     /// All threads on the CPUs nearest to the device with this PCI address.
     Near(String),

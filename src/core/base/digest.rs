@@ -114,7 +114,8 @@ impl Sums {
         }
     }
 
-    /// The same, and copies the bytes to `target` on the way, past the cache as [`copy_digest`] does where there are enough of them.
+    /// Adds bytes as [`Sums::add`] does, and copies them to `target`. It writes past the cache, as [`copy_digest`] does, if there are
+    /// enough of them.
     ///
     /// # Panics
     /// As [`Sums::add`], and if the two slices differ in length.

@@ -97,7 +97,7 @@ pub fn parse_cpus(text: &str) -> Option<BTreeSet<usize>> {
     Some(cpus)
 }
 
-/// The same list as text, with neighbours drawn together.
+/// A list of CPUs as text, with neighbours put together.
 pub fn show_cpus(cpus: &BTreeSet<usize>) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for cpu in cpus.iter().copied() {

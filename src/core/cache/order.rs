@@ -65,7 +65,7 @@ impl Order {
         self.hints.values().copied()
     }
 
-    /// The same from a position on, with the positions.
+    /// The hinted versions from a position on, each with its position.
     pub fn iter_from(&self, position: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.hints.range(position..).map(|(position, version)| (*position, *version))
     }

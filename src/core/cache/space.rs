@@ -25,7 +25,7 @@ pub struct Space {
     closing: BTreeMap<u64, u64>,
     used: BTreeMap<u64, Used>,
     gaps: BTreeMap<u64, u64>,
-    /// The same gaps as (bytes, offset).
+    /// The gaps, ordered by their bytes: (bytes, offset).
     sizes: BTreeSet<(u64, u64)>,
     bytes: u64,
     free: u64,

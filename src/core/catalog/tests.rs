@@ -566,7 +566,7 @@ enum Happening {
     Press,
     /// The run is killed; the next one goes on from the newest that there is, or from nothing.
     Restart { goes_on: bool },
-    /// The same run goes back to what it took `back` checkpoints ago.
+    /// The present run goes back to what it took `back` checkpoints ago.
     RollBack { back: usize },
     /// The node's memory is lost, or its disk.
     Lose { memory: bool },

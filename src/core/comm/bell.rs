@@ -32,7 +32,7 @@ impl Bell {
         }
     }
 
-    /// The same for the next time that a thread listens, if none does now.
+    /// Wakes the thread that listens, or the next one to listen if none does now.
     pub fn remind(&self) {
         // It fails only when the counter is full, which is as loud as it gets.
         let _ = rustix::io::write(&self.rung, &1u64.to_ne_bytes());

@@ -180,7 +180,7 @@ pub struct Span {
     pub last: u32,
 }
 
-/// The same numbers in as few ranges as can be, and at most so many, as long as there are not more kinds.
+/// Unites ranges of the same numbers into as few as possible, and into at most `most` if there are not more kinds than that.
 fn united(mut spans: Vec<Span>, most: usize) -> Vec<Span> {
     spans.sort_unstable();
     let mut all: Vec<Span> = Vec::with_capacity(spans.len());
@@ -341,7 +341,7 @@ impl Ballot {
         Ballot { votes: 1, calls: vec![call], payload, ..Ballot::default() }
     }
 
-    /// The same with a failure of this rank. A text that begins with the rank loses that: the culprit says it again.
+    /// This ballot with a failure of this rank. If the text begins with the rank, that is cut off, because the culprit says it again.
     pub fn failed(mut self, rank: Rank, text: impl Into<String>, retry: bool) -> Ballot {
         let text: String = text.into();
         let text = text.strip_prefix(&format!("rank {rank}: ")).map_or_else(|| text.clone(), ToOwned::to_owned);
@@ -349,7 +349,7 @@ impl Ballot {
         self
     }
 
-    /// The same with something to be logged, once for all ranks that say it.
+    /// This ballot with a text to be logged, once for all ranks that say it.
     pub fn noted(mut self, rank: Rank, text: impl Into<String>) -> Ballot {
         let note = Culprit::of(rank, shorten(text.into()));
         if !self.notes.listed.iter().any(|known| known.text == note.text) {
@@ -358,7 +358,7 @@ impl Ballot {
         self
     }
 
-    /// The same with numbers that are added up, each key once.
+    /// This ballot with numbers that are added up, each key once.
     pub fn with_sums(mut self, mut sums: Vec<(u64, u64)>) -> Ballot {
         sums.sort_unstable();
         self.sums = sums;

@@ -83,7 +83,7 @@ impl TableSize {
         self.entries / 8 * FULL
     }
 
-    /// The same table in the processor's memory, empty.
+    /// An empty table of this form in the processor's memory.
     pub fn empty(&self) -> Chunks {
         Chunks::with_entries(self.chunk, self.grouping, self.most())
     }

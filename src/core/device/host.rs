@@ -47,7 +47,7 @@ pub struct HostDevice {
 
 /// One step of memory, if it is mapped. A kernel of the application locks several, in the order of their addresses.
 type MemoryBox = Lock<Option<Box<[u8]>>>;
-/// The same while it is locked.
+/// A step of memory while it is locked.
 type LockedBox<'a> = Guard<'a, Option<Box<[u8]>>>;
 
 struct Shared {

@@ -207,7 +207,7 @@ impl Packing {
         Ok(packing)
     }
 
-    /// The same with its own bytes in frames; none: as they are.
+    /// This packing with its own bytes in frames; with no frames they are stored as they are.
     ///
     /// # Errors
     /// [`FormatError::Invalid`] for a rule that a reader would find broken.

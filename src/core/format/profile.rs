@@ -218,7 +218,7 @@ impl Figure {
 pub struct Failures {
     /// Seconds for which it ran.
     pub seconds: f64,
-    /// The same times the nodes that it ran on.
+    /// These seconds multiplied by the number of nodes that it ran on.
     pub node_seconds: f64,
     /// Ends after which all nodes were there.
     pub process: u64,

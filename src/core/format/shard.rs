@@ -339,7 +339,7 @@ impl Layout {
         Layout::behind_head(meta, block_size, 0)
     }
 
-    /// The same with bodies that begin at `head`, a multiple of 4096, or later if the tables are longer.
+    /// A layout whose bodies begin at `head`, a multiple of 4096, or later if the tables are longer.
     ///
     /// # Errors
     /// As [`Layout::new`], and for a `head` that leaves more than [`SPARE_HEAD_MAX`] unused.
@@ -516,8 +516,8 @@ impl Head {
         self.region_near(&mut nowhere, name)
     }
 
-    /// The same where regions are asked for in the order in which they were saved: each is then found at once. `next` is the index
-    /// behind the last one.
+    /// The region of that name. It is found at once if regions are asked for in the order in which they were saved. `next` is the index
+    /// after the last one found.
     pub fn region_near(&self, next: &mut usize, name: &str) -> Option<&Region> {
         let named = |index: usize| &self.meta.regions[index];
         let is_next = self.meta.regions.get(*next).is_some_and(|region| region.name == name);

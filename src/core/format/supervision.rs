@@ -76,7 +76,7 @@ pub struct Status {
     pub calls: u64,
     /// Checkpoints of this session that were committed at some level.
     pub checkpoints: u64,
-    /// The same over all sessions of this group that used the run directory.
+    /// Checkpoints that were committed at some level, over all sessions of this group that used the run directory.
     pub checkpoints_total: u64,
     /// What was committed at each level, lowest first; levels that nothing has reached are absent.
     pub levels: Vec<LevelStatus>,

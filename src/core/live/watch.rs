@@ -138,7 +138,7 @@ impl Watch {
         Watch::open_with(HAS_SHARED | HAS_UNTOUCHED)
     }
 
-    /// The same with these features at most.
+    /// Asks the kernel for a watch with at most these features.
     fn open_with(most: u64) -> Result<Watch, WatchError> {
         let refused = |errno| if errno == Errno::NOSYS { WatchError::Old } else { WatchError::Refused { errno } };
         // What there is is said to who asks for nothing; a descriptor is asked once.

@@ -40,7 +40,7 @@ pub fn of_ranks(ranks: u64, nodes: u64) -> Failures {
 pub struct Seen {
     /// Seconds for which it ran.
     pub seconds: f64,
-    /// The same times the nodes that it ran on.
+    /// These seconds multiplied by the number of nodes that it ran on.
     pub node_seconds: f64,
     /// Ends after which all nodes were there.
     pub process: u64,
@@ -148,7 +148,7 @@ pub fn after(prior: &Failures, seen: &Seen) -> Failures {
     of_rates(prior, seen, |rate| rate.mean)
 }
 
-/// The same, if each kind is as rare or as frequent as its range of 90 % lets it be.
+/// The failures of [`after`] if each kind is as rare, and as frequent, as its range of 90 % allows.
 pub fn within(prior: &Failures, seen: &Seen) -> [Failures; 2] {
     [0, 1].map(|end| of_rates(prior, seen, |rate| rate.range[end]))
 }
@@ -174,8 +174,8 @@ impl Failures {
         [of_nodes(self.process), of_nodes(self.reboot), of_nodes(self.loss), self.system]
     }
 
-    /// The same, together so often that the mean time between two of so many nodes is this many seconds. The system fails as often as before, which is a tenth of
-    /// all at most; of the rest each kind keeps its share.
+    /// These failures at another frequency: `seconds` is the mean time between two failures of a job on so many nodes. The system fails as
+    /// often as before, which is at most a tenth of all; the other kinds keep their shares of the rest.
     pub fn each(&self, nodes: u64, seconds: f64) -> Failures {
         let Failures { process, reboot, loss, system } = *self;
         let of_nodes = (process + reboot + loss) * nodes as f64;

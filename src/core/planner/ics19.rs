@@ -138,7 +138,7 @@ impl Column {
         }
     }
 
-    /// The same one, whose GPUs fail so many times as often.
+    /// This column with GPUs that fail so many times as often.
     pub fn gpus_failing(mut self, times: f64) -> Column {
         self.failures[0] *= times;
         self

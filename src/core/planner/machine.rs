@@ -279,8 +279,8 @@ impl Machine {
         }
     }
 
-    /// The same machine, with so many seconds between two failures of any kind on average: as [`Failures::each`], where losses of whole domains keep their
-    /// share among those of nodes.
+    /// This machine with so many seconds between two failures of any kind on average: as [`Failures::each`], where losses of whole domains
+    /// keep their share among those of nodes.
     pub fn failing_each(mut self, seconds: f64) -> Machine {
         let before = self.failures.of_node();
         self.failures = self.failures.each(self.nodes, seconds);
@@ -294,7 +294,7 @@ impl Machine {
         machine
     }
 
-    /// The same machine, all of whose failures are so many times as frequent.
+    /// This machine with all failures so many times as frequent.
     pub fn failing(mut self, times: f64) -> Machine {
         let Failures { process, reboot, loss, system } = &mut self.failures;
         let domains = self.site.domains.iter_mut().map(|domain| &mut domain.rate);

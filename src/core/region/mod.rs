@@ -450,7 +450,8 @@ pub fn decomposed<'a, T: Element>(
     typed_decomposed(name, on, T::TYPE, &bytes, place)
 }
 
-/// The same for elements of a type that is known at run time only, of which each memory has a whole number.
+/// Saves a decomposed array, as [`decomposed`] does, with elements of a type that is known at run time only. Each memory has a whole number
+/// of them.
 ///
 /// # Errors
 /// As [`decomposed`].
@@ -473,7 +474,7 @@ pub fn typed_decomposed<'a>(
     typed(name, element, &shape_on(on), data)
 }
 
-/// The same for boxes in device memory.
+/// Saves a decomposed array, as [`typed_decomposed`] does, from boxes in device memory.
 ///
 /// # Errors
 /// As [`typed_decomposed`], and if the memory of a box ends inside an element.
@@ -594,7 +595,7 @@ pub fn reserved(name: &str, bytes: Vec<u8>) -> SavedRegion<'static> {
     unchecked(name, RegionKind::Value, ElementType::U8, &shape, RegionData::Host(Cow::Owned(bytes)))
 }
 
-/// The same of bytes that are kept anyway, and go with many checkpoints.
+/// A region of Bivouac's own with bytes that are kept anyway, and belong to many checkpoints.
 pub fn reserved_shared(name: &str, bytes: Arc<[u8]>) -> SavedRegion<'static> {
     debug_assert!(is_reserved(name), "{name}");
     let shape = [bytes.len() as u64];

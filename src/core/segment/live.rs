@@ -547,7 +547,7 @@ impl Shared {
         })
     }
 
-    /// The same on this thread, in groups of neighbours of the same kind.
+    /// Populates extents on this thread, in groups of neighbours of the same kind.
     fn populate_some(&self, extents: &[u64], in_background: bool) -> Result<(), Refusal> {
         let group_max = (self.populator.batch() / self.header.extent_size).max(1) as usize;
         let mut rest = extents;

@@ -253,8 +253,8 @@ impl Loan {
         retry(|| self.0.map.mapping.advise(self.offset() + at, length, Advice::LinuxPopulateWrite))
     }
 
-    /// The same for kernels without `MADV_POPULATE_WRITE` (before 5.14): an atomic add of zero to each page. The caller
-    /// has reserved the pages.
+    /// Enters pages as [`populate`](Self::populate) does, for kernels without `MADV_POPULATE_WRITE` (before 5.14): an atomic add of zero to
+    /// each page. The pages have been reserved before.
     pub(super) fn touch(&mut self, at: u64, length: u64) {
         self.check_part(at, length);
         for page in (0..length).step_by(4096) {

@@ -210,8 +210,8 @@ impl OldBytes {
         Arc::new(OldBytes { segment: segment.clone(), slot: *slot, made: Instant::now(), whole_until })
     }
 
-    /// The same of a slot that another rank of this node has opened for the same restart: it has just looked at it. Each rank that wants a part of each of eight
-    /// shards of 256 MiB would spend 60 ms to look at them all once more, one after the other.
+    /// The bytes of a slot that another rank of this node has opened for the same restart, and has just looked at. If each rank that wants
+    /// a part of each of eight shards of 256 MiB looked at them all again, that would take it 60 ms, one after the other.
     pub fn looked_at(segment: &Arc<OldSegment>, slot: &OldSlot) -> Arc<OldBytes> {
         let whole_until = AtomicU64::new(LOOK_MIN.as_nanos() as u64);
         Arc::new(OldBytes { segment: segment.clone(), slot: *slot, made: Instant::now(), whole_until })

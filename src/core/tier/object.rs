@@ -282,7 +282,7 @@ impl ObjectTier {
         ObjectTier::open_with(url, endpoint, patience, &variables)
     }
 
-    /// The same with these variables instead of those of the environment.
+    /// Opens the tier with these variables instead of those of the environment; otherwise as [`ObjectTier::open`].
     ///
     /// # Errors
     /// As [`ObjectTier::open`].

@@ -250,8 +250,8 @@ impl Simulated {
         Ok(state)
     }
 
-    /// The same disk as another process sees it: its locks are its own, and [`Simulated::kill`] can end it alone. The value
-    /// that [`Simulated::new`] returns is process 0.
+    /// This disk as another process sees it: its locks are its own, and [`Simulated::kill`] can end it alone. The value that
+    /// [`Simulated::new`] returns is process 0.
     pub fn process(&self, number: u64) -> Simulated {
         Simulated { state: Arc::clone(&self.state), process: number }
     }

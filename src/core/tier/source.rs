@@ -74,8 +74,8 @@ impl FileShard {
         Ok(shard)
     }
 
-    /// The same for a file of which nobody knows where it belongs: the head must be sound, and need not agree with
-    /// anything but the length of its entry. For tools; a restart says what it looks for.
+    /// Opens a file whose checkpoint is not known. The head must be sound, and need agree only with the length of its entry. For tools; a
+    /// restart says what it looks for.
     ///
     /// # Errors
     /// [`TierError`] if it is damaged.
@@ -215,7 +215,7 @@ impl MemoryShard {
         Ok(shard)
     }
 
-    /// The same for bytes of which nobody knows where they belong: the head must be sound and as long as the bytes.
+    /// Opens a shard whose checkpoint is not known. The head must be sound and as long as the bytes.
     ///
     /// # Errors
     /// [`TierError`] if it is damaged.
@@ -255,7 +255,7 @@ impl MemoryShard {
         (*self.bytes).as_ref()
     }
 
-    /// The same, to be held on to.
+    /// All bytes of the shard, in shared ownership.
     pub fn shared(&self) -> SharedBytes {
         self.bytes.clone()
     }

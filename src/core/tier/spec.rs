@@ -242,7 +242,7 @@ impl<T> PerTier<T> {
         TierId::all().zip(self.0.iter())
     }
 
-    /// The same, to change the values.
+    /// Each tier with its value, to be changed, nearest first.
     pub fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = (TierId, &mut T)> {
         TierId::all().zip(self.0.iter_mut())
     }

@@ -382,7 +382,7 @@ impl Engine {
         }
     }
 
-    /// The same where the device regions are copied before the application goes on.
+    /// Copies the regions to the slot, those in device memory before the application continues.
     fn copy_to_slot(
         &self,
         spec: &CaptureSpec<'_>,

@@ -233,7 +233,7 @@ impl Copying {
         protected.let_pass(&(start..end)).map_err(|errno| errno.to_string())
     }
 
-    /// The same, or all of the region where the kernel takes only larger pages.
+    /// Lets writes to these blocks pass, or to all of the region where the kernel takes only larger pages.
     fn open_up(&self, index: usize, blocks: &Range<usize>) {
         if self.let_pass(index, blocks).is_err() {
             let own = self.regions[index].own();

@@ -74,7 +74,7 @@ impl State {
         way
     }
 
-    /// The same for all regions of a shard that can be left to earlier files.
+    /// How to look for each region of a shard that can be left to earlier files.
     fn ways(&mut self, name: &str, head: &Head) -> BTreeMap<String, Way> {
         let (operation, block) = (head.header.key.operation, u64::from(head.header.block_size));
         let arrays = head.meta.regions.iter().filter(|region| region.kind == RegionKind::Array);

@@ -18,7 +18,7 @@ const COMM_BUSY: Duration = Duration::from_micros(50);
 const COMM_BULK: Duration = Duration::from_micros(200);
 const COMM_AWAITS: Duration = Duration::from_millis(1);
 const COMM_IDLE: Duration = Duration::from_millis(2);
-/// The same at rest where arrivals wake it: time-outs are looked at so often.
+/// The comm thread's sleep at rest where arrivals wake it: time-outs are looked at so often.
 const COMM_LISTENS: Duration = Duration::from_millis(50);
 /// How long the comm thread polls without sleeping after bulk data has last moved.
 const BULK_PATIENCE: Duration = Duration::from_millis(2);

@@ -210,7 +210,7 @@ pub enum Decision {
         /// How long to wait.
         wait: Duration,
     },
-    /// The same at once, because that was asked for.
+    /// Start on the seats at once, because that was asked for.
     Resize {
         /// Ranks that were asked for.
         ranks: u32,

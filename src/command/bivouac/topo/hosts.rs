@@ -74,7 +74,7 @@ pub fn bytes_by_node(place: &RegionPlace) -> BTreeMap<Option<u32>, u64> {
     }
 }
 
-/// The same of all regions of a rank together.
+/// Bytes of all regions of a rank in host memory on each node; `None`: nobody knows where.
 pub fn all_bytes_by_node(placed: &Placed) -> BTreeMap<Option<u32>, u64> {
     let mut all: BTreeMap<Option<u32>, u64> = BTreeMap::new();
     for (node, bytes) in placed.record.regions.iter().flat_map(|(_, place)| bytes_by_node(place)) {

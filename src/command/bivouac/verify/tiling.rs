@@ -57,7 +57,8 @@ pub fn prove(all: &[(Rank, PackedParts<'_>)], most: usize) -> Verdict {
     prove_in(all, first.whole(), !first.is_sparse(), most)
 }
 
-/// The same for a section of the array, all of which has to be there, or some of it.
+/// Looks at the parts of all ranks within a section of the array. With `is_covered` all elements of the section have to be there, otherwise
+/// some of them.
 pub fn prove_in(all: &[(Rank, PackedParts<'_>)], section: &Cuboid, is_covered: bool, most: usize) -> Verdict {
     let Some((_, first)) = all.first() else { return Verdict::Proved };
     let dims = first.dims();
@@ -221,7 +222,8 @@ impl Search<'_> {
         })
     }
 
-    /// The same in the first dimension, where nothing else is open: who begins next after one has begun, begins before it has ended.
+    /// Finds two pieces that meet along the first dimension, where no other dimension is open: a piece that begins next after another one
+    /// has begun, and before that one has ended.
     fn sweep(&self, around: &[u32], starting: &[u32]) -> Option<(u32, u32)> {
         let mut begins: Vec<(u64, u32)> = starting.iter().map(|piece| (self.from(*piece, 0), *piece)).collect();
         begins.sort_unstable();

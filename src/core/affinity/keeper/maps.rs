@@ -24,7 +24,7 @@ pub(super) struct Mapped {
     pub(super) map: PageMap,
     /// The page behind each of its runs.
     ends: Vec<u64>,
-    /// The same as it is recorded: short runs put together.
+    /// The map as it is recorded: short runs put together.
     pub(super) coarse: PageMap,
     pub(super) taken: Instant,
     pub(super) is_whole: bool,

@@ -154,8 +154,8 @@ pub(super) fn with_allowed_memory(machine: &Machine) -> Machine {
     machine
 }
 
-/// The same map with the pages of which nothing is known beside their neighbours: those before them, at the start those behind them. The
-/// load gives them memory in any case.
+/// The map with unknown pages placed beside their neighbours: the pages before them, at the start those after them. The load gives them
+/// memory in any case.
 pub(super) fn known_all_over(map: &PageMap) -> PageMap {
     let mut last = map.runs.iter().find_map(|run| run.node);
     let runs = map.runs.iter().map(|run| {

@@ -64,7 +64,7 @@ fn masks(mapping: &Mapping, record: &Record) -> Vec<Option<Vec<usize>>> {
     cpus.map(|cpus| cpus.map(|cpus| cpus.into_iter().collect())).collect()
 }
 
-/// The same, of threads that are pinned.
+/// The CPUs of each thread now, all of which are pinned.
 fn pinned(mapping: &Mapping, record: &Record) -> Vec<Vec<usize>> {
     masks(mapping, record).into_iter().map(|cpus| cpus.expect("pinned")).collect()
 }

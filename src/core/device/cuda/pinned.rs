@@ -165,7 +165,7 @@ pub(super) fn cut(host: &[u8]) -> Vec<(usize, Way)> {
     cut_at(host.as_ptr().addr(), host.len())
 }
 
-/// The same of memory that is given by its address.
+/// Cuts host memory as [`cut`] does, by address and length.
 pub(super) fn cut_at(start: usize, length: usize) -> Vec<(usize, Way)> {
     let end = start + length;
     let mut pieces = Vec::with_capacity(1);

@@ -133,7 +133,7 @@ impl Setting {
         }
     }
 
-    /// The same with other rules than those that suit the machine.
+    /// This setting with other rules than those that suit the machine.
     pub fn with(mut self, conduct: Conduct) -> Setting {
         if conduct == Conduct::Chain {
             self.walked = None;

@@ -74,7 +74,7 @@ fn machine(number: u64, rng: &mut Rng) -> Machine {
     }
 }
 
-/// The same for the other program: numbers of the machine, and the pattern.
+/// The numbers of the machine and the pattern in the form that the other program reads.
 fn told(machine: &Machine, pattern: &Pattern, seconds: f64) -> Value {
     let names: Vec<Level> = machine.levels().iter().map(|(name, _)| *name).collect();
     let levels = pattern.levels.iter().zip(pattern.every());

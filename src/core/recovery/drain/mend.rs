@@ -328,7 +328,7 @@ impl Drain<'_> {
         Ok(self.hoard(&drained.chosen)?.lacking(&standing.missing))
     }
 
-    /// The same before anything has been copied: which shards are neither here nor on the global tier, nor can be made again?
+    /// Before anything is copied: the shards that are neither here nor on the global tier, and cannot be rebuilt.
     ///
     /// # Errors
     /// As [`Drain::lacking`].

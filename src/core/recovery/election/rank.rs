@@ -408,7 +408,7 @@ impl Election {
         lacking
     }
 
-    /// The same, and those of which it trusts no copy that it knows of.
+    /// The shards of [`lacking`](Self::lacking), and those of which this rank knows no copy that it trusts.
     fn sought(&self) -> Payload {
         let mut sought = self.lacking();
         let place = self.known[self.window..].iter().position(|known| Some(*known) == self.distrusted);

@@ -106,7 +106,7 @@ pub fn unpack(
     Ok(())
 }
 
-/// The same of runs: the place in the memory of this rank, and the bytes.
+/// Unpacks runs: the place of each in the memory of this rank, and the bytes.
 ///
 /// # Errors
 /// Why they cannot be taken.

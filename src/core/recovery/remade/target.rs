@@ -108,7 +108,7 @@ impl<'t> Target<'t> {
         Target { own, memory: Memory::Host(memory), size, delivered: 0 }
     }
 
-    /// The same in device memory, which is written by work on a stream.
+    /// The memory of each box in device memory, which is written by work on a stream.
     pub fn on_device(own: &'t Own, boxes: Vec<DeviceSpan>, stream: &'t dyn Stream, size: u64) -> Target<'t> {
         Target { own, memory: Memory::Device(Landing::new(boxes, stream)), size, delivered: 0 }
     }

@@ -33,7 +33,7 @@ impl Together<'_> {
         self.engine.ballot(&format!("load {:?} of {}: {step}", self.region, self.key), payload)
     }
 
-    /// The same of a rank that has failed, if it has.
+    /// Adds a failure of this rank to its vote, if there is one.
     pub fn failed(&self, ballot: Ballot, failure: Option<&LoadError>) -> Ballot {
         match failure {
             Some(error) => ballot.failed(self.rank(), error.why(self.rank()), error.is_damage()),

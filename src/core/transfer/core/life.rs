@@ -9,7 +9,7 @@ use crate::tier::{TierId, TierSet};
 pub enum Life {
     /// Part of its bytes come down from the GPU cache.
     Landing,
-    /// The same, for nobody: it was given up meanwhile.
+    /// Part of its bytes come down from the GPU cache, but nobody needs them: it was given up meanwhile.
     Falling,
     /// Captured. This is the vote, which waits for those on earlier calls.
     Ready(Ballot),

@@ -45,7 +45,7 @@ impl History {
         self.append_and(version, fields, stream, Return::Done)
     }
 
-    /// The same with a say in when it returns.
+    /// Appends a version as [`History::append`] does, and returns when `Return` says.
     ///
     /// # Errors
     /// As [`History::append`]. With [`Return::Enqueued`] an error of the copy itself is heard when the version is restored: it is

@@ -39,7 +39,7 @@ impl<'a> Field<'a> {
         Field { name, element, data: FieldData::Host(bytes) }
     }
 
-    /// The same in device memory.
+    /// Bytes in device memory of elements of a type that is known at run time only.
     #[doc(hidden)]
     pub fn device_bytes(name: &'a str, element: ElementType, span: &'a DeviceSpan) -> Field<'a> {
         Field { name, element, data: FieldData::Device(span) }
@@ -84,7 +84,7 @@ impl<'a> FieldMut<'a> {
         FieldMut { name, element, data: FieldDataMut::Host(bytes) }
     }
 
-    /// The same in device memory.
+    /// Bytes in device memory of elements of a type that is known at run time only.
     #[doc(hidden)]
     pub fn device_bytes(name: &'a str, element: ElementType, span: &'a DeviceSpan) -> FieldMut<'a> {
         FieldMut { name, element, data: FieldDataMut::Device(span) }
@@ -229,7 +229,7 @@ pub(super) fn compare(
     Ok(())
 }
 
-/// The same for the blocks of a field from the one of index `first` on.
+/// Compares digests of blocks of one field, from the block of index `first` on.
 pub(super) fn compare_blocks(
     info: &FieldInfo,
     first: u64,

@@ -41,7 +41,7 @@ impl Lines {
         self.cut(piece, Lease::lend)
     }
 
-    /// The same for reading.
+    /// Lends a piece for reading, cut at the ends of lines.
     pub(super) fn view(&self, piece: Piece) -> Option<Vec<LeaseView>> {
         self.cut(piece, Lease::view)
     }

@@ -53,7 +53,7 @@ impl Caches {
         Caches::open_beside(device, segment, config, Waiting::default())
     }
 
-    /// The same beside an engine, whose calls may wait for flushes of these caches.
+    /// Opens caches beside an engine, whose calls may wait for flushes of these caches.
     ///
     /// # Errors
     /// As [`Caches::open`].

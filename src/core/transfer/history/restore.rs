@@ -132,9 +132,9 @@ impl History {
         self.restore_and(version, fields, stream, Return::Done)
     }
 
-    /// The same with a say in when it returns. With [`Return::Enqueued`] a version that lies in the GPU cache, with all its named fields
-    /// in device memory, is copied in the stream's order, and the digests are compared when the copy has ended. Any other version is
-    /// waited for.
+    /// Restores a version as [`History::restore`] does, and returns when `Return` says. With [`Return::Enqueued`] a version in the GPU
+    /// cache, with all its named fields in device memory, is copied in the stream's order, and the digests are compared when the copy has
+    /// ended. Any other version is waited for.
     ///
     /// Until its end is noted, by the next call, such a copy keeps its place in the GPU cache.
     ///

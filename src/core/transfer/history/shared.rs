@@ -159,7 +159,7 @@ impl Shared {
         books
     }
 
-    /// The same for one that waits for something to leave the caches.
+    /// Waits for something to leave the caches.
     pub(super) fn wait_for_room<'a>(&'a self, mut books: Guard<'a, Books>) -> Guard<'a, Books> {
         // Waiting changes what the links may do.
         books.dispatch(self, &Link::ALL);
@@ -186,7 +186,8 @@ impl Shared {
         self.changed_for(books, &Link::ALL);
     }
 
-    /// The same where only some links can have got something to do. The application's thread asks no more than that.
+    /// Draws the conclusions from a change that can only have made work for some links, and gives the lock back. The application's thread
+    /// asks no more than that.
     pub(super) fn changed_for(&self, mut books: Guard<'_, Books>, links: &[Link]) {
         books.dispatch(self, links);
         if books.waiting > 0 {
@@ -213,7 +214,7 @@ impl Shared {
         self.settle_some(all, |_| true);
     }
 
-    /// The same for some of them.
+    /// Notes the end of some enqueued appends and restores. With `all`, waits for them.
     pub(super) fn settle_some(&self, all: bool, which: impl Fn(&Enqueued) -> bool) {
         loop {
             let first = first_of_streams(&self.lock().enqueued, &which);

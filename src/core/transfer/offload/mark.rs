@@ -147,7 +147,7 @@ pub(super) struct Mark {
     pub zones: Zones,
     /// What the stream had done by then, until our streams wait for it.
     pub start: Option<Arc<dyn Moment>>,
-    /// The same, with the digests of an audit; and whether the stream has come to that.
+    /// What the stream will have done by then, including the digests of an audit; `is_past`: it has come to that.
     pub moment: Arc<dyn Moment>,
     pub is_past: bool,
     /// The next of the blocks that are sent whether the target holds them or not.
@@ -287,7 +287,7 @@ impl Mark {
         self.failure.get_or_insert_with(why);
     }
 
-    /// The same for an error of the device.
+    /// Makes the mark fail because of an error of the device.
     pub fn fail_by(&mut self, error: &DeviceError) {
         self.fail(|| error.to_string());
     }
@@ -301,7 +301,7 @@ impl Mark {
         }
     }
 
-    /// The same for several blocks, one behind the other.
+    /// Notes the digests of several blocks, one after the other.
     pub fn note_all(&mut self, blocks: Range<usize>, digests: &[Digest]) {
         let (is_digested, known) = (&mut self.is_digested[blocks.clone()], &mut self.digests[blocks.clone()]);
         let count = is_digested.iter().map(|is_digested| usize::from(*is_digested)).sum::<usize>();
@@ -313,7 +313,7 @@ impl Mark {
         }
     }
 
-    /// The same of what was read from the buffer.
+    /// Notes the digests of blocks that were read from the buffer.
     pub fn note_doubled(&mut self, blocks: Range<usize>, digests: &[Digest]) {
         let mut known = blocks.clone().zip(digests);
         if known.any(|(block, digest)| self.is_digested[block] && self.digests[block] != *digest) {

@@ -26,7 +26,7 @@ pub(super) enum Zone {
     Pending = 0,
     /// It is on its way from live memory to the slot.
     Moving,
-    /// The same, and a write waits for it.
+    /// It is on its way from live memory to the slot, and a write waits for it.
     Awaited,
     /// It is in the buffer, and on its way to the slot sooner or later.
     Doubled,
@@ -115,7 +115,7 @@ impl Zones {
         after
     }
 
-    /// The same for several blocks.
+    /// Changes the state of several blocks.
     pub fn all(&mut self, blocks: Range<usize>, happens: Happens) {
         for piece in self.pieces_of(&blocks) {
             let own = self.of_piece(piece, &blocks);
@@ -126,7 +126,7 @@ impl Zones {
         }
     }
 
-    /// The same for blocks of one piece that are all in the same state.
+    /// Changes the state of blocks of one piece that are all in the same state.
     fn all_alike(&mut self, piece: usize, blocks: Range<usize>, before: Zone, happens: Happens) {
         let after = before.after(happens);
         debug_assert!(after.is_some(), "blocks {blocks:?} are {before:?} and cannot be {happens:?}");

@@ -84,7 +84,7 @@ impl Canvas {
         }
     }
 
-    /// The same with round corners, and with a dashed border if so wanted.
+    /// Adds a rectangle with round corners, a colour and a border, which may be dashed.
     pub fn frame(&mut self, area: Area, fill: &str, border: &str, is_dashed: bool) {
         let Area { x, y, width, height } = area;
         let dashes = if is_dashed { " stroke-dasharray=\"5 4\"" } else { "" };

@@ -13,9 +13,10 @@ use bivouac_core::affinity::machine::PciKind;
 const PAGE: f64 = 1300.0;
 /// How wide caches beside each other in a node may be: two of 8 cores.
 const NODE_MAX: f64 = 600.0;
-/// The same for up to [`FEW_CORES`]: one of 8 cores. The others stand below it, and so two packages with two nodes each fit beside each other.
+/// How wide caches beside each other may be in a node of up to [`FEW_CORES`]: one of 8 cores. The others stand below it, so that two
+/// packages with two nodes each fit beside each other.
 const NODE_NARROW: f64 = 300.0;
-/// See there.
+/// See [`NODE_NARROW`].
 const FEW_CORES: usize = 32;
 /// A node is wide enough for its title, and for two devices.
 const NODE_MIN: f64 = 212.0;
