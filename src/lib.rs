@@ -1,12 +1,11 @@
 //! Bivouac: collective checkpoint and restart for MPI simulations.
 //!
-//! A simulation hands over the data that matters; Bivouac captures a globally consistent checkpoint, moves it down
-//! the storage hierarchy behind the computation (node memory, node-local storage, parallel file system), and after
-//! a failure brings every rank back to the same version. Start with [`Session`]; `src/ARCHITECTURE.md` tells how it
-//! works inside, `docs/FORMAT.md` what it writes.
+//! A simulation hands over the data that matters. Bivouac captures a globally consistent checkpoint and moves it down the storage hierarchy
+//! (node memory, node-local storage, parallel file system) while the simulation computes. After a failure it brings every rank back to the
+//! same version. Start with [`Session`]. `src/ARCHITECTURE.md` says how it works inside, and `docs/FORMAT.md` what it writes.
 //!
-//! All of it is made in the crate `bivouac-core`, whose modules the command, the C interface and the tests use, and which promises
-//! nothing to anybody else. What is here is what programs may build on.
+//! The implementation is the crate `bivouac-core`. The command, the C interface and the tests use its modules; it promises nothing to
+//! anybody else. Programs may build on what is here.
 #![forbid(unsafe_code)]
 
 pub use bivouac_core::config::{self, Config};
@@ -24,7 +23,7 @@ pub use bivouac_derive::Checkpoint;
 pub use bivouac_core::{LiveMemory, LiveStats};
 pub use bivouac_core::{Offload, OffloadError, OffloadStats, WriteSet};
 
-/// GPUs, and the host memory that plays one where there is none.
+/// GPUs, and the host memory that stands in for one where there is none.
 pub mod device {
     #[cfg(feature = "cuda")]
     pub use bivouac_core::device::cuda;
@@ -32,11 +31,11 @@ pub mod device {
     pub use bivouac_core::device::{Device, DeviceError, DeviceSpan, Priority, Stream};
 }
 
-/// What histories tell of themselves, and what becomes of a version.
+/// What histories report, and what becomes of a version.
 pub mod history {
     pub use bivouac_core::cache::Keep;
     pub use bivouac_core::transfer::history::{HistoryStats, Span};
 }
 
-/// The bytes on disk: shards, containers, manifests, as `docs/FORMAT.md` has them.
+/// The bytes on disk: shards, containers, manifests, as described in `docs/FORMAT.md`.
 pub use bivouac_core::format;

@@ -1,5 +1,5 @@
-//! The inside of the crate `bivouac`, for its command, its C interface and its tests. Nobody else should build on it: it changes in
-//! place. `src/ARCHITECTURE.md` is its map.
+//! The implementation of the crate `bivouac`, for its command, its C interface and its tests. Nobody else should build on it: it changes
+//! without notice. `src/ARCHITECTURE.md` is its map.
 
 pub mod affinity;
 pub mod base;
@@ -40,22 +40,22 @@ pub use transfer::history::{Caches, Field, FieldMut, History, HistoryError};
 pub use transfer::offload::{Offload, OffloadError, OffloadStats, WriteSet};
 pub use transfer::{LevelVerdict, LiveStats, Stats};
 
-/// The guide's example is compiled with the documentation tests.
+/// Compiles the examples of this guide with the documentation tests.
 #[cfg(all(doctest, feature = "cuda"))]
 #[doc = include_str!("../../docs/GPU.md")]
 struct GpuGuide;
 
-/// As above.
+/// Compiles the examples of this guide with the documentation tests.
 #[cfg(all(doctest, feature = "cuda"))]
 #[doc = include_str!("../../docs/OFFLOAD.md")]
 struct OffloadGuide;
 
-/// As above.
+/// Compiles the examples of this guide with the documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/ELASTIC.md")]
 struct ElasticGuide;
 
-/// As above.
+/// Compiles the examples of this guide with the documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/FILES.md")]
 struct FilesGuide;

@@ -1,4 +1,4 @@
-//! Questions of a session to all ranks, and what becomes of the answers.
+//! Questions of a session to all ranks, and their answers.
 #![forbid(unsafe_code)]
 
 use super::error::{Error, Result};
@@ -7,7 +7,7 @@ use crate::format::codec;
 use crate::transfer::Engine;
 use serde::de::DeserializeOwned;
 
-/// Casts this rank's vote and waits for the verdict; `agreed` is the root's decision if nobody stands in the way.
+/// Casts this rank's vote and waits for the verdict. `agreed` is the root's decision if no rank objects.
 ///
 /// # Collective
 /// All ranks.
@@ -30,7 +30,7 @@ pub(super) fn heard(call: &'static str, verdict: Result<Verdict, String>) -> Res
     }
 }
 
-/// What the root has decided.
+/// Decodes the root's decision.
 pub(super) fn decoded<T: DeserializeOwned>(verdict: &Verdict) -> Result<T> {
     codec::decode("decision", &verdict.decision).map_err(|error| Error::Failed { reason: error.to_string() })
 }

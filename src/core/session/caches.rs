@@ -9,16 +9,16 @@ use crate::transfer::history::{CacheConfig, Caches};
 use std::sync::Arc;
 
 impl Session {
-    /// Opens the caches of this rank on `device`, as large as the configuration says (`[device]`, `[history]`): GPU memory,
-    /// leases of the node's memory tier, and a file on the local tier. Histories are made from them, and checkpoints with regions in
-    /// device memory pass through them ([`CheckpointBuilder::with_device`](crate::CheckpointBuilder::with_device)); they live no longer than the session.
+    /// Opens the caches of this rank on `device`, as large as the configuration says (`[device]`, `[history]`): GPU memory, leases of the
+    /// node's memory tier, and a file on the local tier. Histories are made from them, and checkpoints with regions in device memory pass
+    /// through them ([`CheckpointBuilder::with_device`](crate::CheckpointBuilder::with_device)). They live no longer than the session.
     ///
     /// # Collective
     /// Local.
     ///
     /// # Blocking
-    /// For the first step of GPU memory, well below a millisecond. The rest is made ready in the background. With turns at
-    /// links (`stagger.bursts`): for a look at the node's topology, some tens of milliseconds.
+    /// For the first step of GPU memory, well below a millisecond. The rest is made ready in the background. If ranks take turns at links
+    /// (`stagger.bursts`), also for a look at the node's topology, some tens of milliseconds.
     ///
     /// # Errors
     /// [`Error::History`](crate::Error::History).
@@ -26,8 +26,8 @@ impl Session {
         self.caches_with(device, |_| {})
     }
 
-    /// Opens caches as [`Session::caches`] does. `change` is called last, with what follows from the configuration, and sets what that has no key
-    /// for, such as [`CacheConfig::trace`].
+    /// Opens caches as [`Session::caches`] does. `change` is called last. It gets the settings that follow from the configuration, and sets
+    /// those that have no key, such as [`CacheConfig::trace`].
     ///
     /// # Collective
     /// Local.

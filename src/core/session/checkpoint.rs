@@ -1,4 +1,4 @@
-//! A checkpoint that is being put together.
+//! A checkpoint whose regions are being added.
 #![forbid(unsafe_code)]
 
 use super::companions::{self, Companions};
@@ -32,7 +32,7 @@ pub(super) fn check_name(name: &str) -> Result<()> {
     if is_component(name) { Ok(()) } else { Err(Error::Name { what: "checkpoint name", name: name.into() }) }
 }
 
-/// A checkpoint that is being put together: regions are named, and nothing is copied yet.
+/// A checkpoint whose regions are being added. Nothing is copied before [`CheckpointBuilder::capture`].
 pub struct CheckpointBuilder<'a> {
     pub(super) engine: Arc<Engine>,
     pub(super) operation: u64,
@@ -47,16 +47,16 @@ pub struct CheckpointBuilder<'a> {
     pub(super) terms: Terms,
     pub(super) own_regions: bool,
     pub(super) held: Option<Held>,
-    /// Bytes for which a stream leaves room, beside those of the regions.
+    /// Bytes for which a stream leaves room, besides those of the regions.
     pub(super) room: u64,
-    /// Why a stream has failed, so that a region is missing.
+    /// Why a stream has failed; a region is missing then.
     pub(super) broken: Option<String>,
     /// Files that the program writes itself.
     pub(super) routed: Option<Routed>,
     /// This rank's output files that agree with it, if any rank has some.
     pub(super) companions: Option<Companions>,
     pub(super) begun: Duration,
-    /// How long the application has waited for what is held, if anything is.
+    /// How long the application has waited for regions to be held, if any are.
     pub(super) held_for: Option<Duration>,
     pub(super) done: bool,
 }
@@ -79,13 +79,15 @@ impl<'a> CheckpointBuilder<'a> {
         self.add(saved)
     }
 
-    /// Adds memory that the program may write to as soon as the capture has returned, though it has not been copied then: a thread copies it behind the
-    /// capture, and whoever writes to a page before waits until that page was copied. Worth it for memory of which little is written soon after:
-    /// where the program waits for more than 15 % of the blocks, the next eight captures of that region copy it at once. So do all, which is said
-    /// once, where the kernel does not let this process watch its writes (`offload.host_writes`), and those of less than 1 MiB, those with
-    /// device regions that are not marked, and those that find no room in node memory.
+    /// Adds live host memory: the program may write to it as soon as the capture has returned, although it has not been copied then. A
+    /// thread copies it after the capture, and a thread that writes to a page before waits until that page is copied. This pays for memory
+    /// of which little is written soon after. If the program waits for more than 15 % of the blocks, the next eight captures of that region
+    /// copy it at once.
     ///
-    /// On restart it is an array like any other. One capture with such memory is open at a time; the next waits for the copy.
+    /// Captures also copy it at once, which is reported once, if the kernel does not let this process watch its writes
+    /// (`offload.host_writes`), if they have less than 1 MiB or device regions that are not marked, or if they find no room in node memory.
+    ///
+    /// In a restart it is an array like any other. One capture with live memory is open at a time; the next one waits for the copy.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, advance: impl Fn(&mut [f64])) -> bivouac::Result<()> {
@@ -122,7 +124,7 @@ impl<'a> CheckpointBuilder<'a> {
         self.add(saved)
     }
 
-    /// Adds a small value, which is encoded now.
+    /// Adds a small value, which is encoded in this call.
     ///
     /// # Errors
     /// [`Error::Region`].
@@ -131,16 +133,17 @@ impl<'a> CheckpointBuilder<'a> {
         self.add(saved)
     }
 
-    /// Adds this rank's part of an array that was decomposed with [`Session::decompose`](crate::Session::decompose): the memory of its box, with
-    /// the margin that the decomposition says; the margin is not saved. Such a region can be loaded on any other decomposition of an array of that
-    /// shape, on any number of ranks ([`Attempt::load_on`](crate::Attempt::load_on)). A rank that owns nothing gives an empty slice.
+    /// Adds this rank's part of an array that was decomposed with [`Session::decompose`](crate::Session::decompose): the memory of its box,
+    /// with the ghost cells that the decomposition has. Ghost cells are not saved. The region can be loaded on any other decomposition of
+    /// an array of that shape, on any number of ranks ([`Attempt::load_on`](crate::Attempt::load_on)). A rank that owns nothing passes an
+    /// empty slice.
     ///
     /// # Collective
     /// Local. All ranks save the region, on the same decomposition.
     ///
     /// # Errors
-    /// [`Error::Region`]: the name is unusable or was used before; the memory has another length than box and margin; this rank owns several boxes
-    /// ([`CheckpointBuilder::save_boxes_on`] takes those); the decomposition is another rank's.
+    /// [`Error::Region`]: the name is unusable or was used before; the memory does not have the length of the box with its ghost cells;
+    /// this rank owns several boxes ([`CheckpointBuilder::save_boxes_on`] takes those); the decomposition is another rank's.
     pub fn save_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &'a [T]) -> Result<()> {
         match on.boxes() {
             0 if memory.is_empty() => self.save_boxes_on::<T>(name, on, &[]),
@@ -148,8 +151,8 @@ impl<'a> CheckpointBuilder<'a> {
         }
     }
 
-    /// Adds an array of which this rank owns any number of boxes: the memory of each, in the order in which they were described. Otherwise as
-    /// [`CheckpointBuilder::save_on`].
+    /// Adds an array of which this rank owns any number of boxes: the memory of each, in the order in which the boxes were described.
+    /// Otherwise as [`CheckpointBuilder::save_on`].
     ///
     /// # Collective
     /// Local.
@@ -161,7 +164,7 @@ impl<'a> CheckpointBuilder<'a> {
         self.add_on(saved, on)
     }
 
-    /// Adds such an array whose elements have a type that is known at run time only.
+    /// Adds an array on a decomposition, with elements of a type that is known at run time only.
     #[doc(hidden)]
     pub fn save_typed_on(
         &mut self,
@@ -174,7 +177,7 @@ impl<'a> CheckpointBuilder<'a> {
         self.add_on(saved, on)
     }
 
-    /// Adds such an array whose elements have a type that is known at run time only.
+    /// Adds an array on a decomposition, with elements of a type that is known at run time only.
     #[doc(hidden)]
     pub fn save_spans_on(
         &mut self,
@@ -194,8 +197,9 @@ impl<'a> CheckpointBuilder<'a> {
         Ok(())
     }
 
-    /// Adds a small value that is the same on all ranks, as a step or a time is: of 1 MiB at most when it is encoded. On any number of ranks all get
-    /// it back with [`Attempt::shared`](crate::Attempt::shared). Where a rank has another value than the others there is no checkpoint: the verdict says whose differs.
+    /// Adds a small value that is the same on all ranks, such as a step or a time. It has at most 1 MiB when it is encoded. On any number
+    /// of ranks all get it back with [`Attempt::shared`](crate::Attempt::shared). If the value of a rank differs from the others, there is
+    /// no checkpoint, and the verdict names the rank.
     ///
     /// # Collective
     /// Local. All ranks save it.
@@ -211,14 +215,14 @@ impl<'a> CheckpointBuilder<'a> {
         Ok(())
     }
 
-    /// Adds a small value that is this rank's own, and says what becomes of it when the checkpoint is restored on another number of ranks: the state of its
-    /// random numbers, for example. On the same number each rank gets its own back, with [`Attempt::value`](crate::Attempt::value).
+    /// Adds a small value of this rank, for example the state of its random numbers, and says what becomes of it when the checkpoint is
+    /// restored on another number of ranks. On the same number each rank gets its own back, with [`Attempt::value`](crate::Attempt::value).
     ///
-    /// With [`OnResize::Refuse`] the checkpoint can be restored on as many ranks only, as with a plain [`CheckpointBuilder::value`]. One that others may ask for
-    /// has 1 MiB at most when it is encoded.
+    /// With [`OnResize::Refuse`] the checkpoint can be restored only on as many ranks, as with a plain [`CheckpointBuilder::value`]. A
+    /// value that other ranks may ask for has at most 1 MiB when it is encoded.
     ///
     /// # Collective
-    /// Local. All ranks save it, and say the same.
+    /// Local. All ranks save it, with the same rule.
     ///
     /// # Errors
     /// [`Error::Region`].
@@ -233,13 +237,13 @@ impl<'a> CheckpointBuilder<'a> {
         Ok(())
     }
 
-    /// Adds the versions of a history that are there now, whatever tier they lie on: each field of each as a region
-    /// `<history>/<version>/<field>`, and a value `<history>/versions` that lists them. They are read when the checkpoint is
-    /// captured, stay in the history as they are, and come back with [`Attempt::load_history`](crate::Attempt::load_history). Not among them are versions that
-    /// were consumed, or whose append had returned early ([`Return::Enqueued`](crate::transfer::history::Return::Enqueued)) and failed.
+    /// Adds the versions that a history has now, on any tier: each field of each version as a region `<history>/<version>/<field>`, and a
+    /// value `<history>/versions` that lists them. They are read when the checkpoint is captured, stay in the history as they are, and come
+    /// back with [`Attempt::load_history`](crate::Attempt::load_history). Versions that were consumed are not among them, nor those whose
+    /// append returned early ([`Return::Enqueued`](crate::transfer::history::Return::Enqueued)) and failed.
     ///
-    /// On all ranks the history has the same name, and the same versions with the same fields; lengths are free. Between this
-    /// and the capture no version may be consumed.
+    /// On all ranks the history has the same name, and the same versions with the same fields; lengths may differ. Between this call and
+    /// the capture no version may be consumed.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, history: &bivouac::History, step: u64) -> bivouac::Result<()> {
@@ -254,14 +258,13 @@ impl<'a> CheckpointBuilder<'a> {
     /// Local.
     ///
     /// # Blocking
-    /// For copies into the GPU cache that are enqueued. Then [`CheckpointBuilder::capture`] blocks for the transfers: from GPU and host
-    /// memory, and from the file.
+    /// For copies into the GPU cache that are enqueued. Then [`CheckpointBuilder::capture`] blocks for the transfers from GPU memory, from
+    /// host memory, and from the file.
     ///
     /// # Errors
-    /// [`Error::Region`]: a name is unusable or was used before, or a field ends inside an element. [`Error::History`] when the
-    /// device fails, or a version that another thread appends is not there after `timeouts.room`. After an error the checkpoint
-    /// is of no use: drop it. A version that turns out to be damaged on all tiers, or consumed, is an error of the capture
-    /// ([`Error::Capture`]), which all ranks hear.
+    /// [`Error::Region`]: a name is unusable or was used before, or a field ends inside an element. [`Error::History`]: the device fails,
+    /// or a version that another thread appends is not there after `timeouts.room`. After an error the checkpoint cannot be used: drop it.
+    /// If a version turns out to be damaged on all tiers, or consumed, the capture fails ([`Error::Capture`]), and all ranks hear of it.
     pub fn save_history(&mut self, history: &'a History) -> Result<()> {
         let (index, kept) = history.kept()?;
         for field in kept {
@@ -270,9 +273,9 @@ impl<'a> CheckpointBuilder<'a> {
         self.value(&index_name(history.name()), &index)
     }
 
-    /// Adds a history whose fields are parts of arrays: `on` has the name of each field and the decomposition that it lies on. The versions can be loaded on any
-    /// number of ranks, and on other decompositions ([`Attempt::load_history_on`](crate::Attempt::load_history_on)). A field holds the elements of the rank's boxes, one box behind
-    /// the other, without margins, or those of its list of numbers.
+    /// Adds a history whose fields are parts of arrays. `on` has the name of each field and the decomposition that it lies on. The versions
+    /// can be loaded on any number of ranks, and on other decompositions ([`Attempt::load_history_on`](crate::Attempt::load_history_on)). A
+    /// field holds the elements of the rank's boxes, one box after the other, without ghost cells, or those of its list of numbers.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, history: &bivouac::History, grid: &bivouac::Decomposition, step: u64) -> bivouac::Result<()> {
@@ -284,13 +287,14 @@ impl<'a> CheckpointBuilder<'a> {
     /// ```
     ///
     /// # Collective
-    /// Local. All ranks have the same versions, and say the same.
+    /// Local. All ranks have the same versions, and name the same fields.
     ///
     /// # Blocking
     /// As [`CheckpointBuilder::save_history`].
     ///
     /// # Errors
-    /// As [`CheckpointBuilder::save_history`]; [`Error::Region`] too if a field is not named, has not as many elements as this rank owns, or if the list of versions has more than 1 MiB.
+    /// As [`CheckpointBuilder::save_history`]; [`Error::Region`] also if a field is not named, if it has not as many elements as this rank
+    /// owns, or if the list of versions has more than 1 MiB.
     pub fn save_history_on(&mut self, history: &'a History, on: &[(&str, &Decomposition)]) -> Result<()> {
         let (index, kept) = history.kept()?;
         for field in kept {
@@ -313,9 +317,9 @@ impl<'a> CheckpointBuilder<'a> {
         self.shared(&index_name(history.name()), &index)
     }
 
-    /// Has files leave a region of this checkpoint to earlier ones by another method than is configured (`reduction.method`,
-    /// `reduction.regions`). For one region the last call counts. It has an effect where a method is configured for any region: without one, and for a region that is
-    /// not saved, there is a word in the log. Ranks may ask for different ones.
+    /// Chooses the method by which files leave a region of this checkpoint to earlier ones, instead of the configured one
+    /// (`reduction.method`, `reduction.regions`). For one region the last call counts. It has an effect if a method is configured for any
+    /// region. If none is, or if the region is not saved, the log says so. Ranks may choose different methods.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, counts: &[u32]) -> bivouac::Result<()> {
@@ -334,26 +338,26 @@ impl<'a> CheckpointBuilder<'a> {
         self.wishes.push((region.to_owned(), method));
     }
 
-    /// Lets each rank save regions of its own: names and types need not be equal on all ranks. To be said on all of them.
+    /// Lets each rank save regions of its own: names and types need not be equal on all ranks. All ranks call it.
     #[doc(hidden)]
     pub fn let_regions_differ(&mut self) {
         self.own_regions = true;
     }
 
-    /// What the application does before the capture is not waiting for us.
+    /// Does not count the time that the application spends before the capture as time that it waits for Bivouac.
     #[doc(hidden)]
     pub fn let_time_pass(&mut self) {
         self.held_for.get_or_insert_default();
     }
 
-    /// Gives it up before the capture, for this reason, which all ranks hear.
+    /// Gives up the checkpoint before the capture, for this reason, which all ranks hear.
     #[doc(hidden)]
     pub fn refuse(mut self, why: &str) {
         self.done = true;
         self.engine.decline(self.operation, &self.name, self.version, why);
     }
 
-    /// The region of that name, as it is held.
+    /// The region of that name, if it is held.
     #[doc(hidden)]
     pub fn held(&self, name: &str) -> Option<&crate::format::Region> {
         let held = self.regions.iter().find(|saved| saved.region.name == name);
@@ -373,8 +377,8 @@ impl<'a> CheckpointBuilder<'a> {
         Ok(())
     }
 
-    /// Copies host regions now: the application may overwrite them at once, and goes on to the capture later. They come before those
-    /// that were added without being held, of which there are `room` bytes at most. One that is held already is copied again.
+    /// Copies host regions now: the application may overwrite them at once, and call the capture later. They come before the regions that
+    /// were added without being held, which have at most `room` bytes. A region that is held already is copied again.
     ///
     /// # Collective
     /// Local.
@@ -383,8 +387,8 @@ impl<'a> CheckpointBuilder<'a> {
     /// As [`CheckpointBuilder::capture`].
     ///
     /// # Errors
-    /// [`Error::Region`]: one of them was added before, or held with another type or shape; nothing has changed then.
-    /// [`Error::Capture`]: no tier could take them; the checkpoint is of no use then.
+    /// [`Error::Region`]: one of them was added before, or held with another type or shape; nothing has changed then. [`Error::Capture`]:
+    /// no tier could take them; the checkpoint cannot be used then.
     #[cfg(any(feature = "mpi", test))]
     #[doc(hidden)]
     pub fn hold(&mut self, regions: Vec<SavedRegion<'_>>, room: u64) -> Result<()> {
@@ -426,8 +430,9 @@ impl<'a> CheckpointBuilder<'a> {
         Ok(())
     }
 
-    /// From now on the checkpoint takes regions in device memory, too. They are complete once the work that is enqueued on `stream` at the capture
-    /// has run, and are copied into the GPU cache of `caches`, which is of their device, from [`Session::caches`](crate::Session::caches).
+    /// Lets the checkpoint take regions in device memory, too. They are complete once the work that is enqueued on `stream` at the capture
+    /// has run. They are copied into the GPU cache of `caches`, which belongs to their device and comes from
+    /// [`Session::caches`](crate::Session::caches).
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, device: std::sync::Arc<dyn bivouac::device::Device>,
@@ -441,14 +446,14 @@ impl<'a> CheckpointBuilder<'a> {
     /// ```
     ///
     /// # Collective
-    /// Local. Ranks without regions in device memory do without it.
+    /// Local. Ranks without regions in device memory do not call it.
     pub fn with_device(self, caches: &'a Caches, stream: &'a dyn Stream) -> DeviceCheckpointBuilder<'a> {
         DeviceCheckpointBuilder::copied(self, caches, stream)
     }
 
-    /// From now on the checkpoint takes regions in device memory of a program that declares what it writes. Those that have no room in the GPU cache
-    /// are *marked* at the capture, and sent from where they are while the program continues ([`Offload`]). With `offload.mode =
-    /// "always"` all are. Otherwise as [`CheckpointBuilder::with_device`].
+    /// Lets the checkpoint take regions in device memory of a program that declares what it writes. Regions for which the GPU cache has no
+    /// room are *marked* at the capture, and sent from where they are while the program continues ([`Offload`]). With
+    /// `offload.mode = "always"` all are marked. Otherwise as [`CheckpointBuilder::with_device`].
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, caches: &bivouac::Caches,
@@ -469,19 +474,19 @@ impl<'a> CheckpointBuilder<'a> {
         DeviceCheckpointBuilder::marked(self, offload, stream)
     }
 
-    /// Copies all regions; when it returns the application may overwrite them. The checkpoint is committed at a level
-    /// only when the [`Pending`] says so.
+    /// Copies all regions. When it returns the application may overwrite them. The checkpoint is committed at a level only when the
+    /// [`Pending`] says so.
     ///
     /// # Collective
     /// All ranks; returns without waiting for the others.
     ///
     /// # Blocking
-    /// For the copy. When the memory tier is full: for a flush to make room, at most `timeouts.room`. When the shard fits
-    /// into no slot: for the write to the next tier.
+    /// For the copy. If the memory tier is full, for a flush that makes room, at most `timeouts.room`. If the shard fits into no slot, for
+    /// the write to the next tier.
     ///
     /// # Errors
-    /// [`Error::Region`] if nothing was added. [`Error::Capture`] when no tier of this rank could take the shard, or when a version of a history cannot be
-    /// read; the other ranks hear of it in their verdict.
+    /// [`Error::Region`] if nothing was added. [`Error::Capture`] if no tier of this rank could take the shard, or a version of a history
+    /// cannot be read; the other ranks hear of it in their verdict.
     pub fn capture(self) -> Result<Pending> {
         self.take(None)
     }

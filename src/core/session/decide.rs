@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The state behind both questions, counted in the same way on every rank.
+/// The state behind both questions, which every rank counts in the same way.
 pub struct Decisions {
     steps: u64,
     /// A checkpoint is due, whatever the interval says.
@@ -55,10 +55,10 @@ impl Decisions {
         })
     }
 
-    /// The next question whether a checkpoint is due is answered with yes, if there is an interval at all.
+    /// Lets the next question whether a checkpoint is due be answered with yes, if there is an interval at all.
     ///
     /// # Collective
-    /// All ranks must say so between the same two questions; nothing is sent.
+    /// All ranks call it between the same two questions; nothing is sent.
     pub fn checkpoint_soon(&mut self) {
         self.is_due_now = true;
     }
@@ -140,8 +140,7 @@ impl Decisions {
         Ok(exiting)
     }
 
-    /// Why this rank asks for the end, if it does. Any rank may have got the signal; files and clock are looked at by the
-    /// root alone.
+    /// Why this rank asks for the end, if it does. Any rank may have received the signal; only the root looks at files and the clock.
     fn asks_for_exit(&self, engine: &Engine, exit: &ExitConfig) -> Option<String> {
         if self.signalled.load(Ordering::Relaxed) {
             return Some("the signal of exit.signal".into());
@@ -162,14 +161,14 @@ impl Decisions {
 
 /// The signals that sessions of this process have listened for.
 ///
-/// A handler, once installed, stays until the process ends: taking it out again could take out one that somebody
-/// else has put on top of it. So that the signal is not swallowed when nobody listens any more, the handler then does what
-/// the system would have done, if that is what it found when it was installed.
+/// A handler that was installed stays until the process ends, because removing it could remove one that somebody else has installed on top
+/// of it. So that the signal is not swallowed when no session listens any more, the handler then does what the system would have done, if
+/// it found the system's action when it was installed.
 static HEARD: Lock<BTreeMap<i32, Heard>> = Lock::new(BTreeMap::new());
 
 struct Heard {
     listeners: usize,
-    /// Read by the handler: nobody listens.
+    /// Read by the handler: no session listens.
     idle: Arc<AtomicBool>,
 }
 
@@ -209,7 +208,7 @@ impl Drop for Listener {
     }
 }
 
-/// Neither caught nor ignored, as the system says. If it does not say, the signal is left to whoever handles it.
+/// The signal is neither caught nor ignored, as the system says. If the system does not say, the signal is left to whoever handles it.
 fn has_default_action(number: i32) -> bool {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
     ["SigIgn:", "SigCgt:"].iter().all(|key| {

@@ -19,7 +19,8 @@ const CALL: &str = "decompose";
 
 impl Session {
     /// Says which elements of a global array this rank owns, and proves together with the other ranks that each element has one owner.
-    /// Regions that are saved on the decomposition can be restored on any number of ranks, and on any other decomposition of an array of that shape.
+    /// Regions that are saved on the decomposition can be restored on any number of ranks, and on any other decomposition of an array of
+    /// that shape.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, y0: u64, rows: u64) -> bivouac::Result<()> {
@@ -52,20 +53,21 @@ impl Session {
     /// ```
     ///
     /// # Collective
-    /// All ranks, with the same shape; a rank that owns nothing too.
+    /// All ranks, with the same shape; also a rank that owns nothing.
     ///
     /// # Blocking
-    /// For two reductions and some messages between the ranks, which are late for `timeouts.abandon` at most; for three reductions with lists of numbers, and
-    /// two more for each 524,288 numbers that a rank has on average.
+    /// For two reductions and some messages between the ranks, at most for `timeouts.abandon`. With lists of numbers for three reductions,
+    /// and two more for each 524,288 numbers that a rank has on average.
     ///
     /// # Errors
-    /// The same on all ranks. [`Error::Disagreed`]: a rank said what cannot be (a box outside the array, nine dimensions, a number twice), or another shape.
-    /// [`Error::Decomposition`]: elements belong to two ranks, or to none ([`Boxes::sparse`](crate::Boxes::sparse) allows that). [`Error::Failed`].
+    /// On all ranks alike. [`Error::Disagreed`]: the part of a rank is impossible (a box outside the array, nine dimensions, a number
+    /// twice), or its shape differs. [`Error::Decomposition`]: elements belong to two ranks, or to none
+    /// ([`Boxes::sparse`](crate::Boxes::sparse) allows that). [`Error::Failed`].
     pub fn decompose(&self, part: impl Into<Part>) -> Result<Decomposition> {
         self.decompose_described(Ok(part.into()))
     }
 
-    /// Decomposes as [`Session::decompose`] does, for a caller whose description may be a mistake: then all ranks hear of it.
+    /// Decomposes as [`Session::decompose`] does. The description may be a mistake, of which all ranks then hear.
     #[doc(hidden)]
     pub fn decompose_described(&self, described: std::result::Result<Part, String>) -> Result<Decomposition> {
         let engine = &self.engine;
@@ -148,7 +150,7 @@ impl Session {
         }
     }
 
-    /// Sends parts to the owners of their cells, looks at what comes, and hears what anybody has found.
+    /// Sends parts to the owners of their cells, looks at the parts that arrive, and hears what any rank has found.
     fn exchange_parts(&self, call: &str, first: Vec<(Rank, Vec<u8>)>, owner: &mut Owner) -> Result<Option<Finding>> {
         let engine = &self.engine;
         let mut on_post = |_: Rank, bytes: &[u8]| {
@@ -168,7 +170,7 @@ impl Session {
         finding(&heard(CALL, engine.exchange(exchange))?)
     }
 
-    /// The first elements that nobody owns: not all have an owner.
+    /// Finds the first elements that nobody owns, when some have no owner.
     fn find_gap(&self, call: &str, cells: &Cells, owner: &Owner) -> Result<Option<Finding>> {
         let gap = owner.first_gap(cells.of(self.engine.identity().rank)).map(|gap| Finding::Gap(gap).to_bytes());
         let ballot = self.engine.ballot(&format!("{call}: gaps"), Payload::greatest(1, gap));
@@ -180,7 +182,7 @@ fn finding(verdict: &Verdict) -> Result<Option<Finding>> {
     Ok(Finding::of_bytes(&decoded::<Vec<u8>>(verdict)?))
 }
 
-/// The greatest of what the ranks have found.
+/// The greatest of the ranks' findings.
 fn greatest(ballot: &Ballot) -> (Outcome, Vec<u8>) {
     Outcome::agreed("finding", &ballot.payload.first_of_greatest().to_vec())
 }

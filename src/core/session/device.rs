@@ -1,4 +1,4 @@
-//! A checkpoint that is being put together with regions in device memory.
+//! A checkpoint that takes regions in device memory.
 #![forbid(unsafe_code)]
 
 use super::checkpoint::CheckpointBuilder;
@@ -12,8 +12,8 @@ use crate::transfer::history::Caches;
 use crate::transfer::offload::{Offload, OffloadError};
 use std::ops::{Deref, DerefMut};
 
-/// A checkpoint that takes regions in device memory beside all that a [`CheckpointBuilder`] takes, which it derefs to: from
-/// [`CheckpointBuilder::with_device`] or [`CheckpointBuilder::with_offload`].
+/// A checkpoint that takes regions in device memory besides everything that a [`CheckpointBuilder`] takes, which it derefs to. It comes
+/// from [`CheckpointBuilder::with_device`] or [`CheckpointBuilder::with_offload`].
 pub struct DeviceCheckpointBuilder<'a> {
     host: CheckpointBuilder<'a>,
     way: Way<'a>,
@@ -49,8 +49,8 @@ impl<'a> DeviceCheckpointBuilder<'a> {
         DeviceCheckpointBuilder { host, way: Way::Marked(offload), stream }
     }
 
-    /// Adds device memory that holds elements of type `T` as region `name`. The region is recorded like a slice: it can be
-    /// loaded into host memory and into device memory.
+    /// Adds device memory that holds elements of type `T` as region `name`. The region is recorded like a slice: it can be loaded into host
+    /// memory and into device memory.
     ///
     /// # Errors
     /// [`Error::Region`](crate::Error::Region): the name is unusable or was used before, or the memory ends inside an element.
@@ -68,9 +68,9 @@ impl<'a> DeviceCheckpointBuilder<'a> {
         self.host.add(saved)
     }
 
-    /// Adds an array whose box is in device memory, with elements of type `T`; otherwise as [`CheckpointBuilder::save_on`]. An array with ghost cells around a
-    /// box, or with several boxes, is not marked ([`CheckpointBuilder::with_offload`]) but copied. The region is recorded like a slice: it can be loaded into
-    /// host memory and into device memory.
+    /// Adds an array whose box is in device memory, with elements of type `T`; otherwise as [`CheckpointBuilder::save_on`]. An array with
+    /// ghost cells around a box, or with several boxes, is not marked ([`CheckpointBuilder::with_offload`]) but copied. The region is
+    /// recorded like a slice: it can be loaded into host memory and into device memory.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, grid: &bivouac::Decomposition, caches: &bivouac::Caches,
@@ -83,7 +83,7 @@ impl<'a> DeviceCheckpointBuilder<'a> {
     /// ```
     ///
     /// # Collective
-    /// Local. All ranks save the region, on the same decomposition; some may give a slice, and others device memory.
+    /// Local. All ranks save the region, on the same decomposition; some may pass a slice, and others device memory.
     ///
     /// # Errors
     /// As [`CheckpointBuilder::save_on`], and [`Error::Region`](crate::Error::Region) if the memory ends inside an element.
@@ -94,8 +94,8 @@ impl<'a> DeviceCheckpointBuilder<'a> {
         }
     }
 
-    /// Adds an array of which this rank owns any number of boxes: the device memory of each, in the order in which they were described. Otherwise as
-    /// [`DeviceCheckpointBuilder::save_device_on`].
+    /// Adds an array of which this rank owns any number of boxes: the device memory of each, in the order in which the boxes were
+    /// described. Otherwise as [`DeviceCheckpointBuilder::save_device_on`].
     ///
     /// # Collective
     /// Local.
@@ -112,25 +112,24 @@ impl<'a> DeviceCheckpointBuilder<'a> {
         self.host.save_spans_on(name, on, T::TYPE, memory)
     }
 
-    /// Captures the checkpoint: what its device regions are once the work that is enqueued on the stream has run. They go to node
-    /// memory after this call has returned; only then does this rank vote. Otherwise as [`CheckpointBuilder::capture`].
+    /// Captures the checkpoint. Its device regions are saved as they are once the work that is enqueued on the stream has run. They go to
+    /// node memory after this call has returned, and only then does this rank vote. Otherwise as [`CheckpointBuilder::capture`].
     ///
-    /// With an [`Offload`], kernels of other devices that write to these regions have ended before, and so have those on other streams that
-    /// the stream does not wait for. Until the next capture all that writes to them is declared, on every stream.
+    /// With an [`Offload`], kernels of other devices that write to these regions have ended before the call, and so have those on other
+    /// streams that the stream does not wait for. Until the next capture every write to the regions is declared, on every stream.
     ///
     /// # Collective
     /// All ranks, each with its kind of builder; returns without waiting for the others.
     ///
     /// # Blocking
-    /// For the work on the stream and a copy inside the device; when it returns the application may overwrite the regions, on
-    /// whichever stream. When the GPU cache has no room that comes sooner: for the transfer to node memory. What is marked
-    /// does not wait for the device, but for the checkpoint before this one, if that was marked and has not been sent. Otherwise as
-    /// [`CheckpointBuilder::capture`].
+    /// For the work on the stream and a copy inside the device. When it returns the application may overwrite the regions, on any stream.
+    /// If the GPU cache has no room, for the transfer to node memory. For marked regions it does not wait for the device, but for the
+    /// previous checkpoint, if that was marked and has not been sent. Otherwise as [`CheckpointBuilder::capture`].
     ///
     /// # Errors
-    /// As [`CheckpointBuilder::capture`]; [`Error::Capture`](crate::Error::Capture) when the device fails; [`Error::Offload`](crate::Error::Offload) if
-    /// regions are marked and the stream is being captured into a CUDA graph. What fails after this call has returned, also because of a write that was not
-    /// declared, is in [`Pending::wait`], on all ranks.
+    /// As [`CheckpointBuilder::capture`]; [`Error::Capture`](crate::Error::Capture) if the device fails;
+    /// [`Error::Offload`](crate::Error::Offload) if regions are marked and the stream is being captured into a CUDA graph.
+    /// [`Pending::wait`] reports on all ranks what fails after this call has returned, also because of a write that was not declared.
     pub fn capture(self) -> Result<Pending> {
         let DeviceCheckpointBuilder { host, way, stream } = self;
         match way {

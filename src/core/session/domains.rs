@@ -1,4 +1,4 @@
-//! What fails together: the root reads the topology once and tells all ranks.
+//! Failure domains: the root reads the topology once and tells all ranks.
 
 use super::error::Result;
 use super::open::Bootstrap;
@@ -13,12 +13,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A longer text is refused where it is parsed.
+/// The longest text that is read. A longer one is refused where it is parsed.
 const TOPOLOGY_MAX: u64 = (4 << 20) + 1;
 /// How long SLURM may take to answer.
 const SLURM_SECONDS: &str = "10";
 
-/// The failure domain of each node, and what is to be said about them.
+/// The failure domain of each node, and messages about them.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct NodeDomains {
     pub domains: Vec<u32>,
@@ -93,7 +93,7 @@ fn read_text(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// `topology.conf` where SLURM keeps it, else what `scontrol` says.
+/// The text of `topology.conf` where SLURM keeps it, otherwise the output of `scontrol`.
 fn slurm_text() -> std::result::Result<String, String> {
     let configured = std::env::var_os("SLURM_CONF").map(PathBuf::from);
     let beside = configured.as_deref().and_then(Path::parent).unwrap_or(Path::new("/etc/slurm"));

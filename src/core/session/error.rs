@@ -10,17 +10,17 @@ use crate::region::RegionError;
 use crate::transfer::{CaptureError, LevelVerdict};
 use std::fmt;
 
-/// What can go wrong. A collective call that fails returns the same variant with the same culprits on every rank that
-/// hears the verdict; the application may always go on.
+/// The errors of the public API. A collective call that fails returns the same variant with the same culprits on every rank that hears the
+/// verdict. The application may always continue.
 ///
-/// It is the same text in `{}` and in `{:?}`, which is what Rust prints when `main` returns an error.
+/// `{}` and `{:?}` print the same text; the second is what Rust prints when `main` returns an error.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The caches of histories, or a history.
     #[error(transparent)]
     History(#[from] crate::transfer::history::HistoryError),
-    /// What a program that offloads declares.
+    /// A declaration of a program that offloads.
     #[error(transparent)]
     Offload(#[from] crate::transfer::offload::OffloadError),
     /// The configuration has problems.
@@ -29,10 +29,10 @@ pub enum Error {
     /// Messages cannot be exchanged.
     #[error(transparent)]
     Comm(#[from] CommError),
-    /// The session could not be opened, because of these ranks.
+    /// These ranks could not open the session.
     #[error("the session could not be opened: {}", join(culprits))]
     Open {
-        /// Who, and why.
+        /// The ranks, and why.
         culprits: Vec<Culprit>,
     },
     /// The name of a series or job cannot be used.
@@ -70,16 +70,16 @@ pub enum Error {
     /// The restart ended without a restored state.
     #[error(transparent)]
     Restart(#[from] RestartError),
-    /// A checkpoint did not reach the level that was waited for, and will not.
+    /// A checkpoint has not reached the level that was waited for, and will not reach it.
     #[error("version {version} of {name:?} did not reach level {level}: {}", explain(verdicts))]
     NotCommitted {
-        /// Series.
+        /// The series.
         name: String,
-        /// Version.
+        /// The version.
         version: u64,
-        /// The level waited for.
+        /// The level that was waited for.
         level: Level,
-        /// The verdicts heard.
+        /// The verdicts so far.
         verdicts: Vec<(Level, LevelVerdict)>,
     },
     /// Ranks made different calls, or some did not call.
@@ -87,18 +87,18 @@ pub enum Error {
     Disagreed {
         /// The call.
         call: &'static str,
-        /// Who, and how.
+        /// The ranks, and how they differ.
         culprits: Vec<Culprit>,
     },
-    /// The parts that the ranks have given of an array are not all of it, each once.
+    /// The parts that the ranks gave of an array do not cover it with each element once.
     #[error("the array of shape {shape:?} is not decomposed: {finding}")]
     Decomposition {
         /// Its extents.
         shape: Vec<u64>,
-        /// The first elements that have no owner, or two, and whose they are.
+        /// The first elements that have no owner, or two, and the ranks that own them.
         finding: String,
     },
-    /// A message has reached this rank that its application has not received.
+    /// A message has arrived at this rank that its application has not received.
     #[error(
         "rank {rank}: a message from rank {from} with tag {tag} has arrived and was not received: a checkpoint taken now \
          would not contain it"
@@ -111,16 +111,16 @@ pub enum Error {
         /// The message's tag.
         tag: i32,
     },
-    /// The session has failed and commits nothing more; the application may compute on.
+    /// The session has failed and commits nothing more. The application may continue to compute.
     #[error("this session has failed and commits nothing more: {reason}")]
     Failed {
         /// Why.
         reason: String,
     },
-    /// `close` came to its time limit with checkpoints still in flight.
+    /// `close` reached its time limit while checkpoints were in flight.
     #[error("{in_flight} checkpoints were still being written when the session was closed after {waited_s:.0} s")]
     Undrained {
-        /// Checkpoints whose levels were not decided.
+        /// The checkpoints with undecided levels.
         in_flight: u64,
         /// How long `close` waited.
         waited_s: f64,

@@ -1,4 +1,4 @@
-//! Over what the ranks of a session talk: MPI, or streams of our own.
+//! The message layer between the ranks of a session: MPI, or streams of our own.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "mpi")]
@@ -16,8 +16,8 @@ use std::time::Duration;
 /// How long `close` lets its last messages travel.
 pub(super) const GOODBYE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Before ranks wait for each other: how long they do, and who hears what has to be said meanwhile, such as which rank does not call. A
-/// rank without a usable configuration does as the default says.
+/// Prepares a rank to wait for the others: sets what is logged meanwhile, such as which rank does not call, and returns how long it waits.
+/// A rank without a usable configuration takes the defaults.
 #[cfg(feature = "mpi")]
 pub fn prepare_to_wait(config: std::result::Result<&Config, &String>) -> Timeouts {
     let default = Config::default();
@@ -26,8 +26,8 @@ pub fn prepare_to_wait(config: std::result::Result<&Config, &String>) -> Timeout
     config.job.timeouts
 }
 
-/// The message layer of a session that is opened on a communicator, and who works for it: MPI with a thread of ours or without one,
-/// or streams of our own, with which a thread does not need MPI's leave.
+/// The message layer of a session that is opened on a communicator, and the thread that drives it: MPI with a thread of ours or without
+/// one, or streams of our own, for which a thread does not need MPI's permission.
 #[cfg(feature = "mpi")]
 pub(super) fn layer(
     mut comm: crate::comm::mpi::MpiComm,
@@ -56,7 +56,7 @@ pub(super) fn layer(
     Ok((Box::new(comm), if is_threaded { Workers::Threads } else { Workers::Writers }))
 }
 
-/// What a rank thinks of streams that may have a thread work over MPI, or not.
+/// Whether a rank wants streams, by its configuration and by whether a thread may work over MPI.
 #[cfg(any(feature = "mpi", test))]
 pub(super) fn wish(wanted: crate::config::Progress, is_threaded: bool, is_crowded: bool) -> crate::comm::sockets::Wish {
     use crate::comm::sockets::Wish;
@@ -68,7 +68,7 @@ pub(super) fn wish(wanted: crate::config::Progress, is_threaded: bool, is_crowde
     }
 }
 
-/// What the root says where ranks do not reach each other by streams: a thread works over MPI then, or nobody but the application.
+/// The root's log line where ranks do not reach each other by streams: a thread works over MPI then, or only the application does.
 #[cfg(any(feature = "mpi", test))]
 pub(super) fn without_streams(
     why: &str,
@@ -89,14 +89,14 @@ pub(super) fn without_streams(
     (log::Level::Warn, line)
 }
 
-/// Do ranks share processors? MPI's waiting calls then take them from each other: a vote over MPI took half a second with two ranks on
-/// each of 16, over streams a tenth of that.
+/// Do ranks share processors? MPI's waiting calls then compete for them: a vote over MPI took half a second with two ranks on each of 16,
+/// over streams a tenth of that.
 #[cfg(any(feature = "mpi", test))]
 pub(super) fn is_crowded(ranks: usize, processors: Option<usize>) -> bool {
     processors.is_some_and(|processors| ranks > processors)
 }
 
-/// How many processors this machine has, whichever of them this process may use: its neighbours have the others.
+/// The number of processors of this machine, not only of those that this process may use: its neighbours have the others.
 #[cfg(feature = "mpi")]
 fn processors() -> Option<usize> {
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;

@@ -1,4 +1,5 @@
-//! What the root finds out for the line that it writes when a session opens. File systems may be slow, and nobody waits for a line.
+//! Finds out what the root reports in the line that it writes when a session opens. File systems may be slow, and the line must not delay
+//! the session.
 #![forbid(unsafe_code)]
 
 use super::open::Lost;
@@ -19,10 +20,10 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-/// So long the line waits for the file systems.
+/// How long the line waits for the file systems.
 pub(super) const LOOK: Duration = Duration::from_secs(2);
 
-/// What a directory has.
+/// What was found in a directory.
 pub(super) struct Seen {
     tier: TierId,
     free: Option<u64>,
@@ -30,8 +31,7 @@ pub(super) struct Seen {
     newest: Vec<(String, Generation, u64)>,
 }
 
-/// Looks at the directories in use. `None`: they have not all answered within `limit`. The thread that waits for them then ends by
-/// itself.
+/// Looks at the directories in use. `None`: they have not all answered within `limit`. The thread that waits for them then ends by itself.
 pub(super) fn look_within(limit: Duration, tiers: Vec<Arc<dyn Tier>>, identity: &Identity) -> Option<Vec<Seen>> {
     let (identity, (tell, told)) = (identity.clone(), sync_channel(1));
     let all = move || _ = tell.send(tiers.iter().map(|tier| look(&**tier, &identity)).collect());
@@ -48,7 +48,7 @@ fn look(tier: &dyn Tier, identity: &Identity) -> Seen {
     Seen { tier: tier.kind(), free: tier.free_bytes(), newest }
 }
 
-/// The tiers as they are used, nearest first.
+/// The state of the tiers, nearest first.
 pub(super) fn tiers(
     config: &Config,
     memory: Option<&Segment>,
@@ -89,8 +89,8 @@ fn name_of(segment: &OldSegment, slot: &OldSlot) -> Option<String> {
     Some(head.meta.name.clone())
 }
 
-/// The newest version of each series that lies on a tier which the root can see: on directories what has a manifest, in memory what was
-/// sealed. An election may choose otherwise: it asks all ranks.
+/// The newest version of each series on a tier that the root can see: on directories those with a manifest, in memory those that are
+/// sealed. An election may choose otherwise, because it asks all ranks.
 pub(super) fn found(seen: &[Seen], old: &[OldSegment]) -> Vec<SeriesStatus> {
     let mut newest: BTreeMap<String, (Generation, u64, TierId)> = BTreeMap::new();
     for (tier, (name, generation, version)) in seen.iter().flat_map(|seen| seen.newest.iter().map(|at| (seen.tier, at)))

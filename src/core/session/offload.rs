@@ -8,8 +8,8 @@ use crate::transfer::offload::{Offload, OffloadSpec};
 use std::sync::Arc;
 
 impl Session {
-    /// What marks checkpoints of GPU memory, as the configuration says (`[offload]`): its buffer is a part of the GPU cache of `caches`. One for
-    /// each device; it lives no longer than the session.
+    /// Opens the offloader of a GPU, which marks checkpoints of its memory as the configuration says (`[offload]`). Its buffer is a part of
+    /// the GPU cache of `caches`. There is one for each device, and it lives no longer than the session.
     ///
     /// # Collective
     /// Local.

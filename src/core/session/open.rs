@@ -1,11 +1,10 @@
 //! Opening a session: three short agreements, then the engine.
 //!
-//! 1. *Introduce*: the root makes or reads the store id, and tells all ranks its configuration, the job's key and the
-//!    run's identity.
-//! 2. *Compare and claim*: every rank compares its configuration, prepares its tiers and reports the largest generation it
-//!    has seen; the root claims the next one. A tier that some rank cannot use is off for all.
-//! 3. The node's first rank makes the segment, all ranks agree that this is done, the others attach. A node without one
-//!    goes on without it.
+//! 1. *Introduce*: the root makes or reads the store id, and tells all ranks its configuration, the job's key and the run's identity.
+//! 2. *Compare and claim*: every rank compares its configuration, prepares its tiers and reports the largest generation that it has seen.
+//!    The root claims the next one. A tier that some rank cannot use is off for all.
+//! 3. *Attach*: the node's first rank makes the segment, all ranks agree that this is done, and the others attach. A node without a segment
+//!    continues without it.
 
 use super::domains::node_domains;
 use super::error::{Error, Result};
@@ -46,10 +45,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Seconds after which a start is no answer to the failure before it.
+/// A start that comes later than this many seconds after a failure does not count as a relaunch.
 const RELAUNCH_MAX: f64 = 600.0;
 
-/// What the root tells everybody first.
+/// What the root tells all ranks first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Introduction {
     config: Vec<(String, String)>,
@@ -63,7 +62,7 @@ struct Introduction {
     supervised: bool,
 }
 
-/// What the root tells everybody after the claim.
+/// What the root tells all ranks after the claim.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Opened {
     generation: Generation,
@@ -71,10 +70,10 @@ struct Opened {
     notes: Vec<Culprit>,
 }
 
-/// A tier that was wanted and cannot be used, and by whom not.
+/// A tier that was wanted and cannot be used, and the ranks that cannot use it.
 pub(super) type Lost = (TierId, Vec<Culprit>);
 
-/// How the text of a rank that cannot use a tier begins, by which the others know what it is about.
+/// How the text of a rank that cannot use a tier begins. The other ranks recognise the tier by it.
 fn opening_of(tier: TierId) -> String {
     format!("{tier} tier: ")
 }
@@ -82,7 +81,7 @@ fn opening_of(tier: TierId) -> String {
 /// This process, as its claims name it: the identity that its first session drew.
 static PROCESS: OnceLock<Incarnation> = OnceLock::new();
 
-/// What of `notes` is about `tier`; of those that are not described each may be.
+/// The notes about `tier`. A note whose text is not known may be about any.
 fn about(tier: TierId, notes: &[Culprit]) -> Vec<Culprit> {
     let is_about = |note: &&Culprit| note.ranks.named().is_empty() || note.text.starts_with(&opening_of(tier));
     notes.iter().filter(is_about).cloned().collect()
@@ -144,13 +143,13 @@ impl Bootstrap<'_> {
     }
 }
 
-/// Opens the engine of one rank. `mistake`: why this rank has no configuration that it could go on with.
+/// Opens the engine of one rank. `mistake`: why this rank has no configuration that it could use.
 ///
 /// # Collective
 /// All ranks of `comm`.
 ///
 /// # Errors
-/// The same on all ranks: [`Error::Open`] with the ranks whose configuration differs or who failed.
+/// On all ranks alike: [`Error::Open`] with the ranks whose configuration differs or that failed.
 pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<String>) -> Result<Arc<Engine>> {
     let (rank, size) = (comm.rank(), comm.size());
     let nodes = comm.nodes().to_vec();
@@ -244,13 +243,13 @@ fn identity_of(introduction: &Introduction, generation: Generation, rank: Rank, 
     }
 }
 
-/// The tiers of files that were wanted and cannot be used.
+/// The file tiers that were wanted and cannot be used.
 fn lost_files(config: &Config, opened: &Opened) -> Vec<Lost> {
     let wanted = TierId::files().filter(|tier| tier.wish(&config.job).is_enabled);
     wanted.filter(|tier| !opened.tiers.has(*tier)).map(|tier| (tier, about(tier, &opened.notes))).collect()
 }
 
-/// This rank's part in the redundancy sets. The root warns of what could not be kept.
+/// This rank's part in the redundancy sets. The root warns if there is less redundancy than was asked for.
 fn protect(
     bootstrap: &mut Bootstrap<'_>,
     rank: Rank,
@@ -268,7 +267,7 @@ fn protect(
     Ok(protection)
 }
 
-/// What is lost if redundancy was wanted and none can be had.
+/// The redundancy tier and the reason, if redundancy was wanted and is not possible.
 fn lost_redundancy(config: &Config, protection: &Protection, size: u32) -> Option<Lost> {
     let is_lost = protection.schemes().is_empty() && !config.job.redundancy.schemes().is_empty();
     is_lost.then(|| {
@@ -297,7 +296,7 @@ fn tell_opening(setup: &Setup, nodes: &[u32], old: &[OldSegment]) {
     log::log!(target: log::SUMMARY, importance(opening.is_loss()), "{}", opening.line());
 }
 
-/// The account of where this rank's threads and pages are, unless that is off.
+/// The keeper of where this rank's threads and pages are, unless affinity is off.
 fn keeper_of(place: &Place, setup: &Setup) -> Option<Arc<Keeper>> {
     let Setup { identity, config, .. } = setup;
     let is_on = place.is_real && place.workers != Workers::Inline && config.job.affinity != AffinityMode::Off;
@@ -311,8 +310,8 @@ fn keeper_of(place: &Place, setup: &Setup) -> Option<Arc<Keeper>> {
     })
 }
 
-/// How often the job is thought to fail: as it is told, as its attempts have shown, or as parts have been seen to fail elsewhere. Only the root
-/// has to know, and only where something is left to it.
+/// How often the job is expected to fail: as configured, as its attempts have shown, or as parts have failed elsewhere. Only the root has
+/// to know, and only if an interval is left to it.
 fn expected(config: &Config, place: &Place, nodes: &[u32], rank: Rank, known: Option<&Profile>) -> Expected {
     if rank != Rank::ROOT || !config.job.has_auto() {
         return Expected::default();
@@ -344,7 +343,7 @@ fn run_directory(config: &Config, place: &Place) -> Option<RunDirectory> {
     config.node.run_directory.as_ref().map(|path| RunDirectory::at(place.directory.join(path)))
 }
 
-/// The machine profile of the root, if it is to have one.
+/// The machine profile of the root, if one is configured.
 fn profile_of(config: &Config, place: &Place, nodes: &[u32], rank: Rank) -> Option<ProfileFile> {
     let path = config.node.profile.as_ref().filter(|_| rank == Rank::ROOT)?;
     let (host, command) = (&place.host, &place.command);
@@ -410,20 +409,20 @@ fn introduce(
     codec::decode("introduction", &verdict.decision).map_err(|error| Error::Failed { reason: error.to_string() })
 }
 
-/// Where the store of a configuration is, as local directories name it: at the nearest tier that all nodes share.
+/// The place of a configuration's store, as local directories name it: on the nearest tier that all nodes share.
 fn store_root(config: &Config, place: &Place) -> String {
     let nearest = shared(config).find_map(|(_, make)| make(&place.around(config)).ok());
     nearest.map_or_else(String::new, |tier| tier.root().display().to_string())
 }
 
-/// The tiers that all nodes share, as far as they are wanted, nearest first.
+/// The wanted tiers that all nodes share, nearest first.
 fn shared(config: &Config) -> impl Iterator<Item = (TierId, Make)> {
     let wanted = TierId::files().filter(|tier| tier.wish(&config.job).is_enabled);
     wanted.filter_map(|tier| Some((tier, maker(tier)?)))
 }
 
-/// Takes hold of the stores at the tiers that all nodes share: they are one store. Which one, the nearest says that has one: a tier that
-/// was emptied takes the id of the others.
+/// Opens the stores on the tiers that all nodes share, which are one store. The nearest tier that has an id decides which. A tier that was
+/// emptied takes the id of the others.
 fn hold_stores(place: &Place, config: &Config) -> (Option<Incarnation>, Vec<(TierId, String)>) {
     let made: Vec<_> = shared(config).map(|(tier, make)| (tier, make(&place.around(config)))).collect();
     let find = |(_, made): &(TierId, Usable)| made.as_ref().ok().and_then(|made| made.find_store().ok().flatten());
@@ -457,7 +456,7 @@ type Usable = std::result::Result<Arc<dyn Tier>, String>;
 struct Prepared {
     /// The tiers that are wanted, nearest first.
     usable: Vec<(TierId, Usable)>,
-    /// The largest generation of which this rank has seen anything.
+    /// The largest generation that this rank has seen anywhere.
     seen: Generation,
 }
 
@@ -467,7 +466,7 @@ impl Prepared {
         self.usable.iter().filter_map(|(_, usable)| usable.as_ref().ok())
     }
 
-    /// Those of them that all ranks can use.
+    /// The tiers among them that all ranks can use.
     fn into_open(self, open: TierSet) -> Vec<Arc<dyn Tier>> {
         self.usable.into_iter().filter_map(|(_, tier)| tier.ok()).filter(|tier| open.has(tier.kind())).collect()
     }
@@ -496,7 +495,7 @@ fn prepare(rank: Rank, place: &Place, config: &Config, introduction: &Introducti
     Prepared { usable, seen }
 }
 
-/// Does this rank see the store there that the root sees?
+/// Does this rank see the same store there as the root?
 fn is_store(made: Arc<dyn Tier>, introduction: &Introduction) -> Usable {
     let found = made.find_store().map_err(|error| error.to_string())?;
     match found == introduction.store {
@@ -509,8 +508,8 @@ fn is_store(made: Arc<dyn Tier>, introduction: &Introduction) -> Usable {
     }
 }
 
-/// Raises `seen` to the largest generation that a tier has a checkpoint of. A tier that cannot say is not used: a run
-/// with the number of an older one would be taken for it.
+/// Raises `seen` to the largest generation that a tier has a checkpoint of. A tier that cannot say is not used: a run with the number of an
+/// older one would be taken for it.
 fn look_for_runs(tier: Usable, introduction: &Introduction, seen: &mut Generation) -> Usable {
     let tier = tier?;
     *seen = largest_generation(&*tier, introduction).map_err(|error| error.to_string())?.max(*seen);
@@ -545,8 +544,8 @@ fn prepare_local(rank: Rank, place: &Place, config: &Config, introduction: &Intr
     Ok(Arc::new(DirectoryTier::new(TierId::LOCAL, place.local.clone(), root)))
 }
 
-/// Where the local tier goes: the configured directory, or a folder of this user in a place that others share. What belongs to
-/// another store is left to that one, and a folder in it is taken.
+/// The directory of the local tier: the configured one, or a folder of this user in a place that others share. A directory that belongs to
+/// another store is left to that one, and a folder in it is used.
 fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> std::result::Result<PathBuf, String> {
     let configured = config.node.local_directory.as_ref().map(|directory| place.directory.join(directory));
     let around = configured.as_ref().unwrap_or(&place.temporary);
@@ -584,7 +583,7 @@ fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> st
     take(&own).map(|_| own)
 }
 
-/// The private local folders of this user that belong to a store at that global directory, the one that was made last first.
+/// The private local folders of this user that belong to a store at that global directory, the most recently made first.
 fn earlier_locals(place: &Place, global: &str) -> Vec<PathBuf> {
     let prefix = format!("bivouac-{}-", place.user);
     let named = place.local.list(&place.temporary).unwrap_or_default().into_iter();
@@ -671,14 +670,14 @@ fn claim(
     Ok((opened, claim))
 }
 
-/// A text that is to begin with its tier, as those of most errors do.
+/// A text that begins with its tier, as those of most errors do.
 fn about_tier(tier: TierId, text: &str) -> String {
     let opening = opening_of(tier);
     format!("{opening}{}", text.strip_prefix(&opening).unwrap_or(text))
 }
 
-/// Where a run says that it is the newest: on the nearest tier that all nodes share and where it can be told who came first, or else
-/// on the root's own node.
+/// The tier on which a run claims to be the newest: the nearest one that all nodes share and that can tell which claim came first,
+/// otherwise the root's own node.
 fn home_of_claims<'a>(open: &[&'a Arc<dyn Tier>]) -> Option<&'a dyn Tier> {
     let (shared, own): (Vec<&Arc<dyn Tier>>, Vec<_>) = open.iter().partition(|tier| tier.kind().spec().is_shared);
     for tier in shared.iter().filter(|tier| !tier.can_fence()) {
@@ -715,7 +714,7 @@ fn make_claim(
     Ok((claims, claim.map_err(|error| refusal(&error, introduction))?))
 }
 
-/// Why there is no claim. A run that is alive may be a session of this very process, which nobody has to look for.
+/// Why there is no claim. The run that is alive may be a session of this very process.
 fn refusal(error: &ClaimError, Introduction { job, group, .. }: &Introduction) -> String {
     match error {
         ClaimError::Alive { generation, host, pid, is_ours: true, .. } => format!(
@@ -726,7 +725,7 @@ fn refusal(error: &ClaimError, Introduction { job, group, .. }: &Introduction) -
     }
 }
 
-/// What a rank has of node memory.
+/// A rank's node memory.
 #[derive(Default)]
 struct Memory {
     segment: Option<Arc<Segment>>,
@@ -736,9 +735,9 @@ struct Memory {
     without: Vec<Culprit>,
 }
 
-/// The node segment, and on the node's first rank the segments of older runs.
+/// Opens the node segment, and on the node's first rank the segments of older runs.
 ///
-/// The others attach when the first has done its part: a segment that it could not make is not waited for.
+/// The other ranks attach when the first has done its part. They do not wait for a segment that it could not make.
 fn open_memory(bootstrap: &mut Bootstrap<'_>, identity: &Identity, config: &Config) -> Result<Memory> {
     let prefix = segment_prefix(&identity.job, &identity.group);
     let directory = config.node.memory_directory.clone();

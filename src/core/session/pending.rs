@@ -26,7 +26,7 @@ impl Pending {
         self.progress.lock()
     }
 
-    /// The highest level that all ranks have reached, as far as this rank has heard.
+    /// The highest level that all ranks have reached, as far as this rank knows.
     ///
     /// # Collective
     /// Local; never waits.
@@ -34,7 +34,7 @@ impl Pending {
         self.progress().level()
     }
 
-    /// Moves the coordination along; true once all levels of this checkpoint have come to an end.
+    /// Exchanges coordination messages; true once each level of this checkpoint is reached or given up.
     ///
     /// # Collective
     /// Local; never waits.
@@ -44,7 +44,7 @@ impl Pending {
         self.progress().finished
     }
 
-    /// The verdicts heard so far, in the order in which they came.
+    /// The verdicts so far, in the order in which they came.
     pub fn verdicts(&self) -> Vec<(Level, LevelVerdict)> {
         self.progress().verdicts()
     }

@@ -1,4 +1,4 @@
-//! What a session finds around it: clock, storage, threads, and who and where the process is.
+//! The surroundings of a session: clock, storage, threads, and the identity of the process.
 
 use crate::base::ids::text_hash;
 use crate::base::{Clock, Generation, Incarnation, clock::SystemClock, rng};
@@ -11,7 +11,7 @@ use crate::transfer::Later;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Who works for a session besides the application's own calls.
+/// Which threads work for a session besides the application's own calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Workers {
     /// A comm thread and writer threads.
@@ -33,11 +33,11 @@ pub struct Place {
     pub global: Arc<dyn Storage>,
     /// Who works in the background.
     pub workers: Workers,
-    /// Who lands shards that captures leave to others, in the place of the threads that bring them (simulation).
+    /// Lands shards that captures leave to others, in place of the threads that bring them (simulation).
     pub later: Option<Later>,
     /// Group name, unless the configuration gives one.
     pub group: String,
-    /// A random identity; the root's becomes the run's.
+    /// A random identity. That of the root becomes the run's.
     pub fresh: Incarnation,
     /// Host name.
     pub host: String,
@@ -49,16 +49,16 @@ pub struct Place {
     pub command: String,
     /// Working directory.
     pub directory: PathBuf,
-    /// Where a default local tier goes.
+    /// Parent of a default local tier.
     pub temporary: PathBuf,
     /// The user.
     pub user: u32,
-    /// Are the paths those of a real file system, whose owners and kind can be checked?
+    /// The paths are those of a real file system, with owners and a type that can be checked.
     pub is_real: bool,
 }
 
 impl Place {
-    /// What tiers that all nodes share are made from here.
+    /// What this place offers to tiers that all nodes share.
     pub fn around<'a>(&'a self, config: &'a Config) -> Around<'a> {
         Around { config, directory: &self.directory, storage: &self.global }
     }
@@ -105,28 +105,27 @@ pub fn job_key(config: &Config, place: &Place) -> String {
     format!("{}-{:08x}", readable.trim_start_matches('.'), hash as u32)
 }
 
-/// The name of the folder of the local tier where none is configured: findable by the next run and by tools, which read
-/// the same store id (without a global tier: know the job's key), and not guessable by somebody who cannot read the
-/// store. Who sees it may still make it first on another node, so it is used only through
-/// [`crate::tier::ours::private_folder`].
+/// The name of the local tier's folder if none is configured. The next run and tools can find it, because they read the same store id
+/// (without a global tier: know the job's key). Somebody who cannot read the store cannot guess it. Somebody who sees it may still make it
+/// first on another node, so it is used only through [`crate::tier::ours::private_folder`].
 pub fn local_name(store: Option<Incarnation>, job: &str, user: u32) -> String {
     let secret = store.map_or_else(|| job.to_owned(), |store| store.to_string());
     let hash = text_hash(&format!("{secret}\0{user}"));
     format!("bivouac-{user}-{hash:016x}")
 }
 
-/// The file-name prefix of a group's segments: what tells runs apart follows.
+/// The file-name prefix of a group's segments; a part that differs from run to run follows.
 pub fn segment_prefix(job: &str, group: &str) -> String {
     format!("bivouac-{:08x}-{:08x}-g", text_hash(job) as u32, text_hash(group) as u32)
 }
 
-/// How segments name the store of their run; 0: it has none.
+/// The number by which segments name the store of their run; 0: it has none.
 pub fn store_hash(store: Option<Incarnation>) -> u64 {
     store.map_or(0, |store| text_hash(&store.to_string()).max(1))
 }
 
-/// The file name of a run's segment. A part of the incarnation is in it: everybody may make files in `/dev/shm`, and
-/// generations can be counted, so that somebody else could have made the next name first.
+/// The file name of a run's segment. It contains a part of the incarnation: everybody may make files in `/dev/shm`, and generations can be
+/// counted, so somebody else could have made the next name first.
 pub fn segment_name(job: &str, group: &str, generation: Generation, incarnation: Incarnation) -> String {
     format!("{}{:06}-{:.16}", segment_prefix(job, group), generation.0, incarnation.to_string())
 }

@@ -1,4 +1,4 @@
-//! What a program saves and loads, described once for both.
+//! The state that a program saves and loads, described once for both.
 #![forbid(unsafe_code)]
 
 use super::checkpoint::CheckpointBuilder;
@@ -13,13 +13,13 @@ use crate::region::Element;
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::HashSet;
 
-/// Regions that a warning names.
+/// The most regions that a warning names.
 const NAMES_MAX: usize = 6;
 
-/// A program's state, or a part of it: what of it is saved and loaded, and under which names.
+/// A program's state, or a part of it: which of its parts are saved and loaded, and under which names.
 ///
-/// `#[derive(bivouac::Checkpoint)]` writes the implementation for a structure of arrays and values; the derive macro of
-/// this name documents its attributes. [`Session::checkpoint`] saves what is described, [`Session::restore`] loads it.
+/// `#[derive(bivouac::Checkpoint)]` writes the implementation for a structure of arrays and values; the derive macro of this name documents
+/// its attributes. [`Session::checkpoint`] saves the parts that are described, and [`Session::restore`] loads them.
 ///
 /// ```no_run
 /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
@@ -47,7 +47,7 @@ const NAMES_MAX: usize = 6;
 /// # Ok(()) }
 /// ```
 pub trait Checkpoint {
-    /// Adds each part under its name. Names and types are the same on all ranks, and what lies on a decomposition or is shared comes in
+    /// Adds each part under its name. Names and types are the same on all ranks. Parts that lie on a decomposition or are shared come in
     /// the same order on all.
     fn describe<'a>(&'a mut self, parts: &mut Protected<'a>);
 }
@@ -75,16 +75,15 @@ impl<'a> Protected<'a> {
         Protected::default()
     }
 
-    /// What a state describes.
+    /// The parts that a state describes.
     pub fn of<C: Checkpoint + ?Sized>(state: &'a mut C) -> Protected<'a> {
         let mut parts = Protected::new();
         state.describe(&mut parts);
         parts
     }
 
-    /// Adds an array, or a number, a boolean or a string, as region `name`. A vector gets the length that was saved; the length of
-    /// any other array is that which was saved. It belongs to its rank: with such a region a checkpoint is restored on as
-    /// many ranks only as took it.
+    /// Adds an array, or a number, a boolean or a string, as region `name`. A restart gives a vector the length that was saved; any other
+    /// array must have that length. The region belongs to its rank: a checkpoint with one is restored only on as many ranks as took it.
     pub fn protect<T: Protect + ?Sized>(&mut self, name: &str, data: &'a mut T) -> &mut Self {
         data.protect(name, self);
         self
@@ -95,14 +94,14 @@ impl<'a> Protected<'a> {
         self.add(name, Value(value))
     }
 
-    /// Adds a small value that is the same on all ranks, as a step or a time is, and that any number of ranks gets back. See
+    /// Adds a small value that is the same on all ranks, such as a step or a time. Any number of ranks gets it back. See
     /// [`CheckpointBuilder::shared`].
     pub fn protect_shared<T: Serialize + DeserializeOwned>(&mut self, name: &str, value: &'a mut T) -> &mut Self {
         self.add(name, Shared(value))
     }
 
-    /// Adds a small value of this rank's own, as the state of its random numbers, and what becomes of it on another number of
-    /// ranks, where a restart leaves it as it is. See [`CheckpointBuilder::per_rank`].
+    /// Adds a small value of this rank, such as the state of its random numbers, and says what becomes of it on another number of ranks. A
+    /// restart there leaves it as it is. See [`CheckpointBuilder::per_rank`].
     pub fn protect_per_rank<T: Serialize + DeserializeOwned>(
         &mut self,
         name: &str,
@@ -165,15 +164,15 @@ impl<C: Checkpoint + ?Sized> Checkpoint for Box<C> {
     }
 }
 
-/// What [`Protected::protect`] takes, and a field of a structure that derives [`Checkpoint`] without an attribute: arrays of
-/// [`Element`]s, numbers, booleans and strings.
+/// The types that [`Protected::protect`] takes, and those of a field without an attribute in a structure that derives [`Checkpoint`]:
+/// arrays of [`Element`]s, numbers, booleans and strings.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither an array of elements nor a number, a boolean or a string",
     note = "a value that serde can encode: `protect_value`, or `#[checkpoint(value)]` on the field",
     note = "a state of its own: `protect_state`, or `#[checkpoint(state)]`; what is not saved: `#[checkpoint(skip)]`"
 )]
 pub trait Protect {
-    /// Adds it to `parts` under `name`.
+    /// Adds this data to `parts` under `name`.
     fn protect<'a>(&'a mut self, name: &str, parts: &mut Protected<'a>);
 }
 
@@ -316,7 +315,7 @@ impl<T: Element> Part for On<'_, T> {
 }
 
 impl Session {
-    /// Takes version `version` of the series `name`: saves all that `state` describes. When it returns the program may write to it
+    /// Takes version `version` of the series `name`: saves all parts that `state` describes. When it returns the program may write to them
     /// again. The checkpoint is committed at a level only when the [`Pending`] says so.
     ///
     /// ```no_run
@@ -340,8 +339,8 @@ impl Session {
     /// As [`CheckpointBuilder::capture`].
     ///
     /// # Errors
-    /// [`Error::Name`](crate::Error::Name), [`Error::Region`](crate::Error::Region), and as [`CheckpointBuilder::capture`]; the other ranks hear of
-    /// it in their verdict.
+    /// [`Error::Name`](crate::Error::Name), [`Error::Region`](crate::Error::Region), and as [`CheckpointBuilder::capture`]; the other ranks
+    /// hear of it in their verdict.
     pub fn checkpoint<C: Checkpoint + ?Sized>(&self, name: &str, version: u64, state: &mut C) -> Result<Pending> {
         let parts = Protected::of(state);
         let mut builder = self.begin_checkpoint(name, version)?;
@@ -354,12 +353,12 @@ impl Session {
         }
     }
 
-    /// Restores the newest version of the series `name` that all ranks can restore into all that `state` describes. `None`: there
-    /// is nothing to restore, and `state` is as it was. Regions of the checkpoint that it does not describe are left out and named in a
+    /// Restores the newest version of the series `name` that all ranks can restore into all parts that `state` describes. `None`: there is
+    /// nothing to restore, and `state` is as it was. Regions of the checkpoint that `state` does not describe are left out and named in a
     /// warning.
     ///
-    /// If a rank finds damage that no copy makes good, all ranks load the next older version instead. A part that
-    /// is missing, or that was saved with another type or length, ends the restart.
+    /// If a rank finds damage and no copy is good, all ranks load the next older version instead. If a part is missing, or was saved with
+    /// another type or length, the restart ends.
     ///
     /// # Collective
     /// All ranks, with the same name and parts.
@@ -368,7 +367,7 @@ impl Session {
     /// As [`Restore::run`].
     ///
     /// # Errors
-    /// [`Error::Restart`](crate::Error::Restart), the same on all ranks. `state` then holds nothing of use.
+    /// [`Error::Restart`](crate::Error::Restart), on all ranks alike. The content of `state` is then unspecified.
     pub fn restore<C: Checkpoint + ?Sized>(&self, name: &str, state: &mut C) -> Result<Option<Restored>> {
         self.begin_restore(name).into_state(state)
     }
@@ -424,7 +423,7 @@ pub fn named(regions: &[String]) -> String {
 }
 
 impl<'a> CheckpointBuilder<'a> {
-    /// Adds all `parts`, beside what is added by hand.
+    /// Adds all `parts`, besides regions that are added by hand.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, heat: &mut impl bivouac::Checkpoint, rows: &[f64], step: u64) -> bivouac::Result<()> {
@@ -447,7 +446,7 @@ impl<'a> CheckpointBuilder<'a> {
 }
 
 impl Attempt {
-    /// Loads all that `state` describes. What the checkpoint has beside it the program loads itself, or does without.
+    /// Loads all parts that `state` describes. The program loads other regions of the checkpoint itself, or leaves them out.
     ///
     /// # Collective
     /// Local on as many ranks as took the checkpoint; otherwise all ranks, as [`Attempt::load_on`] and [`Attempt::shared`] are.
@@ -456,12 +455,12 @@ impl Attempt {
     /// On the tiers that hold the copies, and then until all have called.
     ///
     /// # Errors
-    /// As [`Attempt::load`], for the first part that has one. `state` then holds nothing of use.
+    /// As [`Attempt::load`], for the first part that has one. The content of `state` is then unspecified.
     pub fn load_protected<C: Checkpoint + ?Sized>(&mut self, state: &mut C) -> Result<(), LoadError> {
         self.load_parts(state).map(drop)
     }
 
-    /// Loads them; gives the names of the regions that are not among them.
+    /// Loads the parts, and returns the names of the regions that are not among them.
     fn load_parts<C: Checkpoint + ?Sized>(&mut self, state: &mut C) -> Result<Vec<String>, LoadError> {
         let mut protected = Protected::of(state);
         for (name, part) in &mut protected.parts {

@@ -1,4 +1,4 @@
-//! Restarts: electing a checkpoint, attempts to load it, and what all ranks have loaded.
+//! Restarts: electing a checkpoint, attempts to load it, and the result that all ranks have loaded.
 #![forbid(unsafe_code)]
 
 use super::checkpoint::check_name;
@@ -24,7 +24,7 @@ use crate::tier::names::Series;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A restart that the program loads itself, from [`Session::begin_restore`]. Nothing is restored before [`Restore::run`].
+/// A restart in which the program loads the regions itself, from [`Session::begin_restore`]. Nothing is restored before [`Restore::run`].
 #[must_use = "nothing is restored before `run`"]
 pub struct Restore<'a> {
     session: &'a Session,
@@ -43,23 +43,22 @@ impl<'a> Restore<'a> {
         self.session
     }
 
-    /// Restores the newest version that all ranks can restore, or the one that was asked for, each shard from its nearest copy.
-    /// `load` takes what it needs out of the [`Attempt`]. It may be called several times: whenever a rank finds damage that
-    /// no copy makes good, or rejects the version ([`Attempt::reject`]), all ranks continue with the next older version. `None`:
-    /// there is nothing to restore.
+    /// Restores the newest version that all ranks can restore, or the one that was asked for, each shard from its nearest copy. `load`
+    /// takes what it needs from the [`Attempt`]. It may be called several times: if a rank finds damage and no copy is good, or rejects the
+    /// version ([`Attempt::reject`]), all ranks continue with the next older version. `None`: there is nothing to restore.
     ///
-    /// Any other error that `load` returns ends the restart on all ranks: a region that is missing or has another type or
-    /// length, and the program's own ([`Error::application`]).
+    /// Any other error that `load` returns ends the restart on all ranks: a region that is missing or has another type or length, and the
+    /// program's own errors ([`Error::application`]).
     ///
     /// # Collective
     /// All ranks, with the same name and version.
     ///
     /// # Blocking
-    /// Until all ranks have loaded; for checkpoints of this session that are being written.
+    /// Until all ranks have loaded, and for checkpoints of this session that are being written.
     ///
     /// # Errors
-    /// [`Error::Restart`], the same on all ranks; [`RestartError::NoSuchVersion`] if the version that was asked for is not there.
-    /// Nothing that a failed attempt loaded may be used.
+    /// [`Error::Restart`], on all ranks alike; [`RestartError::NoSuchVersion`] if the version that was asked for is not there. Nothing that
+    /// a failed attempt loaded may be used.
     pub fn run(self, mut load: impl FnMut(&mut Attempt) -> Result<()>) -> Result<Option<Restored>> {
         let Restore { session, name, want } = self;
         let mut next = session.start_restore(&name, want)?;
@@ -86,17 +85,17 @@ impl<'a> Restore<'a> {
 pub struct Restored {
     /// The version.
     pub version: u64,
-    /// The run that took it.
+    /// The generation of the run that took it.
     pub generation: u64,
     /// The farthest tier that this rank read from.
     pub tier: TierId,
-    /// Bytes that this rank read.
+    /// Bytes that this rank has read.
     pub bytes: u64,
-    /// From the call to the agreement of all ranks.
+    /// The time from the call to the agreement of all ranks.
     pub took: Duration,
-    /// The part of it until the ranks had elected this checkpoint and began to load it.
+    /// The part of that time until the ranks had elected this checkpoint and began to load it.
     pub electing: Duration,
-    /// A later run had left this version behind; it was asked for by name.
+    /// A later run had left this version behind, and it was asked for by number.
     pub left_behind: bool,
 }
 
@@ -105,17 +104,17 @@ pub struct Restored {
 pub struct VersionInfo {
     /// The version.
     pub version: u64,
-    /// The run that took it.
+    /// The generation of the run that took it.
     pub generation: u64,
-    /// How many ranks took it.
+    /// The number of ranks that took it.
     pub ranks: u32,
-    /// A later run went back behind it: it is restored only by name.
+    /// A later run went back to an older version: this one is restored only if it is asked for by number.
     pub left_behind: bool,
 }
 
 impl Session {
-    /// Begins a restart that the program loads itself: [`Restore::run`] has the ranks elect a version and calls the program
-    /// back to load it. [`Session::restore`] loads what a [`Checkpoint`](crate::Checkpoint) describes.
+    /// Begins a restart in which the program loads the regions itself. [`Restore::run`] lets the ranks elect a version and calls the
+    /// program back to load it. [`Session::restore`] loads the parts that a [`Checkpoint`](crate::Checkpoint) describes.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, t: &mut [f64]) -> bivouac::Result<()> {
@@ -141,7 +140,7 @@ impl Session {
     /// All ranks.
     ///
     /// # Blocking
-    /// As [`Restore::run`], but for the loading.
+    /// As [`Restore::run`], without the loading.
     ///
     /// # Errors
     /// As [`Restore::run`].
@@ -165,8 +164,8 @@ impl Session {
             .collect())
     }
 
-    /// Refuses a name that cannot be used. The others may have made a call that can: they hear of the refusal in the
-    /// verdict on it, and the numbers of the calls stay in step.
+    /// Refuses a name that cannot be used. The other ranks may have made a valid call: they hear of the refusal in the verdict on it, and
+    /// the numbers of the calls stay in step.
     fn check_name_together(&self, name: &str) -> Result<()> {
         let Err(error) = check_name(name) else { return Ok(()) };
         let refusal = self.engine.refusal(&error.to_string());
@@ -209,7 +208,7 @@ impl Session {
         Election::new(engine, name, want, found)
     }
 
-    /// Nothing can be restored: a first run, or a mistake. The root says which it may be.
+    /// Reports that nothing can be restored: in a first run, or by mistake. The root says which it may be.
     fn say_nothing_is_there(&self, name: &str, election: &Election) {
         if !self.engine.is_root() {
             return;
@@ -219,7 +218,8 @@ impl Session {
         }
     }
 
-    /// What is there where nothing can be restored, in words: a version of another number of ranks, another group's, or another name; `None`: nothing.
+    /// What is there although nothing can be restored, in words: a version of another number of ranks, of another group, or of another
+    /// name; `None`: nothing.
     pub(super) fn found_instead(&self, name: &str, election: &Election) -> Option<String> {
         let identity = self.engine.identity();
         let candidates = election.found().candidates();
@@ -262,13 +262,13 @@ impl Session {
         (!found.is_empty()).then(|| list(named, SERIES_NAMED, ", "))
     }
 
-    /// Begins a restart for callers that cannot hand over a closure. The session makes no other collective call until it has ended.
+    /// Begins a restart without a closure. The session makes no other collective call until the restart has ended.
     #[doc(hidden)]
     pub fn start_restore(&self, name: &str, want: Want) -> Result<Option<Restart>> {
         self.begin_restart(name, want, true)
     }
 
-    /// Begins an attempt that only looks at a checkpoint: threads stay where they are. It is ended with [`Restart::end_uncounted`].
+    /// Begins an attempt that only looks at a checkpoint: threads stay where they are. [`Restart::end_uncounted`] ends it.
     #[doc(hidden)]
     pub fn look(&self, name: &str, want: Want) -> Result<Option<Restart>> {
         self.begin_restart(name, want, false)
@@ -313,10 +313,10 @@ impl Session {
         Ok(Some(Restart { course, elected, elect, attempt }))
     }
 
-    /// What a checkpoint of another number of ranks has, which the root reads. If it cannot, what is tried next.
+    /// The outline of a checkpoint of another number of ranks, which the root reads. If the root cannot, the next one to try.
     ///
     /// # Errors
-    /// [`RestartError::RankBound`], the same on all ranks.
+    /// [`RestartError::RankBound`], on all ranks alike.
     #[allow(clippy::type_complexity, reason = "a result of what may be tried next, which is a result")]
     fn outline(
         &self,
@@ -342,7 +342,7 @@ impl Session {
         Err(RestartError::RankBound { version: key.version, found, ours: self.engine.identity().size, regions })
     }
 
-    /// Opens the copies of what was elected.
+    /// Opens the copies of the elected checkpoint.
     fn opener(&self, course: &Course, elected: &Elected) -> Opener {
         let identity = self.engine.identity();
         let attempted = Attempted {
@@ -354,7 +354,7 @@ impl Session {
         Opener::new(&self.engine, attempted, elected, course.election.found())
     }
 
-    /// What all ranks have loaded becomes what this run goes on from: later checkpoints descend from it.
+    /// Lets the run continue from a checkpoint that all ranks have loaded: later checkpoints descend from it.
     #[doc(hidden)]
     pub fn count(&self, loaded: Loaded) -> Restored {
         let Loaded { name, want, elected, has_gathered, restored } = loaded;
@@ -393,7 +393,7 @@ impl Session {
     }
 }
 
-/// What stays the same from attempt to attempt of one restart.
+/// The part of a restart that stays the same from attempt to attempt.
 struct Course {
     name: String,
     want: Want,
@@ -403,7 +403,7 @@ struct Course {
     election: Election,
 }
 
-/// A restart at one of its attempts: all ranks load the checkpoint that they have elected, and then end it together.
+/// A restart at one of its attempts: all ranks load the checkpoint that they have elected, and then end the attempt together.
 pub struct Restart {
     course: Course,
     elected: Elected,
@@ -411,7 +411,7 @@ pub struct Restart {
     attempt: Attempt,
 }
 
-/// What all ranks have loaded, before it counts: see [`Session::count`].
+/// A checkpoint that all ranks have loaded, before it counts: see [`Session::count`].
 pub struct Loaded {
     name: String,
     want: Want,
@@ -420,7 +420,7 @@ pub struct Loaded {
     restored: Restored,
 }
 
-/// How an attempt ended that does not count by itself, the same on all ranks.
+/// How an attempt has ended that does not count by itself, the same on all ranks.
 pub enum UncountedEnd {
     /// All ranks have loaded.
     Loaded(Box<Loaded>),
@@ -428,21 +428,21 @@ pub enum UncountedEnd {
     Again(Box<Restart>),
 }
 
-/// How an attempt ended, the same on all ranks.
+/// How an attempt has ended, the same on all ranks.
 pub enum AttemptEnd {
     /// All ranks have loaded.
     Counts(Restored),
-    /// Some rank has not: nothing of it may be used. The attempt at the next candidate.
+    /// Some rank has not loaded: nothing of it may be used. This is the attempt at the next candidate.
     Again(Box<Restart>),
 }
 
 impl Restart {
-    /// What to load from.
+    /// The attempt to load from.
     pub fn attempt(&mut self) -> &mut Attempt {
         &mut self.attempt
     }
 
-    /// Ends it on `session`, which began it; `failure`: why this rank has not loaded.
+    /// Ends the attempt on `session`, which began it; `failure`: why this rank has not loaded.
     ///
     /// # Collective
     /// All ranks.
@@ -453,7 +453,7 @@ impl Restart {
         })
     }
 
-    /// Ends the attempt as [`Restart::end`] does, but what was loaded counts only once [`Session::count`] is called.
+    /// Ends the attempt as [`Restart::end`] does, but the loaded checkpoint counts only once [`Session::count`] is called.
     ///
     /// # Collective
     /// All ranks.

@@ -1,4 +1,4 @@
-//! Rows whose number changes freely, in a checkpoint: particles, for example.
+//! Rows whose number changes freely, such as particles, in a checkpoint.
 #![forbid(unsafe_code)]
 
 use super::checkpoint::CheckpointBuilder;
@@ -7,7 +7,8 @@ use crate::decomposition::{RowSet, Rule, rows};
 use crate::format::ElementType;
 use crate::region::{self, Element, RegionError, SavedRegion};
 
-/// A rank's rows of one set: any number of them, none too, in columns. See [`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows).
+/// A rank's rows of one set, in columns. There may be any number of them, and none. See
+/// [`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows).
 ///
 /// ```
 /// use bivouac_core::Rows;
@@ -29,13 +30,13 @@ struct Column<'a> {
     name: String,
     width: u32,
     element: ElementType,
-    /// Bytes of the application's type.
+    /// The size of the application's type in bytes.
     size: usize,
     bytes: &'a [u8],
 }
 
 impl<'a> Rows<'a> {
-    /// So many rows, without columns yet.
+    /// `count` rows, without columns yet.
     pub fn new(count: u64) -> Rows<'a> {
         Rows { count, columns: Vec::new(), bounds: (Vec::new(), Vec::new()) }
     }
@@ -46,7 +47,7 @@ impl<'a> Rows<'a> {
         self.columns(name, 1, data)
     }
 
-    /// Adds a column with `width` elements in each row, one row after the other.
+    /// Adds a column with `width` elements in each row, row after row.
     #[must_use]
     pub fn columns<T: Element>(self, name: &str, width: u32, data: &'a [T]) -> Rows<'a> {
         self.sized_columns(name, width, (T::TYPE, size_of::<T>()), bytemuck::cast_slice(data))
@@ -70,8 +71,8 @@ impl<'a> Rows<'a> {
         self
     }
 
-    /// Says what of space this rank's rows lie in: the least and the greatest coordinate of each of up to 8 dimensions. It is recorded, and nothing else is
-    /// made of it.
+    /// Sets the bounds of this rank's rows in space: the least and the greatest coordinate in each of up to 8 dimensions. They are
+    /// recorded, and not used otherwise.
     #[must_use]
     pub fn bounds(mut self, low: impl Into<Vec<f64>>, high: impl Into<Vec<f64>>) -> Rows<'a> {
         self.bounds = (low.into(), high.into());
@@ -81,14 +82,14 @@ impl<'a> Rows<'a> {
     /// Can they be saved under that name?
     ///
     /// # Errors
-    /// As [`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows), but for names that the checkpoint has already.
+    /// As [`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows), except for names that the checkpoint has already.
     #[doc(hidden)]
     pub fn check(&self, name: &str) -> Result<()> {
         self.regions(name)?;
         Ok(())
     }
 
-    /// What is recorded of them, and their columns as regions with the elements of a row.
+    /// The record of the set, and its columns as regions, each with the elements of a row.
     fn regions(&self, name: &str) -> std::result::Result<(RowSet, Vec<(SavedRegion<'a>, u32)>), RegionError> {
         let wrong = |what: String| RegionError::Rows { name: name.into(), what };
         region::check_name(name)?;
@@ -120,9 +121,9 @@ impl<'a> Rows<'a> {
 }
 
 impl<'a> CheckpointBuilder<'a> {
-    /// Adds this rank's rows of a set: each column as a region `<name>/<column>`. How many there are is each rank's own, and may be another number at each
-    /// checkpoint; columns, their types and widths are the same on all ranks. They come back on any number of ranks, dealt as the program
-    /// wants ([`Attempt::load_rows`](crate::Attempt::load_rows)).
+    /// Adds this rank's rows of a set: each column as a region `<name>/<column>`. The number of rows may differ between ranks and between
+    /// checkpoints. The columns, their types and widths are the same on all ranks. The rows come back on any number of ranks, dealt as the
+    /// program wants ([`Attempt::load_rows`](crate::Attempt::load_rows)).
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, step: u64, x: &[f64], v: &[f64]) -> bivouac::Result<()> {
@@ -136,11 +137,11 @@ impl<'a> CheckpointBuilder<'a> {
     /// ```
     ///
     /// # Collective
-    /// Local. All ranks save the set, those without rows too.
+    /// Local. All ranks save the set; so does a rank without rows.
     ///
     /// # Errors
-    /// [`Error::Region`](crate::Error::Region): a name is unusable or was used before; a column has another length than the rows; there is none. After an error the
-    /// checkpoint may have some of the columns: drop it.
+    /// [`Error::Region`](crate::Error::Region): a name is unusable or was used before; a column has another length than the rows; there is
+    /// no column. After an error the checkpoint may have some of the columns: drop it.
     pub fn save_rows(&mut self, name: &str, rows: Rows<'a>) -> Result<()> {
         let (rows, regions) = rows.regions(name)?;
         if self.terms.has_rows(name) {

@@ -27,16 +27,16 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long `close` waits at least for the pieces of I/O in hand, when its limit has passed.
+/// How long `close` waits at least for the pieces of I/O in hand after its limit has passed.
 const LAST_PIECES: Duration = Duration::from_secs(1);
-/// How long the last messages may travel when MPI is finalized under an open session.
+/// How long the last messages may travel when MPI is finalized while a session is open.
 #[cfg(feature = "mpi")]
 const FINALIZE_LIMIT: Duration = Duration::from_secs(3);
 
 /// A group of ranks that take and restore checkpoints together.
 ///
-/// All methods marked *Collective* are called by all ranks of the group in the same order. A session belongs to one
-/// thread at a time: it can be moved to another thread, but not shared.
+/// All ranks of the group call the methods marked *Collective* in the same order. A session belongs to one thread at a time: it can be
+/// moved to another thread, but not shared.
 pub struct Session {
     pub(super) engine: Arc<Engine>,
     pub(super) threads: Option<Arc<Lock<Threads>>>,
@@ -51,7 +51,7 @@ pub struct Session {
 
 impl Session {
     /// Opens a session on the ranks of `comm` with the configuration of the environment: the file that `BIVOUAC_CONFIG` names, and
-    /// `BIVOUAC_…` variables. A rank whose configuration has a mistake takes part, and all ranks are told whose it is and what is
+    /// `BIVOUAC_…` variables. If a rank's configuration has a mistake, the rank takes part, and all ranks hear which rank it is and what is
     /// wrong. `Session::open(&comm, Config::from_env()?)` would leave the others waiting for that rank.
     ///
     /// # Collective
@@ -67,22 +67,23 @@ impl Session {
         Session::open_with(comm, Config::from_env())
     }
 
-    /// Opens a session on the ranks of `comm`, which may be any intracommunicator; MPI may have been initialised by
-    /// anybody at any thread level. A thread moves the coordination along: over MPI with `MPI_THREAD_MULTIPLE` and a processor for each rank, else (or with
-    /// `engine.progress = "sockets"`) over sockets between the ranks. Where ranks do not reach each other so, which is logged, or with `engine.progress = "stepped"`, the
-    /// session's own calls do ([`Session::progress`] helps when they are rare).
+    /// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI is initialised, at any thread level.
+    ///
+    /// A thread exchanges the coordination messages. With `MPI_THREAD_MULTIPLE` and a processor for each rank it uses MPI; otherwise, or
+    /// with `engine.progress = "sockets"`, it uses sockets between the ranks. If ranks do not reach each other by sockets, which is logged,
+    /// or with `engine.progress = "stepped"`, the session's own calls exchange the messages ([`Session::progress`] helps when they are
+    /// rare).
     ///
     /// # Collective
     /// All ranks of `comm`.
     ///
     /// # Blocking
-    /// Until all ranks have called, at most for `timeouts.abandon`; for the file systems of the tiers; up to about ten seconds if a claim of another
-    /// host has to be watched.
+    /// Until all ranks have called, at most for `timeouts.abandon`; for the file systems of the tiers; and up to about ten seconds if a
+    /// claim of another host has to be watched.
     ///
     /// # Errors
-    /// [`Error::Open`], the same on all ranks: a configuration is invalid or they differ (ranks and keys named), or another
-    /// run of the job is alive. [`Error::Comm`], for example because ranks have not called ([`crate::comm::CommError::Absent`]
-    /// names them).
+    /// [`Error::Open`], on all ranks alike: a configuration is invalid or configurations differ (ranks and keys are named), or another run
+    /// of the job is alive. [`Error::Comm`], for example because ranks have not called ([`crate::comm::CommError::Absent`] names them).
     #[cfg(feature = "mpi")]
     pub fn open<C: mpi::traits::Communicator + ?Sized>(comm: &C, config: Config) -> Result<Session> {
         Session::open_with::<C, String>(comm, Ok(config))
@@ -109,7 +110,7 @@ impl Session {
         Session::open_on_mpi(crate::comm::mpi::MpiComm::duplicate(comm, &timeouts)?, config)
     }
 
-    /// Opens a session on a communicator of our own; a rank without a usable configuration fails together with the others.
+    /// Opens a session on a communicator of our own. A rank without a usable configuration fails together with the others.
     #[cfg(feature = "mpi")]
     #[doc(hidden)]
     pub fn open_on_mpi(
@@ -147,7 +148,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Opens a session on any message layer, in any surroundings: N ranks in one process, a simulation.
+    /// Opens a session on any message layer and in any surroundings: N ranks in one process, a simulation.
     ///
     /// # Collective
     /// All ranks of `comm`.
@@ -184,16 +185,16 @@ impl Session {
         })
     }
 
-    /// The number of this run on its store.
+    /// The generation: the number of this run on its store.
     pub fn generation(&self) -> u64 {
         self.engine.identity().generation.0
     }
 
-    /// Begins a checkpoint: version `version` of the series `name`. Nothing is copied before
-    /// [`CheckpointBuilder::capture`]; dropping it without a capture is a no of this rank, which the others hear.
+    /// Begins a checkpoint: version `version` of the series `name`. Nothing is copied before [`CheckpointBuilder::capture`]. If the builder
+    /// is dropped without a capture, this rank gives the checkpoint up, and the others hear of it.
     ///
     /// # Collective
-    /// All ranks, with the same arguments and regions; returns without waiting for anybody.
+    /// All ranks, with the same arguments and regions; returns without waiting for the others.
     ///
     /// # Errors
     /// [`Error::Name`]; the other ranks hear of it in their verdict.
@@ -201,7 +202,7 @@ impl Session {
         self.begin_unbound(name, version)
     }
 
-    /// Begins a checkpoint without a lifetime: it has to end before the session does.
+    /// Begins a checkpoint without a lifetime. It has to end before the session does.
     #[doc(hidden)]
     pub fn begin_unbound(&self, name: &str, version: u64) -> Result<CheckpointBuilder<'static>> {
         self.engine.reporter().step_beat();
@@ -234,9 +235,9 @@ impl Session {
         })
     }
 
-    /// Looks whether a message of the application's own has arrived on `comm` that nobody has received: such a message is
-    /// in no checkpoint (see *Messages in flight* above). Made for debug builds, after a barrier and before
-    /// [`Session::checkpoint`]. MPI shows only messages that have arrived, so finding none proves nothing.
+    /// Checks whether a message of the application has arrived on `comm` that nobody has received. Such a message is in no checkpoint (see
+    /// *Messages in flight* above). The check is made for debug builds, after a barrier and before [`Session::checkpoint`]. MPI shows only
+    /// messages that have arrived, so finding none proves nothing.
     ///
     /// ```no_run
     /// # #[cfg(feature = "mpi")]
@@ -253,7 +254,7 @@ impl Session {
     /// Local; never waits.
     ///
     /// # Errors
-    /// [`Error::MessageInFlight`] naming sender and tag.
+    /// [`Error::MessageInFlight`], with sender and tag.
     #[cfg(feature = "mpi")]
     pub fn check_no_messages<C: mpi::traits::Communicator>(&self, comm: &C) -> Result<()> {
         use mpi::traits::Source;
@@ -267,12 +268,12 @@ impl Session {
 
     /// Is it time for a checkpoint, by the configured interval (calls, seconds, or cost)? Call it once per step.
     ///
-    /// With an interval, the first call after a restart for which the ranks looked for shards on each other's nodes says yes: what a
-    /// lost node held is protected again only by a new checkpoint.
+    /// With an interval, the answer is yes at the first call after a restart in which the ranks looked for shards on each other's nodes:
+    /// the data that a lost node held are protected again only by a new checkpoint.
     ///
     /// # Collective
-    /// All ranks, the same number of times; the answer is the same on all. By calls: no message at all. By time or cost:
-    /// the ranks look at each other only when a yes is near.
+    /// All ranks, the same number of times; the answer is the same on all. By calls, no message is sent. By time or cost, the ranks compare
+    /// only when a checkpoint is nearly due.
     ///
     /// # Errors
     /// [`Error::Disagreed`], [`Error::Failed`].
@@ -283,11 +284,11 @@ impl Session {
         self.decisions.borrow_mut().should_checkpoint(&self.engine)
     }
 
-    /// Is it time to stop: the configured signal arrived on some rank, the stop file exists, the end time is near, or a halt
+    /// Is it time to stop, because the configured signal has arrived on some rank, the stop file exists, the end time is near, or a halt
     /// condition of the run directory is met (`run.directory`)?
     ///
     /// # Collective
-    /// As [`Session::should_checkpoint`]; the ranks look at each other about every `exit.check_every`.
+    /// As [`Session::should_checkpoint`]; the ranks compare about every `exit.check_every`.
     ///
     /// # Errors
     /// [`Error::Disagreed`], [`Error::Failed`].
@@ -298,8 +299,8 @@ impl Session {
         self.decisions.borrow_mut().should_exit(&self.engine)
     }
 
-    /// Populates node memory for a checkpoint of about `bytes` per rank in the background, so that the first capture
-    /// finds it ready. Later captures are prepared for by themselves.
+    /// Makes node memory ready in the background for a checkpoint of about `bytes` per rank, so that the first capture does not wait for
+    /// it. For later captures this happens by itself.
     ///
     /// # Collective
     /// Local; never waits.
@@ -308,7 +309,7 @@ impl Session {
         self.engine.prepare_room(page_ceil(bytes + bytes / 100 + 192 * 1024));
     }
 
-    /// Moves the coordination along. Needed only where the session has no thread for that and calls are rare.
+    /// Exchanges coordination messages. Needed only where the session has no thread for that and other calls are rare.
     ///
     /// # Collective
     /// Local; never waits.
@@ -317,9 +318,11 @@ impl Session {
         self.engine.pump();
     }
 
-    /// The program is about to write to memory that may be a part of what was saved with [`CheckpointBuilder::save_live`](crate::CheckpointBuilder::save_live): what of it has not been copied is
-    /// copied before this returns. Any other memory is ignored. Needed for writes that are not instructions of this process (an MPI receive by a
-    /// network card, a transfer from a GPU), and for all where `offload.host_writes = "declared"`; elsewhere it spares the write a fault.
+    /// Declares that the program is about to write to memory that may be part of a region saved with
+    /// [`CheckpointBuilder::save_live`](crate::CheckpointBuilder::save_live). Those of its bytes that have not been copied are copied
+    /// before this returns. Any other memory is ignored. It is needed for writes that are not instructions of this process (an MPI receive
+    /// by a network card, a transfer from a GPU), and for all writes with `offload.host_writes = "declared"`. Elsewhere it spares the write
+    /// a page fault.
     ///
     /// # Collective
     /// Local.
@@ -331,18 +334,20 @@ impl Session {
         self.engine.before_write(&(range.start.addr()..range.end.addr()));
     }
 
-    /// Waits until nothing of live host memory is needed any more: before it is freed. [`Offload::settle`](crate::Offload::settle) is for GPU memory.
+    /// Waits until Bivouac no longer reads live host memory. Call it before that memory is freed.
+    /// [`Offload::settle`](crate::Offload::settle) is for GPU memory.
     ///
     /// # Collective
     /// Local.
     ///
     /// # Blocking
-    /// For the copy of what was captured.
+    /// For the copy of captured memory.
     pub fn settle(&self) {
         self.engine.settle_live();
     }
 
-    /// Verdicts heard since the last call, in the order of the operations that they are about; the newest 4096, if nobody asks for long.
+    /// Returns the verdicts since the last call, in the order of the operations that they are about. If nobody asks for long, the newest
+    /// 4096 are kept.
     ///
     /// # Collective
     /// Local. All ranks hear the same verdicts, though not at the same moment.
@@ -352,29 +357,30 @@ impl Session {
         self.engine.reporter().take_reports()
     }
 
-    /// Lets threads that have started since a restart have the CPUs of their predecessors.
+    /// Gives threads that have started since a restart the CPUs of their predecessors.
     pub(super) fn catch_up(&self) {
         if let Some(keeper) = self.engine.affinity() {
             keeper.catch_up();
         }
     }
 
-    /// What of affinity is restored from now on, whatever the configuration says. All that the configuration lets be recorded is
-    /// recorded all the same.
+    /// Sets what restarts bring back of the affinity from now on, instead of what the configuration says. Everything that the configuration
+    /// lets be recorded is recorded nevertheless.
     ///
     /// # Collective
-    /// Local, but ranks that differ restore differently.
+    /// Local; but ranks with different modes restore different things.
     pub fn set_affinity(&self, mode: AffinityMode) {
         if let Some(keeper) = self.engine.affinity() {
             keeper.set_mode(mode);
         }
     }
 
-    /// Puts the threads of this rank where `pin` says: within what the job was given on this node, of which each rank gets its share.
-    /// Threads that start later are put there by the next [`Session::checkpoint`] or [`Session::should_checkpoint`]. Does nothing where
-    /// affinity is off. Where other processes of the job than this group's ranks are on the node, or no launcher says what the job was given
-    /// and the group has several ranks here, [`Pin::Compact`] and [`Pin::Scatter`] leave threads alone, because two processes could get
-    /// the same CPUs: [`AffinityReport::losses`] says so.
+    /// Puts the threads of this rank where `pin` says, within what the job was given on this node; each rank gets its share of that. The
+    /// next [`Session::checkpoint`] or [`Session::should_checkpoint`] puts threads there that start later. Does nothing if affinity is off.
+    ///
+    /// [`Pin::Compact`] and [`Pin::Scatter`] leave threads alone in two cases, because two processes could get the same CPUs: if other
+    /// processes of the job than this group's ranks are on the node, or if no launcher says what the job was given and the group has
+    /// several ranks here. [`AffinityReport::losses`] says so.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session) {
@@ -383,14 +389,14 @@ impl Session {
     /// ```
     ///
     /// # Collective
-    /// Local; with the same `pin` on all ranks of a node they keep out of each other's way.
+    /// Local. With the same `pin` on all ranks of a node, the ranks get different cores.
     pub fn pin(&self, pin: Pin) {
         if let Some(keeper) = self.engine.affinity() {
             keeper.pin(pin);
         }
     }
 
-    /// What is known about threads and pages of this rank: what the last restart brought back and what it could not, and what has
+    /// The report on threads and pages of this rank: what the last restart brought back, what it could not bring back, and what has
     /// wandered since. `None`: affinity is off (`affinity.mode`).
     ///
     /// # Collective
@@ -404,7 +410,7 @@ impl Session {
         self.engine.stats()
     }
 
-    /// Waits for all flushes that are under way and ends the session.
+    /// Waits for all flushes in flight and ends the session.
     ///
     /// The node segment is removed, unless it holds the newest checkpoint and no durable tier does.
     ///
@@ -412,17 +418,18 @@ impl Session {
     /// All ranks.
     ///
     /// # Blocking
-    /// For what is being written, at most for `timeouts.drain`; then for ranks that have not called, at most for `timeouts.abandon`; and
-    /// some seconds for last messages.
+    /// For checkpoints that are being written, at most for `timeouts.drain`; then for ranks that have not called, at most for
+    /// `timeouts.abandon`; and some seconds for last messages.
     ///
     /// # Errors
-    /// [`Error::Undrained`], [`Error::Disagreed`], [`Error::Failed`]; the session is closed all the same.
+    /// [`Error::Undrained`], [`Error::Disagreed`], [`Error::Failed`]; the session is closed nevertheless.
     pub fn close(self) -> Result<()> {
         let limit = self.engine.config().job.timeouts.drain;
         self.close_within(limit)
     }
 
-    /// Closes the session as [`Session::close`] does, and waits at most `limit` for what is being written; with zero it is left where it is.
+    /// Closes the session as [`Session::close`] does, and waits at most `limit` for checkpoints that are being written. With zero it does
+    /// not wait for them.
     #[doc(hidden)]
     pub fn close_within(mut self, limit: Duration) -> Result<()> {
         let engine = self.engine.clone();
@@ -466,7 +473,7 @@ impl Session {
         if drained { Ok(()) } else { Err(Error::Undrained { in_flight, waited_s }) }
     }
 
-    /// A reduction of what each rank says; fails on all ranks if one of them gives a failure or makes another call.
+    /// Reduces the ballots of all ranks. Fails on all ranks if one of them reports a failure or makes another call.
     ///
     /// # Collective
     /// All ranks.
@@ -479,7 +486,7 @@ impl Session {
         Ok(ask(&self.engine, call, ballot, |_| (Outcome::Agreed, Vec::new()))?.payload)
     }
 
-    /// What works behind the session.
+    /// The engine of the session.
     #[doc(hidden)]
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
@@ -487,8 +494,7 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// Never communicates: stops the comm thread and leaves everything else as a killed process would. In a forked child it
-    /// does nothing.
+    /// Never communicates: stops the comm thread and leaves everything else as a killed process would. In a forked child it does nothing.
     fn drop(&mut self) {
         if self.process != 0 && self.process != std::process::id() {
             std::mem::forget(self.threads.take());

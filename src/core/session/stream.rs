@@ -13,17 +13,17 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// Writes a region of a checkpoint byte by byte: from [`CheckpointBuilder::writer`]. [`RegionWriter::finish`] ends the region, and so does dropping
-/// the writer.
+/// Writes a region of a checkpoint byte by byte, from [`CheckpointBuilder::writer`]. [`RegionWriter::finish`] ends the region, and so does
+/// dropping the writer.
 #[must_use = "what is dropped at once is a region of no length"]
 pub struct RegionWriter<'w, 'a> {
     builder: &'w mut CheckpointBuilder<'a>,
-    /// Always there until it has ended or failed.
+    /// Present until the region has ended or failed.
     stream: Option<ByteStream>,
 }
 
 impl RegionWriter<'_, '_> {
-    /// Ends the region; how many bytes it has.
+    /// Ends the region, and returns how many bytes it has.
     ///
     /// # Collective
     /// Local.
@@ -32,7 +32,7 @@ impl RegionWriter<'_, '_> {
     /// For what is left to write.
     ///
     /// # Errors
-    /// [`Error::Capture`]: no tier could take it, and the checkpoint is of no use.
+    /// [`Error::Capture`]: no tier could take it, and the checkpoint cannot be used.
     pub fn finish(mut self) -> Result<u64> {
         self.end()
     }
@@ -60,19 +60,19 @@ impl Write for RegionWriter<'_, '_> {
 }
 
 impl Drop for RegionWriter<'_, '_> {
-    /// What fails here fails the capture.
+    /// An error here makes the capture fail.
     fn drop(&mut self) {
         _ = self.end();
     }
 }
 
 impl<'a> CheckpointBuilder<'a> {
-    /// Adds a region of bytes whose length nobody knows before its end: what a serialiser writes, or a library that wants a file. It is copied
-    /// as it is written, with the digest of every block, and nothing is kept beside that: where node memory has no slot that is long enough, it goes to
-    /// a file. [`Attempt::reader`](crate::Attempt::reader) reads it back; it is an array of bytes for everything else.
+    /// Adds a region of bytes whose length is not known before its end, for a serialiser, or a library that wants a file. It is copied as
+    /// it is written, with the digest of every block, and there is no second copy. If node memory has no slot that is long enough, it goes
+    /// to a file. [`Attempt::reader`](crate::Attempt::reader) reads it back; for everything else it is an array of bytes.
     ///
-    /// It belongs to its rank. One region is written at a time. Arrays that are added before the first stream spare a copy: room is left for
-    /// them.
+    /// The region belongs to its rank. One region is written at a time. Add arrays before the first stream: room is left for them, which
+    /// spares a copy.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, step: u64, mesh: &std::collections::BTreeMap<u64, [f64; 3]>)
@@ -91,19 +91,19 @@ impl<'a> CheckpointBuilder<'a> {
     /// ```
     ///
     /// # Collective
-    /// Local. All ranks add the region; how long it becomes is each rank's own.
+    /// Local. All ranks add the region; its length may differ between ranks.
     ///
     /// # Blocking
-    /// As [`CheckpointBuilder::capture`], and so does writing.
+    /// As [`CheckpointBuilder::capture`]; writing blocks likewise.
     ///
     /// # Errors
-    /// [`Error::Region`]: the name is unusable or was used before. [`Error::Capture`]: no tier has room; the checkpoint is of no use.
+    /// [`Error::Region`]: the name is unusable or was used before. [`Error::Capture`]: no tier has room; the checkpoint cannot be used.
     pub fn writer(&mut self, name: &str) -> Result<RegionWriter<'_, 'a>> {
         let stream = self.begin_stream(name, 0)?;
         Ok(RegionWriter { builder: self, stream: Some(stream) })
     }
 
-    /// Begins a region that is written by [`CheckpointBuilder::write_stream`]; `room` bytes of regions come behind it.
+    /// Begins a region that is written by [`CheckpointBuilder::write_stream`]; `room` bytes of regions come after it.
     #[doc(hidden)]
     pub fn begin_stream(&mut self, name: &str, room: u64) -> Result<ByteStream> {
         self.room = room;
@@ -125,7 +125,7 @@ impl<'a> CheckpointBuilder<'a> {
         stream.map_err(|error| self.broken_by(error))
     }
 
-    /// Writes all of `bytes`; after an error the stream is of no use, and the checkpoint neither.
+    /// Writes all of `bytes`. After an error neither the stream nor the checkpoint can be used.
     #[doc(hidden)]
     pub fn write_stream(&mut self, stream: &mut ByteStream, bytes: &[u8]) -> Result<()> {
         let begun = self.engine.clock().now();
@@ -157,13 +157,13 @@ impl<'a> CheckpointBuilder<'a> {
         StreamSpec { operation: self.operation, name: &self.name, version: self.version, others: others + self.room }
     }
 
-    /// A region is missing: nobody captures without it.
+    /// Records that a region is missing, so that no rank captures the checkpoint.
     fn broken_by(&mut self, error: CaptureError) -> Error {
         self.broken = Some(format!("a region that was written as a stream is missing: {error}"));
         error.into()
     }
 
-    /// The application has waited since `begun`; what it does itself between the calls does not count.
+    /// Adds the time since `begun` to the application's waiting time. Its own work between the calls does not count.
     fn has_waited(&mut self, begun: Duration) {
         let took = self.engine.clock().now().saturating_sub(begun);
         self.held_for = Some(self.held_for.unwrap_or_default() + took);

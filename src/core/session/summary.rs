@@ -1,5 +1,4 @@
-//! The two lines that the root writes for people: what a session works with when it opens, and what it has done when it
-//! closes. Pure.
+//! The two lines that the root writes for people: what a session works with when it opens, and what it has done when it closes. Pure.
 #![forbid(unsafe_code)]
 
 use crate::base::log::Level;
@@ -8,20 +7,20 @@ use crate::format::supervision::SeriesStatus;
 use crate::tier::TierId;
 use crate::transfer::Stats;
 
-/// So many series are named.
+/// The most series that a line names.
 pub(super) const SERIES_NAMED: usize = 4;
 
 /// A tier, as the root sees it.
 pub(super) enum TierState {
-    /// Its place, and the bytes that it has: of node memory the budget, of a file system what is free, if it says.
+    /// Its place, and its bytes: of node memory the budget, of a file system the free ones, if it says.
     On { place: String, bytes: Option<u64> },
-    /// Nobody wants it.
+    /// It is switched off.
     Disabled,
     /// It was wanted, and cannot be used.
     Lost(String),
 }
 
-/// What the line of an opening tells.
+/// The content of the opening line.
 pub(super) struct Opening<'a> {
     pub job: &'a str,
     pub group: &'a str,
@@ -30,11 +29,10 @@ pub(super) struct Opening<'a> {
     pub generation: u64,
     /// Nearest first.
     pub tiers: Vec<(TierId, TierState)>,
-    /// The schemes in use, and what could not be kept of them.
+    /// The schemes in use, or why there are none.
     pub redundancy: Result<Vec<String>, String>,
-    /// The newest committed version of each series that the root can see, and on which tier; `level` is the tier's name. A restart asks all
-    /// ranks, and may take another.
-    /// `None`: a file system has not answered in time.
+    /// The newest committed version of each series that the root can see, and its tier; `level` is the tier's name. A restart asks all
+    /// ranks, and may take another one. `None`: a file system has not answered in time.
     pub found: Option<Vec<SeriesStatus>>,
 }
 
@@ -124,7 +122,7 @@ pub(super) fn closing(job: &str, generation: u64, seconds: f64, stats: &Stats) -
     parts.join("; ")
 }
 
-/// How important such a line is: a warning if it tells of a loss.
+/// The importance of such a line: a warning if it reports a loss.
 pub(super) fn importance(is_loss: bool) -> Level {
     if is_loss { Level::Warn } else { Level::Info }
 }

@@ -1,4 +1,4 @@
-//! What is said of the regions of a checkpoint beside their names: how they lie over the ranks, and what is the same on all of them.
+//! What a checkpoint records of its regions besides their names: how they lie over the ranks, and which are the same on all of them.
 #![forbid(unsafe_code)]
 
 use crate::base::text::list;
@@ -12,17 +12,17 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Shared values that a message names.
+/// The most shared values that a message names.
 const NAMED: usize = 6;
 
-/// It, for one checkpoint of this rank.
+/// The record of one checkpoint of this rank, while its regions are added.
 #[derive(Default)]
 pub(super) struct Terms {
-    /// Of boxes, with this rank's as records have them.
+    /// Decompositions of boxes, with this rank's boxes as records have them.
     decompositions: Vec<(Identity, Arc<[u8]>)>,
-    /// Of lists.
+    /// Lists of numbers.
     lists: Vec<(Identity, List)>,
-    /// By the places of the regions.
+    /// Rules by the places of the regions.
     rules: BTreeMap<usize, Rule>,
     shared: Vec<(String, u128)>,
     /// Sets of rows by their names.
@@ -30,7 +30,7 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// The region at `place` lies on a decomposition.
+    /// Records that the region at `place` lies on a decomposition.
     pub fn on(&mut self, place: usize, on: &Decomposition) {
         let rule = match on.layout() {
             Layout::Boxes { packed, .. } => Rule::On(place_of(&mut self.decompositions, on.identity(), packed)),
@@ -39,7 +39,7 @@ impl Terms {
         self.rules.insert(place, rule);
     }
 
-    /// The value at `place` is the same on all ranks.
+    /// Records that the value at `place` is the same on all ranks.
     pub fn shared(&mut self, place: usize, name: &str, bytes: &[u8]) {
         self.rules.insert(place, Rule::Shared);
         self.shared.push((name.into(), xxhash_rust::xxh3::xxh3_128(bytes)));
@@ -50,24 +50,24 @@ impl Terms {
         self.rows.iter().any(|(known, _)| known == name)
     }
 
-    /// There is a set of rows: its place among them.
+    /// Adds a set of rows, and returns its place among them.
     pub fn rows(&mut self, name: &str, rows: RowSet) -> usize {
         self.rows.push((name.into(), rows));
         self.rows.len() - 1
     }
 
-    /// The region at `place` lies so over the ranks.
+    /// Records how the region at `place` lies over the ranks.
     pub fn rule(&mut self, place: usize, rule: Rule) {
         self.rules.insert(place, rule);
     }
 
-    /// A region is put at `place`, and those from there on move behind it.
+    /// Makes room for a region at `place`: those from there on move behind it.
     pub fn make_place(&mut self, place: usize) {
         let behind = self.rules.split_off(&place);
         self.rules.extend(behind.into_iter().map(|(at, rule)| (at + 1, rule)));
     }
 
-    /// The record of it; `None` if nothing was said.
+    /// The record as bytes; `None` if it is empty.
     pub fn record(&self) -> Option<Vec<u8>> {
         if self.rules.is_empty() {
             return None;
@@ -77,18 +77,18 @@ impl Terms {
         Some(record::encode(&self.decompositions, &self.rules, (&rows, &lists)))
     }
 
-    /// The lists of numbers that it says are there, in their order.
+    /// The lists of numbers, in their order.
     pub fn lists(&self) -> impl Iterator<Item = &List> {
         self.lists.iter().map(|(_, list)| list)
     }
 
-    /// The regions because of which only as many ranks can restore the checkpoint.
+    /// The regions that bind the checkpoint to its number of ranks.
     pub fn bound(&self, regions: &[SavedRegion<'_>]) -> Bound {
         let bound = regions.iter().enumerate().filter(|(place, _)| record::binds(self.rules.get(place)));
         Bound::of(bound.map(|(_, saved)| saved.region.name.as_str()))
     }
 
-    /// What all ranks have to agree on of it.
+    /// The part that all ranks have to agree on.
     pub fn agreed(&self) -> Agreed {
         if self.rules.is_empty() {
             return Agreed::default();
@@ -107,7 +107,7 @@ impl Terms {
     }
 }
 
-/// The place of what has this identity, which is put behind the others if it is new.
+/// The place of the entry with this identity. If it is new, it is added at the end.
 fn place_of<T: Clone>(all: &mut Vec<(Identity, T)>, identity: Identity, new: &T) -> usize {
     let known = all.iter().position(|(known, _)| *known == identity);
     known.unwrap_or_else(|| {
