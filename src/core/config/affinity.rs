@@ -7,16 +7,16 @@ use std::time::Duration;
 /// What is recorded of threads and pages, and what a restart does with it (Middleware'14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AffinityMode {
-    /// Recorded; a restart puts threads and pages back.
+    /// It is recorded, and a restart puts threads and pages back.
     #[default]
     Full,
-    /// Recorded; a restart puts threads back.
+    /// It is recorded, and a restart puts threads back.
     Threads,
-    /// Recorded; a restart puts pages back.
+    /// It is recorded, and a restart puts pages back.
     Pages,
-    /// Recorded, and a restart does nothing with it.
+    /// It is recorded, and a restart puts nothing back.
     Capture,
-    /// Not even recorded.
+    /// It is not recorded.
     Off,
 }
 
@@ -35,7 +35,7 @@ impl AffinityMode {
 /// The part of the section that a node may choose.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AffinityConfig {
-    /// CPUs that the ranks of this node share after a restart instead of those that were recorded; `None`: the recorded ones.
+    /// CPUs that the ranks of this node share after a restart, instead of the recorded ones; `None`: the recorded ones.
     pub cpus: Option<BTreeSet<usize>>,
     /// How often threads and pages are looked at between checkpoints; zero: never.
     pub check_every: Duration,

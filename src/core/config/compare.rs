@@ -33,9 +33,8 @@ impl JobConfig {
 
     /// Every key of the job part with its value as canonical text, sorted by key.
     ///
-    /// Equal values have equal text however they were written (`"1 min"`, `60`), and different values have
-    /// different text. The text of a checked value is a TOML literal: `("global.keep_last", "3")`,
-    /// `("timeouts.warn", "\"30s\"")`.
+    /// Equal values have equal text however they were written (`"1 min"`, `60`), and different values have different text. The text of a
+    /// checked value is a TOML literal: `("global.keep_last", "3")`, `("timeouts.warn", "\"30s\"")`.
     pub fn entries(&self) -> Vec<(&'static str, String)> {
         // The table reads whole configurations; the node half is not looked at.
         let config = Config { job: self.clone(), ..Config::default() };

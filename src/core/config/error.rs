@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration: facts, and how they are told.
+//! The errors of a configuration: facts, and their texts.
 #![forbid(unsafe_code)]
 
 use super::redundancy::{PartStore, Scheme};
@@ -7,10 +7,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// More problems than this are counted, not kept: a wrong file must not produce a megabyte of messages.
+/// The most problems that are kept. Further ones are counted: a wrong file must not produce a megabyte of messages.
 const PROBLEMS_MAX: usize = 100;
 
-/// Longer values and names are cut in messages, to this many characters.
+/// The most characters of a value or a name in a message. A longer one is cut.
 const SHOWN_CHARS_MAX: usize = 80;
 
 /// Where a value was written.
@@ -50,9 +50,9 @@ impl fmt::Display for Origin {
 
 /// Why there is no configuration.
 ///
-/// Use [`ConfigError::problems`] to see each problem alone, whether there was one or were several.
+/// [`ConfigError::problems`] has each problem alone, whether there was one or were several.
 ///
-/// It is the same text in `{}` and in `{:?}`, which is what Rust prints when `main` returns an error.
+/// `{}` and `{:?}` print the same text; the second is what Rust prints when `main` returns an error.
 #[derive(Clone, PartialEq, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -88,9 +88,9 @@ pub enum ConfigError {
     /// The text is not TOML.
     #[error("{origin}: {message}")]
     Syntax {
-        /// Where.
+        /// The place of the mistake.
         origin: Origin,
-        /// What the TOML parser says.
+        /// The message of the TOML parser.
         message: String,
     },
     /// A section that does not exist.
@@ -98,17 +98,17 @@ pub enum ConfigError {
     UnknownSection {
         /// The name as written.
         section: String,
-        /// Where.
+        /// The place of the mistake.
         origin: Origin,
         /// The section that was probably meant.
         suggestion: Option<String>,
     },
-    /// A section's name is used for something else than a table.
+    /// The name of a section is used for something other than a table.
     #[error("{origin}: {section} is a section; write [{section}] on its own line and its keys below it")]
     NotASection {
         /// The section.
         section: &'static str,
-        /// Where.
+        /// The place of the mistake.
         origin: Origin,
     },
     /// A key that does not exist.
@@ -116,7 +116,7 @@ pub enum ConfigError {
     UnknownKey {
         /// The name as written, with its section.
         key: String,
-        /// Where.
+        /// The place of the mistake.
         origin: Origin,
         /// The key that was probably meant.
         suggestion: Option<String>,
@@ -141,14 +141,14 @@ pub enum ConfigError {
         /// What the key accepts.
         allowed: &'static str,
     },
-    /// A value of the wrong type or outside of its range.
+    /// A value of the wrong type or outside its range.
     #[error("{key} = {value} ({origin}): allowed is {allowed}")]
     Value {
         /// The key with its section.
         key: &'static str,
         /// The value as written, cut if it is very long.
         value: String,
-        /// Where.
+        /// The place of the mistake.
         origin: Origin,
         /// What the key accepts.
         allowed: &'static str,
@@ -158,7 +158,7 @@ pub enum ConfigError {
         "no tier is enabled, so no checkpoint has a place: set memory.enabled, local.enabled or global.enabled to true"
     )]
     NoTier,
-    /// Copies and parity are to rest on a tier that is switched off.
+    /// The tier for copies and parity is switched off.
     #[error(
         "redundancy.store = \"{store}\" (with the scheme {scheme}) needs the {store} tier, which is switched off: set \
          {store}.enabled to true, choose another redundancy.store, or set redundancy.scheme to \"none\"{}",
@@ -170,7 +170,7 @@ pub enum ConfigError {
         /// The first scheme that would use it.
         scheme: Scheme,
     },
-    /// Bounds that nothing lies between.
+    /// The lower bound of the interval is above the upper one.
     #[error("interval.least is {} s, more than interval.most, which is {} s: make it less", .least.as_secs_f64(), .most.as_secs_f64())]
     NoInterval {
         /// The lower bound.
@@ -183,7 +183,7 @@ pub enum ConfigError {
     Several {
         /// At least two, none of them `Several`; those of the file first, in its order.
         problems: Vec<ConfigError>,
-        /// How many more there were.
+        /// The number of further problems.
         omitted: usize,
     },
 }

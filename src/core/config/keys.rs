@@ -1,4 +1,4 @@
-//! The table of all keys: the one place where a key is listed.
+//! The table of all keys. Each key is listed here and nowhere else.
 #![forbid(unsafe_code)]
 
 use super::error::{ConfigError, Origin, shown};
@@ -6,23 +6,23 @@ use super::kinds::*;
 use super::raw::Raw;
 use super::values::Config;
 
-/// What all environment variables of Bivouac start with.
+/// The prefix of all environment variables of Bivouac.
 pub(super) const VARIABLE_PREFIX: &str = "BIVOUAC_";
 
-/// The key whose variable people expect without its section.
+/// The key whose variable has no section in its name, because people expect it so.
 const LOG: &str = "job.log";
 
 /// One key.
 pub(super) struct Key {
     /// Section and name: `local.every`.
     pub name: &'static str,
-    /// Whether the key belongs to the job part, which all ranks share.
+    /// The key belongs to the job part, which all ranks share.
     pub is_job: bool,
-    /// What it accepts, in words.
+    /// The allowed values, in words.
     pub allowed: &'static str,
     /// Checks a raw value and stores it; `None` if it is not allowed.
     pub read: fn(&mut Config, &Raw) -> Option<()>,
-    /// The stored value as a raw one; `read` of it stores an equal value.
+    /// The stored value as a raw one, from which `read` stores an equal value.
     pub show: fn(&Config) -> Raw,
 }
 

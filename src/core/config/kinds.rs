@@ -1,7 +1,7 @@
 //! Kinds of values: how raw text becomes a checked value, and back.
 //!
-//! A [`Kind`] is a constant with three parts: what is allowed in words, a reader that answers `None` for anything
-//! else, and a printer. A reader need not say what is wrong: the error shows the value beside the words.
+//! A [`Kind`] is a constant with three parts: the allowed values in words, a reader that returns `None` for anything else, and a printer. A
+//! reader need not say what is wrong, because the error shows the value beside the words.
 #![forbid(unsafe_code)]
 
 use super::affinity::AffinityMode;
@@ -114,7 +114,7 @@ pub(super) const EVERY: Kind<Choice<u64>> = Kind {
     show: |value| show_choice(value, show_integer),
 };
 
-/// Of a tier whose turns are never left to the session.
+/// The kind for a tier whose `every` is never left to the session.
 pub(super) const FIXED_EVERY: Kind<Choice<u64>> = Kind {
     allowed: FROM_ONE.allowed,
     read: |raw| (FROM_ONE.read)(raw).map(Choice::Fixed),
@@ -151,10 +151,10 @@ pub(super) const ENDPOINT: Kind<Option<String>> = Kind {
     show: |value| show_optional(value, |url| Raw::Text(url.clone())),
 };
 
-/// How the URL of an object store begins.
+/// The schemes of an object store's URL.
 pub const OBJECT_SCHEMES: [&str; 3] = ["s3", "gs", "az"];
 
-/// A URL with one of these schemes, a host, and nothing that a log must not show.
+/// A URL with one of these schemes and a host, and without parts that a log must not show.
 fn url(raw: &Raw, schemes: &[&str]) -> Option<String> {
     let text = raw.text()?.trim();
     let (scheme, rest) = text.split_once("://")?;
@@ -488,9 +488,9 @@ pub(super) const DOMAINS: Kind<DomainSource> = Kind {
     },
 };
 
-/// The word that leaves an optional key open.
+/// The word for an optional key without a value.
 const UNSET: &str = "unset";
-/// What leaves a value to the session.
+/// The word for a value that is left to the session.
 const AUTO: &str = "auto";
 
 fn optional<T>(raw: &Raw, read: impl Fn(&Raw) -> Option<T>) -> Option<Option<T>> {
@@ -525,7 +525,7 @@ fn span(raw: &Raw) -> Option<Duration> {
     within_span_max(value)
 }
 
-/// A value, or the word for none.
+/// A value, or the word that leaves it to the session.
 fn choice<T>(raw: &Raw, read: fn(&Raw) -> Option<T>) -> Option<Choice<T>> {
     match raw.text().map(str::trim) {
         Some(AUTO) => Some(Choice::Auto),
@@ -568,8 +568,8 @@ fn show_path(path: &PathBuf) -> Raw {
     }
 }
 
-/// Signals that a job can be asked to end with. Left out: those that cannot be caught, those of faults (to return
-/// from their handlers is undefined), and those that MPI libraries and children cause in normal operation.
+/// Signals with which a job can be asked to end. Those that cannot be caught are left out, those of faults (returning from their handlers
+/// is undefined), and those that MPI libraries and children cause in normal operation.
 const SIGNALS: [(&str, i32); 15] = [
     ("HUP", libc::SIGHUP),
     ("INT", libc::SIGINT),

@@ -1,4 +1,4 @@
-//! From a source, the environment and the settings of a program to a checked configuration.
+//! Makes a checked configuration of a source, the environment and the settings of a program.
 
 use super::error::{ConfigError, Origin, Problems};
 use super::keys;
@@ -8,7 +8,7 @@ use super::values::{Config, Interval};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// A key as it takes effect.
+/// A key with the value that takes effect.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effective {
     /// Section and name: `global.keep_last`.
@@ -21,7 +21,7 @@ pub struct Effective {
     pub is_job: bool,
 }
 
-/// Where a configuration comes from, before the environment.
+/// The source of a configuration, before the environment.
 #[derive(Clone, Copy, Debug)]
 pub enum ConfigSource<'a> {
     /// The file that `BIVOUAC_CONFIG` names, if it is set.
@@ -33,8 +33,8 @@ pub enum ConfigSource<'a> {
 }
 
 impl Config {
-    /// A source, then the environment, then `settings` of the program: pairs of `section.key` and a value as in an environment
-    /// variable. Later ones win.
+    /// Reads a source, then the environment, then `settings` of the program: pairs of `section.key` and a value as in an environment
+    /// variable. Later ones take precedence.
     ///
     /// ```
     /// use bivouac::config::{Config, ConfigSource};
@@ -49,7 +49,7 @@ impl Config {
     /// May read one file of at most 1 MiB.
     ///
     /// # Errors
-    /// All problems of all of them together: see [`ConfigError`].
+    /// All problems of these sources together: see [`ConfigError`].
     pub fn with_settings(source: ConfigSource<'_>, settings: &[(String, String)]) -> Result<Self, ConfigError> {
         let passed_over = match source {
             ConfigSource::Environment | ConfigSource::Text(_) => None,
@@ -59,8 +59,8 @@ impl Config {
         Ok(Config { notes: passed_over.into_iter().collect(), ..config })
     }
 
-    /// What [`Config::from_env`] and [`Config::load`] make of their sources, key by key in the order of `config/bivouac.toml`: the
-    /// value, and where it was written.
+    /// The result of [`Config::from_env`] or [`Config::load`], key by key in the order of `config/bivouac.toml`: the value, and where it
+    /// was written.
     ///
     /// ```
     /// use bivouac::config::{Config, ConfigSource, Origin};
@@ -87,9 +87,9 @@ impl Config {
         Ok(keys::KEYS.iter().map(effective).collect())
     }
 
-    /// Reads the file at `path`, then the environment, which wins.
+    /// Reads the file at `path`, then the environment, which takes precedence.
     ///
-    /// `BIVOUAC_CONFIG` is not looked at, because the program has named its file; the session says so.
+    /// `BIVOUAC_CONFIG` is ignored, because the program has named its file. The session reports that.
     ///
     /// # Blocking
     /// Reads one file of at most 1 MiB.
@@ -111,7 +111,7 @@ impl Config {
         Self::from_variables(std::env::vars_os())
     }
 
-    /// [`Config::from_env`] with the environment given by the caller, as pairs of name and value.
+    /// Reads as [`Config::from_env`] does, with the environment as pairs of name and value.
     ///
     /// # Blocking
     /// May read one file of at most 1 MiB.
@@ -134,12 +134,12 @@ impl Config {
         text::resolve(text::Source::Text(toml), [])
     }
 
-    /// Checks values that the program set itself, by the same rules that hold for text.
+    /// Checks values that the program set itself, by the rules that hold for text.
     ///
     /// # Errors
     /// All values that are not allowed, with [`Origin::Program`]; [`ConfigError::NoTier`] if no tier is enabled;
-    /// [`ConfigError::NoPartStore`] if the tier that copies and parity would rest on is not; [`ConfigError::NoInterval`] if the least interval is more than
-    /// the most.
+    /// [`ConfigError::NoPartStore`] if the tier for copies and parity is not enabled; [`ConfigError::NoInterval`] if the least interval is
+    /// more than the most.
     pub fn check(&self) -> Result<(), ConfigError> {
         let mut problems = Problems::default();
         let mut checked = Config::default();
@@ -174,7 +174,7 @@ impl Config {
     }
 }
 
-/// What is to be said where the environment names a file, and the program another one.
+/// A note if the environment names one file and the program another.
 fn passed_over(path: &Path) -> Option<String> {
     let other = text::file_variable(std::env::vars_os()).filter(|other| Path::new(other) != path)?;
     let name = text::FILE_VARIABLE;

@@ -1,9 +1,9 @@
 //! The name that was probably meant.
 #![forbid(unsafe_code)]
 
-/// More edits than this make another word, not a misspelt one.
+/// The most edits of a misspelt word. With more it is another word.
 const EDITS_MAX: usize = 3;
-/// The begin of a word, if it is at least so long, is taken for it.
+/// The shortest beginning of a word that is taken for the word.
 const CUT_MIN: usize = 3;
 
 /// The candidate with the fewest edits from `name`, if they are few for a word of its length; the first one of equals.

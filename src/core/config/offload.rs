@@ -1,14 +1,14 @@
-//! Section `[offload]`: checkpoints of GPU memory for which there is no room on the GPU.
+//! Section `[offload]`: checkpoints of GPU memory for which the GPU has no room.
 #![forbid(unsafe_code)]
 
-/// How [`CheckpointBuilder::with_offload`](crate::session::CheckpointBuilder::with_offload) works.
+/// The behaviour of [`CheckpointBuilder::with_offload`](crate::session::CheckpointBuilder::with_offload).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffloadConfig {
     /// Which shards are marked.
     pub mode: OffloadMode,
-    /// Blocks are digested when they are marked, so that a write that nobody has declared is refused.
+    /// Blocks are digested when they are marked, so that a checkpoint with a write that was not declared is refused.
     pub audit: bool,
-    /// Who sees to it that live host memory is copied before it is written to.
+    /// How live host memory is copied before it is written to.
     pub host_writes: HostWrites,
 }
 
@@ -21,21 +21,22 @@ impl Default for OffloadConfig {
 /// Which shards are marked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OffloadMode {
-    /// Those for which the GPU cache has no room at once.
+    /// Shards for which the GPU cache has no room at once.
     #[default]
     Auto,
-    /// All.
+    /// All shards.
     Always,
 }
 
-/// What becomes of host memory that the program writes to again before it was copied ([`CheckpointBuilder::save_live`](crate::session::CheckpointBuilder::save_live)).
+/// What happens if the program writes to live host memory before it is copied
+/// ([`CheckpointBuilder::save_live`](crate::session::CheckpointBuilder::save_live)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HostWrites {
-    /// The kernel stops a write until what is there was copied.
+    /// The kernel stops a write until the old content is copied.
     #[default]
     Watched,
-    /// The program declares all that it writes to.
+    /// The program declares all writes.
     Declared,
-    /// It is copied before the capture returns.
+    /// The memory is copied before the capture returns.
     Copied,
 }

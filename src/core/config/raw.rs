@@ -18,11 +18,11 @@ pub(super) enum Raw {
     Text(String),
     /// An unquoted date or time of TOML.
     Time(String),
-    /// The text of an environment variable, whose type nobody has said.
+    /// The text of an environment variable, whose type is not known.
     Word(String),
     /// A table of TOML, in the order of the text.
     Table(Vec<(String, Raw)>),
-    /// What no key accepts, in words.
+    /// Something that no key accepts, in words.
     Other(String),
 }
 

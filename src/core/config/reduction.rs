@@ -1,21 +1,21 @@
-//! The section `[reduction]`: whether files refer to earlier ones for what these hold already.
+//! The section `[reduction]`: whether files refer to earlier ones for part of their content.
 
 use super::names::is_name;
 use super::raw::Raw;
 use std::fmt;
 use std::str::FromStr;
 
-/// The most checkpoints that one may refer to, in files, too.
+/// The most checkpoints that a checkpoint may refer to, also in files.
 pub const SOURCES_MAX: u64 = 32;
 /// The shortest chunk.
 pub const CHUNK_MIN: u64 = 32;
-/// The longest: no longer than the shortest block.
+/// The longest chunk: no longer than the shortest block.
 pub const CHUNK_MAX: u64 = 4096;
 
-/// Bytes of a block where a method is set and `job.block` is not.
+/// Bytes of a block if a method is set and `job.block` is not.
 pub const BLOCK_REDUCED: u64 = 64 << 10;
 
-/// What of a shard files leave to earlier files.
+/// Which parts of a shard files leave to earlier files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Method {
     /// Nothing: each file holds whole shards.
@@ -25,14 +25,14 @@ pub enum Method {
     Basic,
     /// Chunks that have not changed, and those that files store at another place.
     List,
-    /// What [`Method::List`] finds, referred to in as few ranges as a tree of the chunks' digests comes to.
+    /// The chunks of [`Method::List`], referred to in as few ranges as a tree of their digests allows.
     Tree,
     /// [`Method::Tree`], and [`Method::Basic`] while most of the region changes.
     Auto,
 }
 
 impl Method {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Method; 5] = [Method::Full, Method::Basic, Method::List, Method::Tree, Method::Auto];
 
     /// The word in the configuration.
@@ -47,7 +47,7 @@ impl Method {
     }
 }
 
-/// The word is no method.
+/// The word is not a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a method is full, basic, list, tree or auto")]
 pub struct NotMethod;
@@ -66,18 +66,18 @@ impl fmt::Display for Method {
     }
 }
 
-/// How it is made sure that what files refer to is what was captured.
+/// How it is verified that the bytes that files refer to are those that were captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Verify {
     /// By the digests alone.
     #[default]
     Digest,
-    /// By reading it and comparing every byte, before the file is written.
+    /// By reading them and comparing every byte, before the file is written.
     Bytes,
 }
 
 impl Verify {
-    /// All of them.
+    /// All ways to verify.
     pub const ALL: [Verify; 2] = [Verify::Digest, Verify::Bytes];
 
     /// The word in the configuration.
@@ -89,20 +89,20 @@ impl Verify {
     }
 }
 
-/// Whether what files store themselves is compressed.
+/// Whether the bytes that files store themselves are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Compress {
     /// Nothing is.
     #[default]
     Off,
-    /// While a file is written sooner with it, by what this rank has measured on its tier.
+    /// As long as files are written sooner with it, as measured by this rank on the tier.
     Auto,
     /// Everything that becomes shorter.
     On,
 }
 
 impl Compress {
-    /// All of them.
+    /// All choices.
     pub const ALL: [Compress; 3] = [Compress::Off, Compress::Auto, Compress::On];
 
     /// The word in the configuration.
@@ -115,7 +115,7 @@ impl Compress {
     }
 }
 
-/// What holds for one region.
+/// The method of one region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionMethod {
     /// The checkpoint name.
@@ -124,14 +124,14 @@ pub struct RegionMethod {
     pub region: String,
     /// Its method.
     pub method: Method,
-    /// Bytes of its chunks, where they are not the general ones.
+    /// Bytes of its chunks, if they are not the general ones.
     pub chunk: Option<u64>,
 }
 
 /// Exceptions for single regions, in the order of the text.
 ///
-/// They are a table of TOML, here as one line, which is how an environment variable has it. The names are those of the checkpoint and of the
-/// region, with a `/` between them:
+/// They are a table of TOML, here on one line, as in an environment variable. Each name is that of the checkpoint, a `/`, and that of the
+/// region:
 ///
 /// ```
 /// use bivouac::config::RegionMethods;
@@ -216,7 +216,7 @@ fn region_method(place: &str, value: &Raw) -> Option<RegionMethod> {
     is_sound.then(|| RegionMethod { name: name.to_owned(), region: region.to_owned(), method, chunk })
 }
 
-/// May chunks have so many bytes?
+/// Is this an allowed length of a chunk in bytes?
 pub(super) fn is_chunk(bytes: u64) -> bool {
     bytes.is_power_of_two() && (CHUNK_MIN..=CHUNK_MAX).contains(&bytes)
 }
@@ -224,21 +224,21 @@ pub(super) fn is_chunk(bytes: u64) -> bool {
 /// Whether files refer to earlier ones, and to how many.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReductionConfig {
-    /// What they leave to earlier files.
+    /// Which parts files leave to earlier files.
     pub method: Method,
-    /// Bytes of a chunk, a power of two from 32 to 4096; `None`: the shortest from 128 for which there is room.
+    /// Bytes of a chunk, a power of two from 32 to 4096; `None`: the shortest from 128 on for which there is room.
     pub chunk: Option<u64>,
-    /// Regions for which another method holds.
+    /// Regions with another method.
     pub regions: RegionMethods,
-    /// The most checkpoints that one may refer to, 1 to 32.
+    /// The most checkpoints that a checkpoint may refer to, 1 to 32.
     pub sources: u64,
-    /// A checkpoint of whose own bytes less than this part is still in use is not referred to any longer, above 0 and up to 1.
+    /// The least part of a checkpoint's own bytes that must still be in use for files to refer to it, above 0 and up to 1.
     pub live: f64,
     /// Every n-th checkpoint of a name that goes to files is whole. Zero: none for that reason.
     pub whole_every: u64,
     /// How references are checked before they are written.
     pub verify: Verify,
-    /// Whether what is left is compressed.
+    /// Whether the bytes that files store themselves are compressed.
     pub compress: Compress,
 }
 
@@ -258,7 +258,7 @@ impl Default for ReductionConfig {
 }
 
 impl ReductionConfig {
-    /// Is any region to be left to earlier files, where that can be?
+    /// May any region be left to earlier files?
     pub fn is_on(&self) -> bool {
         self.method != Method::Full || self.regions.0.iter().any(|region| region.method != Method::Full)
     }

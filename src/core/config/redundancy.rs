@@ -27,10 +27,10 @@ const MEMBERS: u32 = 8;
 /// How the ranks of a redundancy set cover each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Scheme {
-    /// Not at all.
+    /// There is no redundancy.
     #[default]
     None,
-    /// Each rank's shard lies, whole, on so many other ranks.
+    /// Each rank's shard is stored whole on so many other ranks, too.
     Partner {
         /// Copies besides the original, 1 to 8.
         copies: u32,
@@ -42,15 +42,15 @@ pub enum Scheme {
     },
     /// Reed-Solomon parity, spread over the set.
     Rs {
-        /// The equivalent of so many members is data, at least 1.
+        /// The number of members whose equivalent is data, at least 1.
         data: u32,
-        /// The equivalent of so many members is parity, 1 to 8; at most 64 members in all.
+        /// The number of members whose equivalent is parity, 1 to 8; at most 64 members in all.
         parity: u32,
     },
 }
 
 impl Scheme {
-    /// How many members of a set may be lost at once.
+    /// The number of members of a set that may be lost at once.
     pub fn parity(&self) -> u32 {
         match *self {
             Scheme::None => 0,
@@ -137,13 +137,13 @@ fn whole_number<T: FromStr>(text: &str) -> Option<T> {
     if is_number { text.parse().ok() } else { None }
 }
 
-/// Where copies and parity rest.
+/// Where copies and parity are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PartStore {
     /// In node memory.
     #[default]
     Memory,
-    /// On the local tier too.
+    /// In node memory and on the local tier.
     Local,
 }
 
@@ -163,15 +163,15 @@ impl fmt::Display for PartStore {
     }
 }
 
-/// Who says which nodes fail together.
+/// The source of the failure domains.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub enum DomainSource {
-    /// Nobody: each node is a failure domain of its own.
+    /// None: each node is a failure domain of its own.
     #[default]
     Node,
     /// SLURM's topology: the leaf switch of a node is its failure domain.
     Slurm,
-    /// A topology file as `config/topology.toml` shows it.
+    /// A topology file in the form of `config/topology.toml`.
     File(PathBuf),
 }
 
@@ -182,14 +182,13 @@ pub struct RedundancyConfig {
     pub scheme: Scheme,
     /// Every n-th checkpoint of a name is protected (1: all).
     pub every: Choice<u64>,
-    /// Besides, one is protected whenever this long has passed since the last one that was. Zero: never for that
-    /// reason.
+    /// In addition, one is protected whenever this long has passed since the last one that was. Zero: never for that reason.
     pub every_seconds: Duration,
     /// Exceptions for single checkpoint names.
     pub names: NamePolicies,
-    /// Where copies and parity rest.
+    /// Where copies and parity are kept.
     pub store: PartStore,
-    /// What fails together.
+    /// The source of the failure domains.
     pub domains: DomainSource,
 }
 
@@ -207,16 +206,15 @@ impl Default for RedundancyConfig {
 }
 
 impl RedundancyConfig {
-    /// Is what ranks keep for each other on local storage before its level counts?
+    /// Are the parts that ranks keep for each other on local storage before their level counts?
     pub fn has_stored_parts(&self) -> bool {
         self.store == PartStore::Local
     }
 
     /// The scheme for checkpoints of this name, and which of them it protects.
     ///
-    /// Of the second value only `every` and `every_seconds` have a meaning here; a checkpoint's copies and parity stay
-    /// as long as its shards, so the `keep_…` fields are at their defaults. It is what
-    /// [`crate::policy::is_due`] takes.
+    /// Only `every` and `every_seconds` of the second value are used here. A checkpoint's copies and parity stay as long as its shards, so
+    /// the `keep_…` fields have their defaults. [`crate::policy::is_due`] takes this value.
     pub fn policy_for(&self, name: &str) -> (Scheme, LevelPolicy) {
         let found = self.names.0.iter().find(|policy| policy.name == name);
         let own = found.cloned().unwrap_or_default();
@@ -247,7 +245,7 @@ impl RedundancyConfig {
     }
 }
 
-/// What holds for one checkpoint name; `None` where the general setting does.
+/// The settings for one checkpoint name; `None` where the general setting applies.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct NamePolicy {
     /// The checkpoint name.
@@ -256,13 +254,13 @@ pub struct NamePolicy {
     pub scheme: Option<Scheme>,
     /// Every n-th checkpoint is protected, from 1.
     pub every: Option<u64>,
-    /// And one after each such pause.
+    /// In addition, one is protected after each such pause.
     pub every_seconds: Option<Duration>,
 }
 
 /// Exceptions for single checkpoint names, in the order of the text.
 ///
-/// They are a table of TOML, here as one line, which is how an environment variable has it:
+/// They are a table of TOML, here on one line, as in an environment variable:
 ///
 /// ```
 /// use bivouac::config::NamePolicies;

@@ -3,21 +3,21 @@
 
 use std::time::Duration;
 
-/// Ranks that may hold a token of the node segment at once, at most.
+/// The most ranks that may hold a token of the node segment at once.
 pub(super) const BURSTS_MAX: u32 = 8;
 
-/// How flushes from device to host memory are kept out of each other's way, and out of the application's (ICS'19, section 3).
+/// How flushes from device to host memory are kept from disturbing each other and the application (ICS'19, section 3).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StaggerConfig {
-    /// How many ranks may flush at once over what `scope` names, 1 to 8; `None`: all.
+    /// The number of ranks that may flush at once over what `scope` names, 1 to 8; `None`: all.
     pub bursts: Option<u32>,
-    /// What the ranks take turns at.
+    /// The resource at which the ranks take turns.
     pub scope: BurstScope,
     /// Whose turn is next.
     pub order: BurstOrder,
-    /// How long who waits for a turn, to flush or to pin host memory, does so before it goes on without.
+    /// How long a rank waits for a turn to flush or to pin host memory. Then it continues without one.
     pub patience: Duration,
-    /// How fast each rank flushes.
+    /// The rate at which each rank flushes.
     pub rate: FlushRate,
     /// With [`FlushRate::Auto`]: by how much flushes may lengthen the application's steps, as a fraction of a step.
     pub slowdown: f64,
@@ -37,13 +37,13 @@ impl Default for StaggerConfig {
     }
 }
 
-/// What the ranks of a node take turns at.
+/// The resource at which the ranks of a node take turns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum BurstScope {
     /// Each PCIe link that several GPUs share.
     #[default]
     Link,
-    /// The node: where host memory is slower than the links together.
+    /// The node, where host memory is slower than the links together.
     Node,
 }
 
@@ -55,17 +55,17 @@ pub enum BurstOrder {
     ShortestFirst,
     /// One rank after the other, 64 MiB at a time.
     RoundRobin,
-    /// Who has waited longest.
+    /// The rank that has waited longest.
     FirstCome,
 }
 
-/// How fast a rank flushes.
+/// The rate at which a rank flushes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FlushRate {
     /// As fast as it can.
     #[default]
     Unlimited,
-    /// As fast as does not lengthen the application's steps by more than [`StaggerConfig::slowdown`].
+    /// As fast as possible without lengthening the application's steps by more than [`StaggerConfig::slowdown`].
     Auto,
     /// So many bytes per second.
     Bytes(u64),

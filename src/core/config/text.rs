@@ -1,8 +1,8 @@
 //! Raw text: the file and the environment become settings, and settings become a checked [`Config`].
 //!
-//! A setting is a key of the table, a raw value, and where it was written. Settings are applied to the defaults in
-//! order, those of the environment last. A setting that is refused is reported and leaves the value as it was; at
-//! the end either all of it is right or nothing is returned.
+//! A setting is a key of the table, a raw value, and where it was written. Settings are applied to the defaults in order, those of the
+//! environment last. A setting that is refused is reported and leaves the value as it was. At the end either all settings are right or
+//! nothing is returned.
 #![forbid(unsafe_code)]
 
 use super::error::{ConfigError, Origin, Problems, shown, shown_name};
@@ -21,14 +21,14 @@ use toml::de::{DeTable, DeValue};
 
 /// The variable that names a configuration file.
 pub(super) const FILE_VARIABLE: &str = "BIVOUAC_CONFIG";
-/// The variable that names the shared library, for the Python module: it is looked at before there is a configuration.
+/// The variable that names the shared library for the Python module, which reads it before there is a configuration.
 const LIBRARY_VARIABLE: &str = "BIVOUAC_LIBRARY";
-/// Variables that start so belong to test programs.
+/// The prefix of variables that belong to test programs.
 const TEST_PREFIX: &str = "BIVOUAC_TEST_";
 /// The largest file that is read. The sample with all its comments has about 8 KiB.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What comes before the environment.
+/// The source before the environment.
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a> {
     Nothing,
@@ -60,8 +60,8 @@ pub(super) fn resolve(
     resolve_traced(source, variables, &[]).map(|(config, _)| config)
 }
 
-/// Reads what a program names, the environment of this process, and settings of the program behind them: the configuration, and
-/// where each key comes from that was written somewhere.
+/// Reads the program's source, the environment of this process, and then settings of the program. Returns the configuration, and the origin
+/// of each key that was written somewhere.
 pub(super) fn resolve_here(source: ConfigSource<'_>, program: &[(String, String)]) -> Result<Traced, ConfigError> {
     let variables: Vec<_> = std::env::vars_os().collect();
     let named = file_variable(variables.iter().cloned());
@@ -74,7 +74,7 @@ pub(super) fn resolve_here(source: ConfigSource<'_>, program: &[(String, String)
     resolve_traced(source, variables, program)
 }
 
-/// A checked configuration, and where each key comes from that was written somewhere.
+/// A checked configuration, and the origin of each key that was written somewhere.
 pub(super) type Traced = (Config, BTreeMap<&'static str, Origin>);
 
 fn resolve_traced(
@@ -159,7 +159,7 @@ impl Lines {
     }
 }
 
-/// Reads TOML. Text with mistakes in its syntax gives no settings: what the parser makes of the rest is a guess.
+/// Reads TOML. Text with syntax mistakes gives no settings, because what the parser makes of the rest is a guess.
 pub(super) fn text_settings(text: &str, source: Source<'_>, problems: &mut Problems) -> Vec<Setting> {
     let lines = Lines::of(text.as_bytes());
     let (document, mistakes) = DeTable::parse_recoverable(text);
@@ -252,7 +252,7 @@ fn program_setting(name: &str, word: &str, problems: &mut Problems) -> Option<Se
     }
 }
 
-/// The known variable that is nearest. What all names begin with says nothing.
+/// The known variable that is nearest. The common prefix is not compared.
 fn nearest_variable(name: &str) -> Option<String> {
     let known: Vec<String> = KEYS.iter().map(Key::variable).chain([FILE_VARIABLE.to_owned()]).collect();
     let bare = |name: &str| name.strip_prefix(VARIABLE_PREFIX).unwrap_or(name).to_owned();

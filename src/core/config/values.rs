@@ -41,7 +41,7 @@ pub struct Config {
     pub job: JobConfig,
     /// The part that a node may choose.
     pub node: NodeConfig,
-    /// What was said and has no effect, in words; a session that is opened with it warns of it.
+    /// Notes on settings that have no effect. A session that is opened with this configuration warns of them.
     pub notes: Vec<String>,
 }
 
@@ -52,50 +52,50 @@ pub struct JobConfig {
     pub name: Option<String>,
     /// Group name; `None`: `world`, or `sub-N` with the lowest world rank N of a sub-communicator.
     pub group: Option<String>,
-    /// Start although another run of the same job and group seems to be alive; that run is fenced off.
+    /// Start although another run of the same job and group seems to be alive. That run is fenced off.
     pub take_over: bool,
-    /// Bytes per block digest: a power of two from 4 KiB to 1 MiB. What is read from text takes 64 KiB where a method of reduction is set and this
-    /// is not.
+    /// Bytes per block digest: a power of two from 4 KiB to 1 MiB. A configuration from text has 64 KiB if a method of reduction is set and
+    /// this is not.
     pub block_bytes: u64,
     /// Use the node-shared memory tier.
     pub memory_enabled: bool,
-    /// A session on a node that cannot use it does not open.
+    /// The session does not open if a node cannot use the memory tier.
     pub memory_required: bool,
     /// Use the node-local storage tier.
     pub local_enabled: bool,
-    /// A session of which a rank cannot use it does not open.
+    /// The session does not open if a rank cannot use the local tier.
     pub local_required: bool,
     /// Use the global tier.
     pub global_enabled: bool,
-    /// A session of which a rank cannot use it does not open.
+    /// The session does not open if a rank cannot use the global tier.
     pub global_required: bool,
     /// Directory of the global tier; a relative path starts at the working directory.
     pub global_directory: PathBuf,
-    /// Where the object tier is: a URL like `s3://bucket/prefix`; `None`: there is none.
+    /// The URL of the object tier, for example `s3://bucket/prefix`; `None`: there is none.
     pub object_url: Option<String>,
-    /// A session of which a rank cannot use it does not open.
+    /// The session does not open if a rank cannot use the object tier.
     pub object_required: bool,
     /// The server of the object store, if it is not the usual one of its kind.
     pub object_endpoint: Option<String>,
-    /// When and how long checkpoints rest on the local tier.
+    /// Which checkpoints go to the local tier, and how long they stay.
     pub local: LevelPolicy,
-    /// When and how long checkpoints rest on the global tier.
+    /// Which checkpoints go to the global tier, and how long they stay.
     pub global: LevelPolicy,
-    /// When and how long checkpoints rest on the object tier.
+    /// Which checkpoints go to the object tier, and how long they stay.
     pub object: LevelPolicy,
     /// Which checkpoints are protected against the loss of nodes, and how.
     pub redundancy: RedundancyConfig,
-    /// Whether files refer to earlier ones for what these hold already.
+    /// Whether files refer to earlier ones for part of their content.
     pub reduction: ReductionConfig,
     /// When `should_checkpoint` says yes.
     pub interval: Interval,
     /// When `should_exit` says yes.
     pub exit: ExitConfig,
-    /// How long waiting may last.
+    /// Limits on waiting.
     pub timeouts: Timeouts,
     /// How the ranks of a node spread their flushes from device memory.
     pub stagger: StaggerConfig,
-    /// How checkpoints of GPU memory are taken for which there is no room on the GPU.
+    /// How checkpoints of GPU memory are taken for which the GPU has no room.
     pub offload: OffloadConfig,
     /// What is recorded of threads and pages, and what a restart does with it.
     pub affinity: AffinityMode,
@@ -133,12 +133,12 @@ impl Default for JobConfig {
     }
 }
 
-/// What the configuration fixes, or leaves to what the session measures.
+/// A value that the configuration fixes, or leaves to the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice<T> {
-    /// As costs and failures make it best (`docs/PLANNING.md`).
+    /// Chosen by the session from measured costs and failures (`docs/PLANNING.md`).
     Auto,
-    /// This.
+    /// Fixed.
     Fixed(T),
 }
 
@@ -160,7 +160,7 @@ impl<T> Choice<T> {
         matches!(self, Choice::Auto)
     }
 
-    /// What is fixed, if it is.
+    /// The fixed value, if there is one.
     pub fn fixed(self) -> Option<T> {
         match self {
             Choice::Auto => None,
@@ -170,7 +170,7 @@ impl<T> Choice<T> {
 }
 
 impl JobConfig {
-    /// Is an interval, or a level's turn, left to the session?
+    /// Is an interval, or the `every` of a tier, left to the session?
     pub fn has_auto(&self) -> bool {
         self.interval.seconds.is_auto()
             || [self.local.every, self.global.every, self.redundancy.every].contains(&Choice::Auto)
@@ -180,13 +180,13 @@ impl JobConfig {
 /// Which checkpoints go to a tier, and which of them stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelPolicy {
-    /// Every n-th checkpoint of a name goes to this tier (1: all). Of the object tier never [`Choice::Auto`].
+    /// Every n-th checkpoint of a name goes to this tier (1: all). For the object tier never [`Choice::Auto`].
     pub every: Choice<u64>,
-    /// Besides, one goes there whenever this long has passed since the last one that did. Zero: never for that reason.
+    /// In addition, one goes there whenever this long has passed since the last one that did. Zero: never for that reason.
     pub every_seconds: Duration,
     /// The newest n committed ones stay (at least 1).
     pub keep_last: u64,
-    /// Besides, each whose version is a multiple of this stays for good. Zero: none.
+    /// In addition, each whose version is a multiple of this stays for good. Zero: none.
     pub keep_every: u64,
 }
 
@@ -200,17 +200,17 @@ impl Default for LevelPolicy {
 /// When `should_checkpoint` says yes. The first condition that holds wins; all zero: never.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// Every n-th call. Zero: not by calls.
+    /// Yes at every n-th call. Zero: not by calls.
     pub steps: u64,
-    /// When this long has passed since the last yes. Zero: not by time.
+    /// Yes when this long has passed since the last yes. Zero: not by time.
     pub seconds: Choice<Duration>,
-    /// [`Interval::seconds`] that are left to the session are no less.
+    /// The lower bound of [`Interval::seconds`] if that is left to the session.
     pub least: Duration,
-    /// Nor more.
+    /// The upper bound of [`Interval::seconds`] if that is left to the session.
     pub most: Duration,
-    /// The mean time between two failures of the job, of whatever kind, for all that is left to the session. `None`: estimated.
+    /// The mean time between two failures of the job of any kind, for everything that is left to the session. `None`: estimated.
     pub mtbf: Option<Duration>,
-    /// As often as keeps the blocking time of checkpoints at this percentage of the run time. Zero: not by cost.
+    /// Yes as often as keeps the blocking time of checkpoints at this percentage of the run time. Zero: not by cost.
     pub overhead_percent: f64,
 }
 
@@ -245,7 +245,7 @@ pub struct ExitConfig {
     pub end_time: Option<u64>,
     /// How long before `end_time` the answer becomes yes.
     pub reserve: Duration,
-    /// How often the ranks compare (the longest delay of the answer). Zero: at every call.
+    /// How often the ranks compare, which is the longest delay of the answer. Zero: at every call.
     pub check_every: Duration,
 }
 
@@ -262,8 +262,7 @@ impl Default for ExitConfig {
 }
 
 impl ExitConfig {
-    /// The number of [`ExitConfig::signal`] on this system. `None` if no signal is configured, or one that
-    /// [`Config::check`] refuses.
+    /// The number of [`ExitConfig::signal`] on this system. `None` if no signal is configured, or one that [`Config::check`] refuses.
     pub fn signal_number(&self) -> Option<i32> {
         kinds::signal(self.signal.as_deref()?).map(|(_, number)| number)
     }
@@ -272,14 +271,14 @@ impl ExitConfig {
 /// Bounds on waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// A collective operation that lacks votes this long is warned about, with the ranks that are missing. A tier on which nothing has
-    /// moved for as long is passed by where another one will do.
+    /// How long a collective operation may lack votes before a warning names the ranks that are missing. A tier on which nothing has moved
+    /// for as long is bypassed if another one will do.
     pub warn: Duration,
-    /// After this long the root abandons it.
+    /// How long an operation may take before the root abandons it.
     pub abandon: Duration,
     /// How long `capture` waits for room in the memory tier before it writes to the next tier itself.
     pub room: Duration,
-    /// How long `close` waits for flushes that are under way.
+    /// How long `close` waits for flushes in flight.
     pub drain: Duration,
 }
 
@@ -293,9 +292,9 @@ impl Default for Timeouts {
 /// The part of the configuration that a node may choose.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeConfig {
-    /// What is written to standard error, where the program has no logger of its own.
+    /// The importance of lines that are written to standard error if the program has no logger of its own.
     pub log: LogLevel,
-    /// Where the node-shared segment lives: a tmpfs.
+    /// The directory of the node-shared segment: a tmpfs.
     pub memory_directory: PathBuf,
     /// Memory for all ranks of the node together.
     pub memory_budget: Budget,
@@ -311,11 +310,11 @@ pub struct NodeConfig {
     pub write_bytes: u64,
     /// Threads of each rank that write to local and global tiers.
     pub writers: u32,
-    /// Who steps the coordination.
+    /// Which thread steps the coordination.
     pub progress: Progress,
-    /// GPU memory of each rank for caching, of the device that it uses.
+    /// GPU memory of each rank for caching, on the device that it uses.
     pub device_budget: Budget,
-    /// What of it is for blocks that are copied before they are overwritten; a percentage is one of `device_budget`.
+    /// The part of it for blocks that are copied before they are overwritten; a percentage is one of `device_budget`.
     pub offload_buffer: Budget,
     /// Where the threads of the GPU caches run.
     pub device_cpus: ThreadCpus,
@@ -327,14 +326,14 @@ pub struct NodeConfig {
     pub device_tables: Budget,
     /// Where threads go after a restart, and how often they are looked at.
     pub affinity: AffinityConfig,
-    /// Memory of each rank for elements on their way, while arrays are loaded on another decomposition: what it has sent and others have not taken
-    /// yet, and as much of what others send to it.
+    /// Memory of each rank for elements in transit while arrays are loaded on another decomposition: elements that it has sent and others
+    /// have not taken yet, and as many that others send to it.
     pub restart_window: u64,
-    /// Where the group's root rank writes its status and looks for halt conditions; `None`: nowhere. Only the root's
-    /// value counts. `bivouac run` sets it.
+    /// Where the group's root rank writes its status and looks for halt conditions; `None`: nowhere. Only the root's value counts.
+    /// `bivouac run` sets it.
     pub run_directory: Option<PathBuf>,
-    /// The machine profile that the group's root rank begins with and writes when the session closes; `None`: there is none. Only the root's value
-    /// counts.
+    /// The machine profile that the group's root rank begins with, and writes when the session closes; `None`: there is none. Only the
+    /// root's value counts.
     pub profile: Option<PathBuf>,
 }
 
@@ -365,16 +364,16 @@ impl Default for NodeConfig {
     }
 }
 
-/// The caches of histories, beside the GPU cache: how large they are and how they are made.
+/// The caches of histories besides the GPU cache: how large they are and how they are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HistoryConfig {
     /// Node memory for the histories of each rank; a percentage is one of the rank's equal share of the memory tier.
     pub host_budget: Budget,
-    /// File space for the histories of each rank; a percentage is one of what is free where the local tier is.
+    /// File space for the histories of each rank; a percentage is one of the free space on the file system of the local tier.
     pub store_budget: Budget,
-    /// When node memory is made ready.
+    /// When node memory is touched.
     pub touch: Touch,
-    /// How the ranks of a node pin it, and slots of checkpoints that a device has written into.
+    /// How the ranks of a node pin it, and slots of checkpoints into which a device has written.
     pub pin: PinOrder,
 }
 
@@ -392,7 +391,8 @@ impl Default for HistoryConfig {
 /// Where background threads run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ThreadCpus {
-    /// On the CPUs near the device, of those that the launcher had for the process: more than one core, if it was bound to one.
+    /// On the CPUs near the device, among those that the launcher had for the process: on more than one core, if the process was bound to
+    /// one.
     #[default]
     Near,
     /// On the CPUs that the process itself is bound to.
@@ -407,7 +407,7 @@ pub enum Touch {
     Auto,
     /// Beside the flushes.
     Beside,
-    /// Only while no flush is under way.
+    /// Only while no flush is running.
     Between,
 }
 
@@ -433,7 +433,7 @@ pub enum Budget {
 }
 
 impl Budget {
-    /// In bytes, where a percentage is one of `whole`.
+    /// The budget in bytes; a percentage is one of `whole`.
     pub fn of(self, whole: u64) -> u64 {
         match self {
             Budget::Bytes(bytes) => bytes,
@@ -455,20 +455,20 @@ pub enum Direct {
     /// Where a probe of the directory succeeds.
     #[default]
     Auto,
-    /// Always; an error where it does not work.
+    /// Always; it is an error if it does not work.
     On,
     /// Never.
     Off,
 }
 
-/// Who steps the coordination.
+/// Which thread steps the coordination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Progress {
-    /// A thread of ours: over MPI where it grants `MPI_THREAD_MULTIPLE` and no node has more ranks than processors, else over sockets between the ranks. Where ranks do not reach
-    /// each other so, the session's own calls.
+    /// A thread of ours: over MPI if it grants `MPI_THREAD_MULTIPLE` and no node has more ranks than processors, otherwise over sockets
+    /// between the ranks. If ranks do not reach each other by sockets, the session's own calls.
     #[default]
     Auto,
-    /// A thread of ours over sockets between the ranks, whatever MPI grants. Where ranks do not reach each other so, as `Auto`.
+    /// A thread of ours over sockets between the ranks, whatever MPI grants. If ranks do not reach each other by sockets, as `Auto`.
     Sockets,
     /// The session's own calls only, over MPI.
     Stepped,

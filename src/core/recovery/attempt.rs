@@ -1,4 +1,4 @@
-//! What the application loads from, inside a restart attempt.
+//! A restart attempt, from which the application loads.
 
 mod companions;
 mod dealt;
@@ -43,15 +43,15 @@ pub struct Attempt {
     ranks: u32,
     key: CheckpointKey,
     shards: Shards,
-    /// Threads are to go back to where they were with the first load: what says where that is lies on another node or in the global tier.
+    /// Threads go back to where they were with the first load: the record of that is on another node or in the global tier.
     goes_back_to: Option<Arc<Keeper>>,
-    /// Where pages of regions belong.
+    /// The NUMA nodes of the pages of regions.
     placement: Option<Placement>,
-    /// What opens shards for loads by all ranks together.
+    /// Opens shards for loads by all ranks together.
     opener: Option<Opener>,
-    /// Who reads which shard in them.
+    /// Which rank reads which shard in such loads.
     readers: Readers,
-    /// Plans of them.
+    /// Plans of such loads.
     plans: Plans,
     /// Why the program rejects the version.
     rejection: Option<String>,
@@ -61,9 +61,9 @@ pub struct Attempt {
 
 /// The shards of an attempt.
 enum Shards {
-    /// This rank's own, of as many ranks as there are.
+    /// This rank's own shard, of as many ranks as there are now.
     Own(Box<ShardAccess>),
-    /// Those of another number of ranks.
+    /// Shards of another number of ranks.
     Resized(Box<Resized>),
 }
 
@@ -78,22 +78,22 @@ impl Drop for Attempt {
 
 /// What a rank knows of a checkpoint that another number of ranks took.
 struct Resized {
-    /// How many took it.
+    /// The number of ranks that took it.
     of: u32,
-    /// What it has.
+    /// The outline of its content.
     outline: Outline,
     /// The shards that this rank is the home of, in order.
     homes: Vec<ShardAccess>,
 }
 
 impl Attempt {
-    /// A restorer of a rank's own shard, on one of so many ranks.
+    /// An attempt to load a rank's own shard, on one of so many ranks.
     pub fn new(ranks: u32, attempted: &Attempted, copies: Copies) -> Attempt {
         let own = ShardAccess::new(attempted.rank, attempted, copies);
         Attempt::of(ranks, attempted, Shards::Own(Box::new(own)))
     }
 
-    /// A restorer of the checkpoint that was elected; with the outline of one that another number of ranks took.
+    /// An attempt to load the checkpoint that was elected; with its outline if another number of ranks took it.
     pub(crate) fn opened(opener: Opener, outline: Option<Outline>) -> Attempt {
         let (rank, ranks) = (opener.engine().identity().rank, opener.engine().identity().size);
         let access = |shard: Rank| opener.access(shard, opener.home(shard));
@@ -147,7 +147,7 @@ impl Attempt {
         own.iter().chain(self.readers.accesses())
     }
 
-    /// How many ranks took the checkpoint.
+    /// The number of ranks that took the checkpoint.
     ///
     /// # Collective
     /// Local. The same on all ranks.
@@ -163,9 +163,9 @@ impl Attempt {
         matches!(self.shards, Shards::Resized(_))
     }
 
-    /// Lets threads go back to where they were when the checkpoint was taken, and regions be loaded where they were. A record that
-    /// cannot be read changes nothing. Where this node has no copy that waits for the first load: a rank that loads nothing asks nobody. What another
-    /// number of ranks recorded is of no use.
+    /// Lets threads go back to where they were when the checkpoint was taken, and lets regions be loaded where they were. A record that
+    /// cannot be read changes nothing. If this node has no copy, that waits for the first load, because a rank that loads nothing asks
+    /// nobody. The records of another number of ranks are not used.
     pub(crate) fn go_back(&mut self, keeper: &Arc<Keeper>) {
         if let Shards::Resized(resized) = &self.shards {
             keeper.stay(resized.of, self.ranks);
@@ -201,9 +201,9 @@ impl Attempt {
         self.key.version
     }
 
-    /// Says that this version must not be used, though it can be loaded: it has a NaN, or fails another check of the program. Once the
-    /// attempt has ended, all ranks continue with the next older version; their logs, and the error if there is none, give the reason. It is enough
-    /// that one rank says so. If it says so several times, the first reason counts.
+    /// Rejects a version that can be loaded and must not be used, because it has a NaN or fails another check of the program. Once the
+    /// attempt has ended, all ranks continue with the next older version. Their logs give the reason, and so does the error if there is no
+    /// older version. It is enough that one rank calls this. If a rank gives several reasons, the first counts.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, t: &mut [f64]) -> bivouac::Result<()> {
@@ -229,7 +229,7 @@ impl Attempt {
         self.rejection.is_some()
     }
 
-    /// Why the program rejects the version, if it does.
+    /// The reason for which the program rejects the version, if it does.
     pub(crate) fn rejection(&self) -> Option<&str> {
         self.rejection.as_deref()
     }
@@ -240,7 +240,7 @@ impl Attempt {
         self.key
     }
 
-    /// The run that took it.
+    /// The generation of the run that took it.
     pub fn generation(&self) -> u64 {
         self.key.generation.0
     }
@@ -260,13 +260,13 @@ impl Attempt {
     /// On the tier that holds the copy.
     ///
     /// # Errors
-    /// [`LoadError::Missing`] and [`LoadError::Mismatch`] leave `target` untouched, and other regions can still be
-    /// loaded. [`LoadError::NoCopy`] leaves it with undefined content: return the error from the closure.
+    /// [`LoadError::Missing`] and [`LoadError::Mismatch`] leave `target` untouched, and other regions can still be loaded.
+    /// [`LoadError::NoCopy`] leaves it with unspecified content: return the error from the closure.
     pub fn load<T: Element>(&mut self, name: &str, target: &mut [T]) -> Result<(), LoadError> {
         self.load_bytes(name, T::TYPE, bytemuck::cast_slice_mut(target))
     }
 
-    /// The same for a type that is known at run time only.
+    /// Loads a region as [`Attempt::load`] does, with elements of a type that is known at run time only.
     #[doc(hidden)]
     pub fn load_bytes(&mut self, name: &str, element: ElementType, target: &mut [u8]) -> Result<(), LoadError> {
         let region = self.find_array(name, element, target.len() as u64)?;
@@ -276,8 +276,8 @@ impl Attempt {
         self.load_with(&region, |source, region| Ok(source.read_region(region, target)?))
     }
 
-    /// Loads a region into device memory of exactly its length, whether it was saved from host or device memory. Its blocks
-    /// are checked on the device.
+    /// Loads a region into device memory of exactly its length, whether it was saved from host or device memory. Its blocks are checked on
+    /// the device.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, t: &bivouac::device::DeviceSpan, stream: &dyn bivouac::device::Stream)
@@ -290,12 +290,12 @@ impl Attempt {
     /// Local.
     ///
     /// # Blocking
-    /// For the work that is enqueued on the stream, on the tier that holds the copy, for the transfer and the check. When it
-    /// returns the region is there for work on any stream.
+    /// For the work that is enqueued on the stream, on the tier that holds the copy, and for the transfer and the check. When it returns
+    /// the region is complete for work on any stream.
     ///
     /// # Errors
-    /// As [`Attempt::load`]; [`LoadError::Device`] if the device fails: another copy or an older checkpoint would not help, but
-    /// the region can still be loaded into host memory.
+    /// As [`Attempt::load`]; [`LoadError::Device`] if the device fails: another copy or an older checkpoint would not help, but the region
+    /// can still be loaded into host memory.
     pub fn load_device<T: Element>(
         &mut self,
         name: &str,
@@ -305,7 +305,8 @@ impl Attempt {
         self.load_span(name, T::TYPE, target, stream)
     }
 
-    /// Loads several regions into device memory, each of exactly its length: from node memory thousands of small ones together.
+    /// Loads several regions into device memory, each of exactly its length. From node memory, thousands of small ones are transferred
+    /// together.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, fields: &[(&str, bivouac::device::DeviceSpan)], stream: &dyn bivouac::device::Stream)
@@ -331,7 +332,7 @@ impl Attempt {
         self.load_spans(&typed.collect::<Vec<_>>(), stream)
     }
 
-    /// The same for a type that is known at run time only.
+    /// Loads a region as [`Attempt::load_device`] does, with elements of a type that is known at run time only.
     #[doc(hidden)]
     pub fn load_span(
         &mut self,
@@ -343,7 +344,7 @@ impl Attempt {
         self.load_spans(&[(name, element, target.clone())], stream)
     }
 
-    /// The same for several regions of types that are known at run time only.
+    /// Loads regions as [`Attempt::load_devices`] does, with elements of types that are known at run time only.
     #[doc(hidden)]
     pub fn load_spans(
         &mut self,
@@ -396,9 +397,9 @@ impl Attempt {
         region::decode_value(name, &bytes).map_err(|source| LoadError::Value { rank, source })
     }
 
-    /// Appends all versions of a history that was saved under the name of `history`, in ascending order, and says how many
-    /// ([`CheckpointBuilder::save_history`](crate::CheckpointBuilder::save_history)). Give hints before, and let every attempt make a history of
-    /// its own:
+    /// Appends to `history` all versions that were saved under its name, in ascending order, and returns how many
+    /// ([`CheckpointBuilder::save_history`](crate::CheckpointBuilder::save_history)). Give hints before, and let every attempt make a
+    /// history of its own:
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, caches: &bivouac::Caches) -> bivouac::Result<()> {
@@ -417,11 +418,11 @@ impl Attempt {
     /// Local.
     ///
     /// # Blocking
-    /// On the tier that holds the copy, and as [`History::append`]. Host memory for the largest version is used.
+    /// On the tier that holds the copy, and as [`History::append`]. It uses host memory for the largest version.
     ///
     /// # Errors
-    /// As [`Attempt::load`]; [`LoadError::Missing`] if no history of that name was saved; [`LoadError::History`] if this one does
-    /// not take a version, because it has one of that number above all. It then has some of the versions: drop it.
+    /// As [`Attempt::load`]; [`LoadError::Missing`] if no history of that name was saved; [`LoadError::History`] if this one does not take
+    /// a version, mostly because it has one of that number. It then has some of the versions: drop it.
     pub fn load_history(&mut self, history: &History) -> Result<u64, LoadError> {
         let (rank, key) = (self.rank, self.key);
         let refused = |error| LoadError::History { rank, key, source: Box::new(error) };
@@ -447,8 +448,8 @@ impl Attempt {
         Ok(index.len() as u64)
     }
 
-    /// Reads a whole copy that is right. One that is in a file is kept in the memory that `room` has for it, of its length, if there is any:
-    /// whoever restores it then need not read it again ([`Attempt::prefer`]).
+    /// Reads a whole undamaged copy. If the copy is in a file, it is kept in memory of its length from `room`, if there is any, so that a
+    /// restore of it need not read it again ([`Attempt::prefer`]).
     ///
     /// # Errors
     /// [`LoadError::NoCopy`].
@@ -479,7 +480,7 @@ impl Attempt {
         }
     }
 
-    /// Loads from this copy first; the others stay behind it.
+    /// Makes this copy the first to load from; the others follow.
     #[doc(hidden)]
     pub fn prefer(&mut self, copy: Source) {
         if let Ok(own) = self.own() {
@@ -487,7 +488,7 @@ impl Attempt {
         }
     }
 
-    /// What the checkpoint says of a region.
+    /// The checkpoint's entry for a region.
     #[doc(hidden)]
     pub fn describe(&mut self, name: &str) -> Result<Region, LoadError> {
         self.find(name)
@@ -515,7 +516,7 @@ impl Attempt {
         Ok(regions.map(|region| (region.name.clone(), region.element)).collect())
     }
 
-    /// Shard bytes read per tier so far.
+    /// Bytes of shards read so far, by tier.
     pub fn read_bytes(&self) -> PerTier<u64> {
         let mut read = PerTier::default();
         for access in self.accesses() {
@@ -524,7 +525,7 @@ impl Attempt {
         read
     }
 
-    /// Damaged copies found per tier so far.
+    /// Damaged copies found so far, by tier.
     pub fn damaged(&self) -> PerTier<u64> {
         let mut damaged = PerTier::default();
         for access in self.accesses() {
@@ -539,7 +540,7 @@ impl Attempt {
         TierId::all().rev().find(|tier| read[*tier] > 0).unwrap_or(TierId::MEMORY)
     }
 
-    /// The first damage that no copy could make good, whether or not the application passed the error on.
+    /// The first damage for which no copy was good, whether or not the application passed the error on.
     pub fn failure(&self) -> Option<&str> {
         self.accesses().find_map(ShardAccess::failure)
     }
@@ -583,7 +584,7 @@ impl Attempt {
         LoadError::Memory { rank: self.rank, key: self.key, region: region.into(), bytes }
     }
 
-    /// Reads a region from the nearest copy that is right.
+    /// Reads a region from the nearest undamaged copy.
     fn load_with(
         &mut self,
         region: &Region,
@@ -615,7 +616,7 @@ mod tests {
     use crate::tier::names::Series;
     use crate::tier::posix::PosixStorage;
 
-    /// A rank without a copy of its own; the global tier has none for it either, which opening it finds out.
+    /// A rank without a copy of its own. The global tier has none for it either, which shows when it is opened.
     fn without_copies() -> (Attempt, Arc<Keeper>) {
         let settings =
             Settings { mode: AffinityMode::Full, config: AffinityConfig::default(), rank: 3, neighbours: vec![3] };

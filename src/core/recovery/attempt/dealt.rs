@@ -1,4 +1,4 @@
-//! Loading what lies on a decomposition, and what its ranks share.
+//! Loading regions that lie on a decomposition, and values that ranks share.
 
 use super::super::access::ShardAccess;
 use super::super::homes::home;
@@ -21,21 +21,21 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What loads by all ranks together take.
+/// The parts of an attempt that a load by all ranks together uses.
 pub(super) struct Hands<'r> {
-    /// What opens shards.
+    /// Opens shards.
     pub opener: &'r Opener,
     /// The shards whose home this rank is.
     pub homes: &'r mut [ShardAccess],
-    /// Who reads which.
+    /// Which rank reads which shard.
     pub readers: &'r mut Readers,
     /// Plans of earlier loads.
     pub plans: &'r mut Plans,
 }
 
 impl Attempt {
-    /// Loads a region into this rank's part of an array, on the decomposition that it was saved on: the memory of its box, with the margin that the
-    /// decomposition says. The margin is left as it is.
+    /// Loads a region into this rank's part of an array, on the decomposition that it was saved on: the memory of its box, with the ghost
+    /// cells that the decomposition has. Ghost cells are left as they are.
     ///
     /// # Collective
     /// Local.
@@ -44,8 +44,9 @@ impl Attempt {
     /// On the tier that holds the copy.
     ///
     /// # Errors
-    /// As [`Attempt::load`]. [`LoadError::Region`]: the memory has another length than box and margin, or this rank owns several boxes
-    /// ([`Attempt::load_boxes_on`] takes those). [`LoadError::Decomposition`]: the region lies on another decomposition, or on none.
+    /// As [`Attempt::load`]. [`LoadError::Region`]: the memory does not have the length of the box with its ghost cells, or this rank owns
+    /// several boxes ([`Attempt::load_boxes_on`] takes those). [`LoadError::Decomposition`]: the region lies on another decomposition, or
+    /// on none.
     pub fn load_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &mut [T]) -> Result<(), LoadError> {
         match on.boxes() {
             0 if memory.is_empty() => self.load_boxes_on::<T>(name, on, &mut []),
@@ -53,7 +54,8 @@ impl Attempt {
         }
     }
 
-    /// The same for a rank that owns any number of boxes: the memory of each, in the order in which they were described.
+    /// Loads an array of which this rank owns any number of boxes: the memory of each, in the order in which the boxes were described.
+    /// Otherwise as [`Attempt::load_on`].
     ///
     /// # Collective
     /// Local.
@@ -73,7 +75,8 @@ impl Attempt {
         self.load_typed_on(name, on, T::TYPE, bytes)
     }
 
-    /// The same for a box in device memory, with elements of type `T`, whether they were saved from host or device memory.
+    /// Loads an array whose box is in device memory, with elements of type `T`, whether they were saved from host or device memory.
+    /// Otherwise as [`Attempt::load_on`].
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, grid: &bivouac::Decomposition, t: &bivouac::device::DeviceSpan,
@@ -86,12 +89,12 @@ impl Attempt {
     /// As [`Attempt::load_on`]; some ranks may load into host memory, and others into device memory.
     ///
     /// # Blocking
-    /// As [`Attempt::load_on`], and for the work that is enqueued on the stream, and for the transfer. When it returns the elements are there for work on
-    /// any stream. They pass through at most 72 MiB of pinned memory.
+    /// As [`Attempt::load_on`], for the work that is enqueued on the stream, and for the transfer. When it returns the elements are
+    /// complete for work on any stream. They pass through at most 72 MiB of pinned memory.
     ///
     /// # Errors
-    /// As [`Attempt::load_on`]; [`LoadError::Region`] too if the memory ends inside an element. [`LoadError::Device`] if the device fails: another copy or an
-    /// older checkpoint would not help. Where all ranks load together all hear of it ([`LoadError::Others`]).
+    /// As [`Attempt::load_on`]; [`LoadError::Region`] also if the memory ends inside an element. [`LoadError::Device`] if the device fails:
+    /// another copy or an older checkpoint would not help. If all ranks load together, all hear of it ([`LoadError::Others`]).
     pub fn load_device_on<T: Element>(
         &mut self,
         name: &str,
@@ -105,7 +108,8 @@ impl Attempt {
         }
     }
 
-    /// The same for a rank that owns any number of boxes: the device memory of each, in the order in which they were described.
+    /// Loads an array of which this rank owns any number of boxes: the device memory of each, in the order in which the boxes were
+    /// described. Otherwise as [`Attempt::load_device_on`].
     ///
     /// # Collective
     /// As [`Attempt::load_device_on`].
@@ -125,7 +129,7 @@ impl Attempt {
         self.load_spans_on(name, on, T::TYPE, memory.to_vec(), stream)
     }
 
-    /// The same for a type that is known at run time only.
+    /// Loads an array as [`Attempt::load_device_boxes_on`] does, with elements of a type that is known at run time only.
     #[doc(hidden)]
     pub fn load_spans_on(
         &mut self,
@@ -158,7 +162,7 @@ impl Attempt {
         target.finish().map(|_| ()).map_err(|source| LoadError::Device { rank, key, what: what(), source })
     }
 
-    /// The same for slices of a type that is known at run time only.
+    /// Loads an array as [`Attempt::load_boxes_on`] does, with elements of a type that is known at run time only.
     #[doc(hidden)]
     pub fn load_typed_on(
         &mut self,
@@ -183,8 +187,8 @@ impl Attempt {
         })
     }
 
-    /// Loads a region that lies on another decomposition into the target that `target` makes of the memory, together with all ranks; hands the memory
-    /// back where it lies on this one.
+    /// Loads a region that lies on another decomposition, together with all ranks, into the target that `target` makes of the memory. If
+    /// the region lies on this decomposition, returns the memory.
     fn load_elsewhere<'t, M>(
         &mut self,
         name: &str,
@@ -216,7 +220,7 @@ impl Attempt {
         Ok(Some(memory))
     }
 
-    /// The region of this rank's own shard, which has as many elements as the rank owns.
+    /// The region of this rank's own shard, if it has as many elements as the rank owns.
     fn check_whole(&mut self, name: &str, on: &Decomposition, element: ElementType) -> Result<Region, LoadError> {
         let region = self.find(name)?;
         self.check_array(&region, element, on.elements() * element.bytes())?;
@@ -247,7 +251,7 @@ impl Attempt {
         }
     }
 
-    /// What a load of a region by all ranks together takes.
+    /// The parts of this attempt that a load by all ranks together uses.
     pub(super) fn hands(&mut self, region: &str) -> Result<Hands<'_>, LoadError> {
         let Attempt { opener, shards, readers, plans, .. } = self;
         let opener = opener.as_ref().ok_or_else(|| alone(self.rank, self.key, region))?;
@@ -296,10 +300,10 @@ impl Attempt {
     /// All ranks, if another number of ranks took the checkpoint: the root reads it. Otherwise local.
     ///
     /// # Blocking
-    /// On the tier that holds the copy; as a collective call until all ranks have called.
+    /// On the tier that holds the copy; if the call is collective, until all ranks have called.
     ///
     /// # Errors
-    /// As [`Attempt::value`]; [`LoadError::Decomposition`] if it was not saved as such a one.
+    /// As [`Attempt::value`]; [`LoadError::Decomposition`] if it was not saved as a shared value.
     pub fn shared<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, LoadError> {
         let (rank, key) = (self.rank, self.key);
         let rule = self.rule(name)?;
@@ -322,8 +326,8 @@ impl Attempt {
         region::decode_value(name, &verdict.decision).map_err(|source| LoadError::Value { rank, source })
     }
 
-    /// Loads the values that some ranks of those that took the checkpoint have saved with [`CheckpointBuilder::per_rank`](crate::CheckpointBuilder::per_rank) and
-    /// [`OnResize::Ask`], in their order. Each rank may ask for whichever it likes, of the [`Attempt::saved_ranks`] that there were.
+    /// Loads the values that some old ranks saved with [`CheckpointBuilder::per_rank`](crate::CheckpointBuilder::per_rank) and
+    /// [`OnResize::Ask`], in the order of the ranks. Each rank may ask for any of the [`Attempt::saved_ranks`] old ranks.
     ///
     /// # Collective
     /// All ranks; one that wants none asks for an empty range.
@@ -332,8 +336,8 @@ impl Attempt {
     /// On the tiers that hold the shards, and until all ranks have called.
     ///
     /// # Errors
-    /// [`LoadError::Decomposition`] if it was not saved as such a one; [`LoadError::Others`], the same on all ranks; [`LoadError::Value`] if
-    /// they are of another type.
+    /// [`LoadError::Decomposition`] if it was not saved with that rule; [`LoadError::Others`], on all ranks alike; [`LoadError::Value`] if
+    /// the values are of another type.
     pub fn of_ranks<T: DeserializeOwned>(&mut self, name: &str, ranks: Range<u32>) -> Result<Vec<T>, LoadError> {
         let (rank, key, of) = (self.rank, self.key, self.saved_ranks());
         if self.rule(name)? != Some(Rule::PerRank(OnResize::Ask)) {
@@ -356,14 +360,15 @@ impl Attempt {
         decoded.collect()
     }
 
-    /// Asks the homes of old shards about a region: of each from a number on, from which `answer` makes what is said. `on_answer` says how much of a shard is left to
-    /// be asked for; `None`: it cannot be understood. Returns what is left of all ranks together.
+    /// Asks the homes of old shards about a region. Each request has a number to start from, and `answer` makes the reply to it.
+    /// `on_answer` says how much of a shard is left to ask for; `None`: the reply cannot be understood. Returns what is left of all ranks
+    /// together.
     ///
     /// # Collective
     /// All ranks.
     ///
     /// # Errors
-    /// [`LoadError::Others`], the same on all ranks.
+    /// [`LoadError::Others`], on all ranks alike.
     pub(super) fn ask_homes(
         &mut self,
         (name, step): (&str, &str),
@@ -433,20 +438,20 @@ impl Attempt {
         Ok(record.rules.get(&place).copied())
     }
 
-    /// What the shard records of its decompositions.
+    /// The shard's record of its decompositions.
     pub(super) fn record(&mut self) -> Result<Arc<Record>, LoadError> {
         self.source("the region table")?;
         self.own()?.shared_record()
     }
 
-    /// What all ranks load together with.
+    /// The engine through which all ranks load together.
     fn engine(&self, region: &str) -> Result<Arc<Engine>, LoadError> {
         let opener = self.opener.as_ref().ok_or_else(|| alone(self.rank, self.key, region))?;
         Ok(opener.engine().clone())
     }
 }
 
-/// This rank has no others to load a region with.
+/// The error of a rank that has no others to load a region with.
 fn alone(rank: Rank, key: CheckpointKey, region: &str) -> LoadError {
     let culprits = vec![Culprit::of(rank, "it cannot be loaded by all ranks together here")];
     LoadError::Others { key, region: region.into(), culprits }

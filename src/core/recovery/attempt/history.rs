@@ -9,14 +9,16 @@ use crate::transfer::history::{Field, History, Index, index_name, region_name};
 use std::collections::BTreeMap;
 
 impl Attempt {
-    /// Loads a history whose fields are parts of arrays ([`CheckpointBuilder::save_history_on`](crate::CheckpointBuilder::save_history_on)), version by version, on any number of ranks:
-    /// of each field its name, and the decomposition that it lies on now. It gets the elements that this rank owns, without margins.
+    /// Loads a history whose fields are parts of arrays
+    /// ([`CheckpointBuilder::save_history_on`](crate::CheckpointBuilder::save_history_on)), version by version, on any number of ranks.
+    /// `on` has the name of each field and the decomposition that it lies on now. A field gets the elements that this rank owns, without
+    /// ghost cells.
     ///
     /// # Collective
-    /// All ranks, unless the checkpoint was taken by as many on the same decompositions.
+    /// All ranks, unless as many ranks took the checkpoint on the same decompositions.
     ///
     /// # Blocking
-    /// As [`Attempt::load_on`], and as [`History::append`]. Host memory for the largest version is used.
+    /// As [`Attempt::load_on`] and [`History::append`]. It uses host memory for the largest version.
     ///
     /// # Errors
     /// As [`Attempt::load_on`] and [`Attempt::load_history`]; [`LoadError::Decomposition`] if a field is not named.

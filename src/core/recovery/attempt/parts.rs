@@ -1,4 +1,4 @@
-//! What old ranks had of arrays and rows, for programs that go by it when they deal these anew.
+//! What old ranks had of arrays and rows, for programs that deal these again accordingly.
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
@@ -9,43 +9,43 @@ use crate::format::numbers;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Boxes of one answer: 256 KiB of them at most.
+/// Most boxes in one answer: 256 KiB of them.
 const PAGE: usize = 2 << 10;
 
-/// The first byte of an answer, where that of boxes has their dimensions.
+/// The first byte of an answer about rows. An answer about boxes begins with the number of their dimensions.
 const ROWS: u8 = 0;
 const IDS: u8 = DIMS as u8 + 1;
 
-/// What a rank that took a checkpoint had of a region, or of a set of rows.
+/// What an old rank had of an array, or of a set of rows.
 #[derive(Clone, PartialEq, Debug)]
 pub enum RankPart {
     /// Boxes of an array.
     Boxes {
         /// The extents of the array, in elements, slowest first.
         shape: Vec<u64>,
-        /// First element and extent of each box, in the order in which they were described.
+        /// Origin and extent of each box, in the order in which the boxes were described.
         boxes: Vec<(Vec<u64>, Vec<u64>)>,
     },
     /// Rows.
     Rows {
-        /// How many.
+        /// The number of rows.
         count: u64,
-        /// By dimension the least and the greatest coordinate, as the program said; empty if it did not.
+        /// The least and the greatest coordinate in each dimension, as the program said; empty if it gave no bounds.
         bounds: Vec<[f64; 2]>,
     },
     /// A list of numbers.
     Ids {
-        /// Elements of the array.
+        /// The number of elements of the array.
         total: u64,
-        /// How many of them.
+        /// The number of them that the rank had.
         count: u64,
     },
 }
 
 impl Attempt {
-    /// What some of the ranks that took the checkpoint had of an array ([`CheckpointBuilder::save_on`](crate::CheckpointBuilder::save_on)), or of a set of rows
-    /// ([`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows)), in the order of the ranks. Each rank may ask for whichever it likes, of the
-    /// [`Attempt::saved_ranks`] that there were; what it gets it has in memory. Nothing is loaded.
+    /// Returns what some old ranks had of an array ([`CheckpointBuilder::save_on`](crate::CheckpointBuilder::save_on)), or of a set of rows
+    /// ([`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows)), in the order of the ranks. Each rank may ask for any of the
+    /// [`Attempt::saved_ranks`] old ranks, and needs memory for the answer. Nothing is loaded.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
@@ -63,14 +63,14 @@ impl Attempt {
     /// ```
     ///
     /// # Collective
-    /// All ranks; one that wants none asks for an empty range.
+    /// All ranks; a rank that wants none asks for an empty range.
     ///
     /// # Blocking
     /// On the tiers that hold the shards, and until all ranks have called. Boxes come in pages, each with a round of all ranks.
     ///
     /// # Errors
-    /// [`LoadError::Missing`]: there is neither such a region nor such a set. [`LoadError::Decomposition`]: it is neither of the two. [`LoadError::Others`], the
-    /// same on all ranks.
+    /// [`LoadError::Missing`]: there is neither an array nor a set of that name. [`LoadError::Decomposition`]: the region is neither.
+    /// [`LoadError::Others`], on all ranks alike.
     pub fn parts(&mut self, name: &str, ranks: Range<u32>) -> Result<Vec<RankPart>, LoadError> {
         let (rank, key, of) = (self.rank, self.key, self.saved_ranks());
         let is_region = self.regions()?.iter().any(|(region, _)| region == name);
@@ -104,7 +104,7 @@ impl Attempt {
 }
 
 impl ShardAccess {
-    /// What the shard has of a region, as far as it fits a page; of boxes those from one on.
+    /// What the shard has of a region, as far as it fits a page; of boxes those from number `from` on.
     fn page(&mut self, region: &str, from: u64) -> Result<Vec<u8>, LoadError> {
         let record = self.shared_record()?;
         let source = self.source(region)?;
@@ -133,7 +133,7 @@ impl ShardAccess {
     }
 }
 
-/// A part with what a page adds to it, and how many boxes are left; `None` if the page cannot be one.
+/// Adds the content of a page to a part, and returns it with the number of boxes that are left; `None` if the page is not valid.
 fn take_page(before: Option<RankPart>, bytes: &[u8]) -> Option<(RankPart, u64)> {
     let (kind, mut rest) = bytes.split_first()?;
     if *kind == ROWS {

@@ -1,4 +1,4 @@
-//! Loading rows, on as many ranks as saved them or on others.
+//! Loading rows, on as many ranks as saved them or on another number.
 
 use super::super::load_error::LoadError;
 use super::super::remade::{Dealing, Finding, Owners, Together, Wanted};
@@ -11,19 +11,19 @@ use crate::region::Element;
 use crate::tier::storage::zeroed;
 use std::ops::Range;
 
-/// Which of the rows of a set each rank gets. All ranks say the same, but for the numbers of a range.
+/// Which rows of a set each rank gets. All ranks say the same, except for the numbers of a range.
 pub enum How<'o> {
-    /// Its own, which it has saved, on as many ranks as then.
+    /// The rows that this rank saved, if as many ranks took the checkpoint.
     Own,
-    /// All rows in the order of the ranks that saved them, dealt evenly.
+    /// All rows, dealt evenly in the order of the ranks that saved them.
     Even,
-    /// These of the rows in that order. Ranges of ranks may overlap, and leave rows out.
+    /// A range of the rows in that order. The ranges of ranks may overlap, and leave rows out.
     Range(Range<u64>),
-    /// Those that the program says: [`How::by`].
+    /// The rows that the program assigns to this rank: [`How::by`].
     By(ByOwner<'o>),
 }
 
-/// What says which rank gets a row.
+/// A function that says which rank gets a row, and the column that it looks at.
 pub struct ByOwner<'o> {
     column: String,
     element: ElementType,
@@ -32,9 +32,9 @@ pub struct ByOwner<'o> {
 }
 
 impl<'o> How<'o> {
-    /// A function says which rank gets each row, by the values of a column. It is called where the rows are read, in batches, and once for each row: with the
-    /// values of the column in some rows, `width` for each, and as many numbers of ranks to fill. Rows stand in the order of the ranks that saved them, and as
-    /// they stood there.
+    /// Lets a function say which rank gets each row, by the values of a column. It is called on the ranks that read the rows, in batches,
+    /// and once for each row. It gets the values of the column in some rows, `width` for each, and fills as many numbers of ranks. Rows are
+    /// in the order of the ranks that saved them, and keep their order there.
     ///
     /// ```
     /// use bivouac_core::How;
@@ -56,7 +56,7 @@ impl<'o> How<'o> {
         How::typed_by(column, T::TYPE, width, owners)
     }
 
-    /// The same for a column of a type that is known at run time only. The function gets the bytes of its values, which may stand at any address.
+    /// As [`How::by`], for a column of a type that is known at run time only. The function gets the bytes of its values, at any alignment.
     #[doc(hidden)]
     pub fn typed_by(
         column: &str,
@@ -74,17 +74,17 @@ pub struct LoadedRows<'r> {
     rows: DealtRows,
 }
 
-/// Which rows of a set a rank gets, in the attempt that found it out.
+/// The rows of a set that a rank gets, in the attempt that found them.
 #[doc(hidden)]
 pub struct DealtRows {
     set: String,
     count: u64,
-    /// Which they are; `None`: the rank's own.
+    /// The rows; `None`: the rank's own.
     dealing: Option<Dealing>,
 }
 
 impl DealtRows {
-    /// How many there are.
+    /// The number of rows.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -96,7 +96,8 @@ impl DealtRows {
 }
 
 impl Attempt {
-    /// Finds out which rows of a set this rank gets ([`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows)). Their columns are then asked for one by one.
+    /// Finds out which rows of a set this rank gets ([`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows)). The program
+    /// then loads their columns one by one.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
@@ -113,21 +114,22 @@ impl Attempt {
     /// ```
     ///
     /// # Collective
-    /// With [`How::Own`] local. Otherwise all ranks; all ask for the same columns in the same order.
+    /// With [`How::Own`] local. Otherwise all ranks; all load the same columns in the same order.
     ///
     /// # Blocking
-    /// On the tiers that hold the shards; as a collective call until all ranks have called.
+    /// On the tiers that hold the shards; if the call is collective, until all ranks have called.
     ///
     /// # Errors
-    /// [`LoadError::Missing`]: there is no such set. [`LoadError::Decomposition`]: it was not saved with `save_rows`. [`LoadError::Mismatch`]: the
-    /// column that owners are found by is of another type. [`LoadError::Resized`]: with [`How::Own`], if another number of ranks took the checkpoint.
-    /// [`LoadError::Others`], the same on all ranks: a range that is not among the rows, or a row that was given to a rank that there is not.
+    /// [`LoadError::Missing`]: there is no such set. [`LoadError::Decomposition`]: it was not saved with `save_rows`.
+    /// [`LoadError::Mismatch`]: the column by which owners are found is of another type. [`LoadError::Resized`]: with [`How::Own`], if
+    /// another number of ranks took the checkpoint. [`LoadError::Others`], on all ranks alike: a range that is not among the rows, or a row
+    /// that is assigned to a rank that does not exist.
     pub fn load_rows(&mut self, name: &str, how: How<'_>) -> Result<LoadedRows<'_>, LoadError> {
         let rows = self.deal_rows(name, how)?;
         Ok(LoadedRows { restorer: self, rows })
     }
 
-    /// The same for a caller that keeps them apart from the restorer.
+    /// Finds rows as [`Attempt::load_rows`] does, in a form that does not borrow the attempt.
     #[doc(hidden)]
     pub fn deal_rows(&mut self, name: &str, how: How<'_>) -> Result<DealtRows, LoadError> {
         let (column, row) = match &how {
@@ -160,7 +162,7 @@ impl Attempt {
         Ok(DealtRows { set: name.into(), count, dealing })
     }
 
-    /// The columns of a set, with the type of their elements and how many a row has. Local.
+    /// The columns of a set, with the type of their elements and how many of them a row has. Local.
     ///
     /// # Errors
     /// [`LoadError::Missing`]: there is no such set. [`LoadError::Decomposition`]: it was not saved with `save_rows`. [`LoadError::NoCopy`].
@@ -188,7 +190,7 @@ impl Attempt {
         Ok(region.clone())
     }
 
-    /// How many elements a row has of a column.
+    /// The number of elements that a row has in a column.
     fn width(&mut self, region: &str) -> Result<u32, LoadError> {
         match self.rule(region)? {
             Some(Rule::Rows { width, .. }) => Ok(width),
@@ -199,7 +201,7 @@ impl Attempt {
         }
     }
 
-    /// Is it a column of that type, with so many elements in each row? Says how many bytes these are.
+    /// Checks that it is a column of that type with so many elements in each row, and returns the bytes of a row.
     fn check_column(&mut self, region: &str, element: ElementType, width: u32) -> Result<u64, LoadError> {
         let found = (self.width(region)?, self.regions()?.into_iter().find(|(name, _)| name == region));
         if let (has, Some((_, of))) = &found
@@ -211,7 +213,7 @@ impl Attempt {
         Ok(u64::from(width) * element.bytes())
     }
 
-    /// How many rows this rank has saved.
+    /// The number of rows that this rank saved.
     fn own_rows(&mut self, region: &str) -> Result<u64, LoadError> {
         if matches!(self.shards, Shards::Resized(_)) {
             self.own()?;
@@ -225,7 +227,7 @@ impl Attempt {
 }
 
 impl LoadedRows<'_> {
-    /// How many rows this rank gets.
+    /// The number of rows that this rank gets.
     pub fn count(&self) -> u64 {
         self.rows.count
     }
@@ -240,12 +242,12 @@ impl LoadedRows<'_> {
     ///
     /// # Errors
     /// [`LoadError::Missing`], [`LoadError::Mismatch`]: there is no such column of that type. [`LoadError::Memory`]: there is no memory for it.
-    /// [`LoadError::NoCopy`]; [`LoadError::Others`], the same on all ranks.
+    /// [`LoadError::NoCopy`]; [`LoadError::Others`], on all ranks alike.
     pub fn column<T: Element>(&mut self, name: &str) -> Result<Vec<T>, LoadError> {
         self.columns(name, 1)
     }
 
-    /// The same with `width` elements in each row, one row behind the other.
+    /// Loads a column with `width` elements in each row, row after row.
     ///
     /// # Collective
     /// As [`Attempt::load_rows`].
@@ -267,7 +269,7 @@ impl LoadedRows<'_> {
         Ok(values.unwrap_or_default())
     }
 
-    /// Loads a column into memory of the program, for exactly the rows that it gets.
+    /// Loads a column into memory of the program, which has the length of exactly these rows.
     ///
     /// # Collective
     /// As [`Attempt::load_rows`].
@@ -276,7 +278,7 @@ impl LoadedRows<'_> {
     /// As [`Attempt::load_rows`].
     ///
     /// # Errors
-    /// As [`LoadedRows::column`]; [`LoadError::Mismatch`] also where the memory has another length. Then the memory is left as it is.
+    /// As [`LoadedRows::column`]; [`LoadError::Mismatch`] also if the memory has another length. The memory is then left as it is.
     pub fn columns_into<T: Element>(&mut self, name: &str, width: u32, memory: &mut [T]) -> Result<(), LoadError> {
         let memory = Ok(bytemuck::cast_slice_mut(memory));
         self.restorer.load_column(&mut self.rows, name, (T::TYPE, width), memory)
@@ -284,7 +286,8 @@ impl LoadedRows<'_> {
 }
 
 impl Attempt {
-    /// Loads a column of rows that this restorer has dealt, as [`LoadedRows::columns_into`]. Where there is no memory for it the others hear why.
+    /// Loads a column of rows that this attempt has dealt, as [`LoadedRows::columns_into`]. If there is no memory for it, the other ranks
+    /// hear why.
     #[doc(hidden)]
     pub fn load_column(
         &mut self,

@@ -8,17 +8,17 @@ use crate::recovery::load_error::LoadError;
 use crate::tier::storage::zeroed;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
 
-/// Bytes that are read and checked at once.
+/// The number of bytes that are read and checked together.
 const WINDOW: u64 = 4 << 20;
 
-/// Reads a region byte by byte: from [`Attempt::reader`].
+/// Reads a region byte by byte, from [`Attempt::reader`].
 pub struct RegionReader<'r> {
     attempt: &'r mut Attempt,
     window: Window,
     at: u64,
 }
 
-/// What of a region was read and checked last, for somebody who reads it piece by piece.
+/// The part of a region that was read and checked last, for reading piece by piece.
 #[doc(hidden)]
 pub struct Window {
     key: CheckpointKey,
@@ -29,7 +29,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Of the region of that name, of which nothing was read.
+    /// A window on the region of that name, from which nothing was read yet.
     pub fn new(attempt: &mut Attempt, name: &str) -> Result<Window, LoadError> {
         let region = attempt.find(name)?;
         if region.kind != RegionKind::Array {
@@ -39,12 +39,12 @@ impl Window {
         Ok(Window { key: attempt.key(), region, block, from: 0, bytes: Vec::new() })
     }
 
-    /// How many bytes the region has.
+    /// The length of the region in bytes.
     pub fn length(&self) -> u64 {
         self.region.bytes
     }
 
-    /// The bytes from `at` on that are at hand, at least one but behind the end.
+    /// The checked bytes from `at` on: at least one, unless `at` is at the end.
     fn bytes_at(&mut self, attempt: &mut Attempt, at: u64) -> Result<&[u8], LoadError> {
         if at >= self.region.bytes {
             return Ok(&[]);
@@ -67,7 +67,7 @@ impl Window {
         Ok(&self.bytes[(at - self.from) as usize..])
     }
 
-    /// Reads from `at` on into `target`; how many bytes there were. `attempt` is at the version that it was made of.
+    /// Reads bytes from `at` on into `target`, and returns how many there were. `attempt` is at the version that the window was made of.
     pub fn read(&mut self, attempt: &mut Attempt, at: u64, target: &mut [u8]) -> Result<usize, LoadError> {
         debug_assert!(self.is_of(attempt), "the window is of another version");
         let mut done = 0;
@@ -94,15 +94,16 @@ impl Window {
         Ok(done)
     }
 
-    /// Is it of the version that this attempt is at?
+    /// Does the window belong to the version that this attempt is at?
     pub fn is_of(&self, attempt: &Attempt) -> bool {
         attempt.key() == self.key
     }
 }
 
 impl Attempt {
-    /// Reads a region as a stream of bytes: one that was written so ([`CheckpointBuilder::writer`](crate::CheckpointBuilder::writer)), or any other array of
-    /// this rank's own. Every block is checked before a byte of it is handed out; where it is damaged, the next copy is read. It can seek.
+    /// Reads a region as a stream of bytes: one that was written as a stream
+    /// ([`CheckpointBuilder::writer`](crate::CheckpointBuilder::writer)), or any other array that belongs to this rank. Every block is
+    /// checked before a byte of it is handed out. If a block is damaged, the next copy is read. The reader is seekable.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
@@ -117,20 +118,20 @@ impl Attempt {
     /// ```
     ///
     /// # Collective
-    /// Local. On another number of ranks than took the checkpoint there are no such regions.
+    /// Local. On another number of ranks than took the checkpoint no region belongs to this rank.
     ///
     /// # Blocking
-    /// On the tier that holds the copy, and so does reading.
+    /// On the tier that holds the copy; reading blocks likewise.
     ///
     /// # Errors
-    /// [`LoadError::Missing`], [`LoadError::Mismatch`] if it is a value, [`LoadError::NoCopy`]. Reading fails with an [`io::Error`] that holds a
-    /// [`LoadError`]; if that is damage all ranks go on to the next version, whichever error the program makes of it.
+    /// [`LoadError::Missing`], [`LoadError::Mismatch`] if it is a value, [`LoadError::NoCopy`]. Reading fails with an [`io::Error`] that
+    /// holds a [`LoadError`]. If that is damage, all ranks continue with the next version, whichever error the program makes of it.
     pub fn reader(&mut self, name: &str) -> Result<RegionReader<'_>, LoadError> {
         let window = Window::new(self, name)?;
         Ok(RegionReader { attempt: self, window, at: 0 })
     }
 
-    /// Reads whole blocks of a region from the nearest copy that is right.
+    /// Reads whole blocks of a region from the nearest undamaged copy.
     fn read_blocks(&mut self, region: &Region, at: u64, target: &mut [u8]) -> Result<(), LoadError> {
         self.source(&region.name)?;
         self.own()?.load_all(std::iter::once(region), |source| {
@@ -141,7 +142,7 @@ impl Attempt {
 }
 
 impl RegionReader<'_> {
-    /// How many bytes the region has.
+    /// The length of the region in bytes.
     #[allow(clippy::len_without_is_empty, reason = "it is a stream, and whether it has an end comes from reading")]
     pub fn len(&self) -> u64 {
         self.window.length()

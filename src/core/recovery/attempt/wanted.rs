@@ -1,4 +1,4 @@
-//! Loading any elements of an array, whoever else loads them too.
+//! Loading any elements of an array, whichever elements other ranks load.
 
 use super::super::load_error::LoadError;
 use super::super::remade::Together;
@@ -9,11 +9,11 @@ use crate::decomposition::{Checked, Decomposition, Part};
 use crate::region::Element;
 
 impl Attempt {
-    /// Loads elements of an array that was saved on a decomposition: any that this rank wants, ghost cells and what other ranks want among them, or none.
-    /// Nothing is proved of them but that they were saved.
+    /// Loads any elements that this rank wants of an array that was saved on a decomposition, including ghost cells and elements that other
+    /// ranks load, too; or none. It is proved only that the elements were saved.
     ///
-    /// `wanted` says which: boxes, each with a memory of its own, or numbers, with one memory in the order of the list. As many elements stand in memory
-    /// around a box as its margin says, and are left alone; ghost cells that are wanted belong to the box.
+    /// `wanted` says which they are: boxes, each with a memory of its own, or numbers, with one memory in the order of the list. The ghost
+    /// cells of `wanted` surround a box in memory and are left alone; ghost cells that are wanted belong to the box.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, y0: u64, rows: u64) -> bivouac::Result<()> {
@@ -30,14 +30,14 @@ impl Attempt {
     /// ```
     ///
     /// # Collective
-    /// All ranks, also on those that took the checkpoint; one that wants nothing gives no box, or no number.
+    /// All ranks, also if as many ranks took the checkpoint. A rank that wants nothing gives no box, or no number.
     ///
     /// # Blocking
     /// On the tiers that hold the shards, and until all ranks have called.
     ///
     /// # Errors
-    /// As [`Attempt::load_on`]; [`LoadError::Decomposition`] also for a part that cannot be, of which the other ranks hear; [`LoadError::Unmatched`],
-    /// the same on all ranks: elements that are wanted were saved by no rank.
+    /// As [`Attempt::load_on`]; [`LoadError::Decomposition`] also for an impossible part, of which the other ranks hear;
+    /// [`LoadError::Unmatched`], on all ranks alike: elements that are wanted were saved by no rank.
     pub fn load_wanted<T: Element>(
         &mut self,
         name: &str,
@@ -52,7 +52,7 @@ impl Attempt {
         }
     }
 
-    /// What all ranks want together, unproved.
+    /// The elements that all ranks want together, as a decomposition that is not proved.
     fn wanted(&mut self, name: &str, part: Part) -> Result<Decomposition, LoadError> {
         let (rank, ranks, key) = (self.rank, self.ranks, self.key);
         let checked = part.check();
