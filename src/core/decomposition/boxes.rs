@@ -1,17 +1,17 @@
-//! What a program says of its part of an array, and what the ranks have agreed on.
+//! A rank's boxes of an array, as a program describes them and as records have them.
 
 use super::packed::{BOXES_MAX, ELEMENTS_MAX, Head};
 use super::strides::Strides;
 use super::{Cuboid, DIMS};
 use crate::format::numbers;
 
-/// Why a part of an array cannot be what it is said to be, or does not fit those of the other ranks.
+/// Why a part of an array is impossible, or does not fit those of the other ranks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecompositionError {
     /// An array of too few or too many dimensions.
     #[error("an array of {given} dimensions cannot be decomposed: 1 to {DIMS} are possible")]
     Dimensions {
-        /// How many.
+        /// The number of dimensions.
         given: usize,
     },
     /// An array of too many elements.
@@ -20,14 +20,14 @@ pub enum DecompositionError {
         /// Its shape.
         shape: Vec<u64>,
     },
-    /// Numbers for another number of dimensions.
+    /// A list of numbers for another number of dimensions.
     #[error("{what} {numbers:?} has {} numbers, and the array has {dims} dimensions", numbers.len())]
     Numbers {
-        /// What they are.
+        /// The meaning of the numbers.
         what: &'static str,
-        /// They.
+        /// The numbers.
         numbers: Vec<u64>,
-        /// Dimensions of the array.
+        /// The dimensions of the array.
         dims: usize,
     },
     /// A box that is not inside the array.
@@ -39,35 +39,35 @@ pub enum DecompositionError {
         number: usize,
         /// Its first element.
         origin: Vec<u64>,
-        /// Its extent.
+        /// Its extents.
         extent: Vec<u64>,
-        /// That of the array.
+        /// The shape of the array.
         shape: Vec<u64>,
     },
-    /// A margin with which the memory of a box would have too many elements.
+    /// Ghost cells with which the memory of a box would have too many elements.
     #[error(
         "box {number} of this rank with ghost cells of {before:?} before and {after:?} behind it has more than {ELEMENTS_MAX} elements"
     )]
     Margin {
         /// The place of the box among those of this rank.
         number: usize,
-        /// The margin before it.
+        /// The ghost cells before it.
         before: Vec<u64>,
-        /// The margin behind it.
+        /// The ghost cells after it.
         after: Vec<u64>,
     },
     /// More boxes than a rank can have.
     #[error("{given} boxes on one rank: {BOXES_MAX} are possible")]
     TooMany {
-        /// How many.
+        /// The number of boxes.
         given: usize,
     },
 }
 
 /// A rank's part of a global array: boxes of its elements. See [`Session::decompose`](crate::session::Session::decompose).
 ///
-/// Dimensions are given slowest first, as rows before columns in C; all numbers count elements. A rank may own any number of boxes, none too; each has memory
-/// of its own.
+/// Dimensions are given slowest first, as rows before columns in C. All numbers count elements. A rank may own any number of boxes, and
+/// none. Each box has memory of its own.
 ///
 /// ```
 /// use bivouac_core::decomposition::Boxes;
@@ -90,34 +90,35 @@ pub struct Boxes {
 }
 
 impl Boxes {
-    /// None yet of an array of this shape.
+    /// A rank's part of an array of this shape, without boxes yet.
     pub fn of(shape: impl Into<Vec<u64>>) -> Boxes {
         Boxes { shape: shape.into(), own: Vec::new(), before: None, after: None, is_sparse: false }
     }
 
-    /// This rank owns the elements of the box of this extent that begins at `origin`. May be said again for more boxes. An extent of 0 in a dimension is a
-    /// box without elements, which has its place among the others all the same.
+    /// Adds the box of this extent that begins at `origin`: this rank owns its elements. Call it again for more boxes. An extent of 0 in a
+    /// dimension makes a box without elements, which has its place among the others nevertheless.
     #[must_use]
     pub fn own(mut self, origin: impl Into<Vec<u64>>, extent: impl Into<Vec<u64>>) -> Boxes {
         self.own.push((origin.into(), extent.into()));
         self
     }
 
-    /// In memory each box has so many elements more on both sides of each dimension: ghost cells, which are not saved, and which a load leaves alone.
+    /// Sets the width of the ghost cells, which is the same before and after a box. In memory each box has so many elements more on both
+    /// sides of each dimension. They are not saved, and a load leaves them alone.
     #[must_use]
     pub fn halo(self, width: impl Into<Vec<u64>>) -> Boxes {
         let width = width.into();
         self.margins(width.clone(), width)
     }
 
-    /// Sets the width of the ghost cells before and after a box, where these differ, for example for padded rows.
+    /// Sets the width of the ghost cells before and after a box, if these differ, for example for padded rows.
     #[must_use]
     pub fn margins(mut self, before: impl Into<Vec<u64>>, after: impl Into<Vec<u64>>) -> Boxes {
         (self.before, self.after) = (Some(before.into()), Some(after.into()));
         self
     }
 
-    /// The boxes of all ranks do not cover the array: elements may belong to nobody, but to two ranks never.
+    /// Makes the array sparse: the boxes of all ranks need not cover it. Elements may belong to nobody, but never to two ranks.
     #[must_use]
     pub fn sparse(mut self) -> Boxes {
         self.is_sparse = true;
@@ -129,15 +130,15 @@ impl Boxes {
         &self.shape
     }
 
-    /// They need not cover the array.
+    /// The boxes of all ranks need not cover the array.
     pub fn is_sparse(&self) -> bool {
         self.is_sparse
     }
 
-    /// Looks at what this rank alone can know.
+    /// Checks everything that this rank alone can know.
     ///
     /// # Errors
-    /// [`DecompositionError`]: the first thing that cannot be.
+    /// [`DecompositionError`]: the first mistake.
     pub fn check(&self) -> Result<Own, DecompositionError> {
         let dims = self.shape.len();
         if dims == 0 || dims > DIMS {
@@ -183,7 +184,7 @@ impl Boxes {
     }
 }
 
-/// The part of an array that one rank owns, without what surrounds it in memory: what shards record.
+/// The part of an array that one rank owns, without its memory: the content of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
     dims: usize,
@@ -203,12 +204,12 @@ impl Parts {
         &self.whole
     }
 
-    /// Its extents.
+    /// The extents of the array.
     pub fn shape(&self) -> &[u64] {
         &self.whole.to[..self.dims]
     }
 
-    /// The parts of all ranks need not cover it.
+    /// The parts of all ranks need not cover the array.
     pub fn is_sparse(&self) -> bool {
         self.is_sparse
     }
@@ -218,12 +219,12 @@ impl Parts {
         &self.own
     }
 
-    /// How many elements they have.
+    /// The number of elements of the boxes.
     pub fn elements(&self) -> u64 {
         self.own.iter().map(Cuboid::volume).fold(0, u64::saturating_add)
     }
 
-    /// Puts them behind other bytes. A box takes few where it has the extent of the one before it and lies near its end.
+    /// Appends the parts to `bytes`. A box takes few bytes if it has the extents of the previous one and lies near its end.
     pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
         bytes.push(self.dims as u8);
         bytes.push(u8::from(self.is_sparse));
@@ -239,7 +240,7 @@ impl Parts {
         }
     }
 
-    /// Takes them off again; `None` unless they are inside an array that can be.
+    /// Takes parts off the front of `bytes`; `None` unless they are inside a possible array.
     pub(crate) fn take(bytes: &mut &[u8]) -> Option<Parts> {
         let head = Head::take(bytes)?;
         let mut own = Vec::with_capacity(head.count);
@@ -248,7 +249,7 @@ impl Parts {
     }
 }
 
-/// A rank's own part of an array and the memory that it has for it.
+/// A rank's part of an array, and the memory that it has for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Own {
     parts: Parts,
@@ -257,7 +258,7 @@ pub struct Own {
 }
 
 impl Own {
-    /// Elements one behind the other, as an array of this rank alone.
+    /// `count` elements in a row, as an array of this rank alone.
     pub fn line(count: u64) -> Own {
         let mut whole = Cuboid { from: [0; DIMS], to: [1; DIMS] };
         whole.to[0] = count;
@@ -265,28 +266,28 @@ impl Own {
         Own { parts, before: [0; DIMS], after: [0; DIMS] }
     }
 
-    /// The same with memory for its elements alone.
+    /// This part with memory for its elements alone, without ghost cells.
     pub fn without_margins(&self) -> Own {
         Own { parts: self.parts.clone(), before: [0; DIMS], after: [0; DIMS] }
     }
 
-    /// What of it is saved.
+    /// The elements that are saved.
     pub fn parts(&self) -> &Parts {
         &self.parts
     }
 
-    /// How many elements of memory are before and behind each box.
+    /// The widths of the ghost cells before and after each box.
     pub fn margins(&self) -> (&[u64; DIMS], &[u64; DIMS]) {
         (&self.before, &self.after)
     }
 
-    /// How many elements the memory of a box has, those around it among them.
+    /// The number of elements that the memory of a box has, including ghost cells.
     pub fn memory_elements(&self, number: usize) -> u64 {
         let own = &self.parts.own[number];
         (0..DIMS).map(|dim| own.extent(dim) + self.before[dim] + self.after[dim]).product()
     }
 
-    /// Where the elements of a box lie in its memory.
+    /// The places of the elements of a box in its memory.
     pub fn strides(&self, number: usize, size: u64) -> Strides {
         Strides::of(&self.parts.own[number], &self.before, &self.after, size)
     }

@@ -1,38 +1,40 @@
-//! Cells, into which the ranks cut an array to look at its parts together: each cell has an owner, to which every rank sends what it has of it.
+//! Cells, into which the ranks cut an array to look at its parts together. Each cell has an owner, to which every rank sends what it has of
+//! the cell.
 //!
-//! A cell has about the shape of the mean part, so that few parts lie in one and a part lies in few. Which cells there are, and whose
-//! they are, is arithmetic on a few sums over all ranks. Where every element has an owner they are a grid of at most 64 for each rank. A sparse array may have all that
-//! it has in one corner: its cells lie in layers (`layers.rs`). Where many parts lie in one cell all the same, its owner [cuts it](super::shelf) and sends the pieces on.
+//! A cell has about the shape of the mean part, so that few parts lie in one and a part lies in few. Arithmetic on a few sums over all
+//! ranks says which cells there are, and who owns them. If every element has an owner, they are a grid of at most 64 cells for each rank. A
+//! sparse array may have all its elements in one corner, so its cells lie in layers (`layers.rs`). If many parts lie in one cell
+//! nevertheless, its owner [cuts it](super::shelf) and sends the pieces on.
 
 use super::layers::{Layers, exponent};
 use super::{Cuboid, DIMS, Identity, Parts};
 use crate::base::Rank;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Cells for each rank, at most.
+/// The most cells for each rank.
 const CELLS_MAX: u64 = 64;
 
-/// What all ranks' parts add up to.
+/// Sums over the parts of all ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sums {
     /// Parts with elements.
     pub parts: u64,
-    /// Their extents in each dimension, unless the array is sparse.
+    /// The sums of their extents in each dimension, unless the array is sparse.
     pub extents: [u64; DIMS],
-    /// Of a sparse array: the exponents of the powers of two that are as wide as they. One part that is as wide as millions of others changes the mean of these
-    /// little.
+    /// For a sparse array: the sums of the exponents of the powers of two that are as wide as the parts. One part that is as wide as
+    /// millions of others changes their mean little.
     pub exponents: [u64; DIMS],
-    /// Their elements.
+    /// The sum of their elements.
     pub volume: u64,
-    /// What tells the whole from any other.
+    /// The identity of the whole.
     pub identity: Identity,
 }
 
-/// Numbers in which sums travel.
+/// The number of numbers in which sums travel.
 const NUMBERS: usize = 2 * DIMS + 6;
 
 impl Sums {
-    /// What one rank adds.
+    /// The sums of one rank.
     pub fn of_rank(parts: &Parts, rank: Rank, ranks: u32) -> Sums {
         let identity = Identity::of_rank(parts, rank.0, ranks);
         let mut sums = Sums { identity, ..Sums::default() };
@@ -49,14 +51,14 @@ impl Sums {
         sums
     }
 
-    /// Numbers that are added up over the ranks, by a key each; none for nothing.
+    /// The sums as numbers that are added up over the ranks, each with a key; zeros are left out.
     pub fn numbers(&self) -> Vec<(u64, u64)> {
         let first = [self.parts, self.volume].into_iter().chain(self.identity.limbs());
         let all = first.chain(self.extents).chain(self.exponents);
         (0..).zip(all).filter(|(_, number)| *number > 0).collect()
     }
 
-    /// What they have come to.
+    /// The sums from the numbers.
     pub fn of_numbers(numbers: &[(u64, u64)]) -> Sums {
         let mut of = [0u64; NUMBERS];
         for (key, number) in numbers {
@@ -94,7 +96,7 @@ pub struct Cells {
     lie: Lie,
 }
 
-/// How cells lie.
+/// How the cells lie.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Lie {
     Grid(Grid),
@@ -102,7 +104,7 @@ enum Lie {
 }
 
 impl Cells {
-    /// Those of the array that `parts` are of, whose parts on all ranks add up to `sums`, for so many ranks.
+    /// The cells of the array of `parts`, whose parts on all ranks add up to `sums`, for so many ranks.
     pub fn new(parts: &Parts, sums: &Sums, ranks: u32) -> Cells {
         let lie = match parts.is_sparse() {
             true => Lie::Layers(Layers::new(parts, sums)),
@@ -116,12 +118,12 @@ impl Cells {
         &self.whole
     }
 
-    /// The ranks that they are dealt over.
+    /// The number of ranks that they are dealt over.
     pub fn ranks(&self) -> u32 {
         self.ranks
     }
 
-    /// The cells of a rank; none if nobody counts them.
+    /// The cells of a rank; none if they are not counted.
     pub fn of(&self, rank: Rank) -> impl Iterator<Item = Cuboid> + '_ {
         let grid = if let Lie::Grid(grid) = &self.lie { Some(grid) } else { None };
         grid.into_iter().flat_map(move |grid| grid.of(rank).map(|index| grid.cuboid(index)))
@@ -132,13 +134,13 @@ impl Cells {
         matches!(self.lie, Lie::Layers(_))
     }
 
-    /// The cell around one, and whose that is.
+    /// The cell around a cell, and its owner.
     pub fn around(&self, cell: &Cuboid) -> Option<(Rank, Cuboid)> {
         let Lie::Layers(layers) = &self.lie else { return None };
         layers.around(cell).map(|around| (hashed(&around, self.ranks), around))
     }
 
-    /// Hands out the cells that a part lies in, and whose they are.
+    /// Passes each cell that a part lies in, with its owner, to `take`.
     pub fn touched(&self, part: &Cuboid, mut take: impl FnMut(Rank, Cuboid)) {
         match &self.lie {
             Lie::Grid(grid) => grid.touched(part, |index| take(grid.owner(index), grid.cuboid(index))),
@@ -147,7 +149,7 @@ impl Cells {
     }
 }
 
-/// Whose a box is of which there is no number.
+/// The owner of a box that has no number.
 pub(super) fn hashed(cell: &Cuboid, ranks: u32) -> Rank {
     let mut bytes = Vec::new();
     cell.put(DIMS, &mut bytes);
@@ -158,15 +160,15 @@ pub(super) fn hashed(cell: &Cuboid, ranks: u32) -> Rank {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Grid {
     whole: Cuboid,
-    /// Extents of a cell; those at the end of a dimension may be smaller.
+    /// The extents of a cell; cells at the end of a dimension may be smaller.
     extent: [u64; DIMS],
-    /// How many there are along each dimension.
+    /// The number of cells along each dimension.
     along: [u64; DIMS],
     ranks: u32,
 }
 
 impl Grid {
-    /// Those of `whole`, whose parts add up to `sums`, for so many ranks.
+    /// The grid of `whole`, whose parts add up to `sums`, for so many ranks.
     fn new(whole: &Cuboid, sums: &Sums, ranks: u32) -> Grid {
         let side = |dim: usize| match sums.parts {
             0 => whole.extent(dim).max(1),
@@ -186,12 +188,12 @@ impl Grid {
         Grid { whole: *whole, extent, along: along(&extent), ranks }
     }
 
-    /// How many there are.
+    /// The number of cells.
     fn count(&self) -> u64 {
         self.along.iter().product()
     }
 
-    /// The elements of one.
+    /// The elements of a cell.
     fn cuboid(&self, index: u64) -> Cuboid {
         let (mut cell, mut rest) = (self.whole, index);
         for dim in (0..DIMS).rev() {
@@ -203,7 +205,7 @@ impl Grid {
         cell
     }
 
-    /// Whose it is. Neighbours lie with one rank, as far as there are more cells than ranks.
+    /// The owner of a cell. Neighbours have one owner as far as there are more cells than ranks.
     fn owner(&self, index: u64) -> Rank {
         Rank((u128::from(index) * u128::from(self.ranks) / u128::from(self.count())) as u32)
     }
@@ -217,7 +219,7 @@ impl Grid {
         first(rank.0)..first(rank.0 + 1)
     }
 
-    /// Hands out the cells that a box touches, in ascending order.
+    /// Passes each cell that a box touches to `take`, in ascending order.
     fn touched(&self, part: &Cuboid, mut take: impl FnMut(u64)) {
         if part.is_empty() {
             return;

@@ -1,7 +1,7 @@
-//! Boxes of elements of a global array: what two have in common, what several leave open.
+//! Boxes of elements of a global array: what two have in common, and what several leave out.
 //!
-//! A box has up to [`DIMS`] dimensions, slowest first. Those that an array does not have come last and are one element wide, so that
-//! nobody here asks how many there are.
+//! A box has up to [`DIMS`] dimensions, slowest first. Dimensions that an array does not have come last and are one element wide, so that
+//! the number of dimensions does not matter here.
 
 use crate::format::numbers;
 use std::fmt::{self, Display};
@@ -9,17 +9,17 @@ use std::fmt::{self, Display};
 /// The most dimensions of an array.
 pub const DIMS: usize = 8;
 
-/// A box of elements: of each dimension those from `from` up to `to`.
+/// A box of elements: in each dimension those from `from` up to `to`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Cuboid {
-    /// The first element of each dimension.
+    /// The first element in each dimension.
     pub from: [u64; DIMS],
-    /// The first behind it.
+    /// The first element after the box in each dimension.
     pub to: [u64; DIMS],
 }
 
 impl Cuboid {
-    /// The box of this extent from `origin` on; `None` if it has more than [`DIMS`] dimensions, or ends beyond all numbers.
+    /// The box of this extent from `origin` on; `None` if it has more than [`DIMS`] dimensions, or if its end is not a number of 64 bits.
     pub fn at(origin: &[u64], extent: &[u64]) -> Option<Cuboid> {
         if origin.len() != extent.len() || origin.len() > DIMS {
             return None;
@@ -32,12 +32,12 @@ impl Cuboid {
         Some(cuboid)
     }
 
-    /// How wide it is in a dimension.
+    /// Its width in a dimension.
     pub fn extent(&self, dim: usize) -> u64 {
         self.to[dim].saturating_sub(self.from[dim])
     }
 
-    /// How many elements it has, as far as that is a number of 64 bits.
+    /// The number of its elements, as far as it fits in 64 bits.
     pub fn volume(&self) -> u64 {
         (0..DIMS).fold(1u64, |volume, dim| volume.saturating_mul(self.extent(dim)))
     }
@@ -47,7 +47,7 @@ impl Cuboid {
         (0..DIMS).any(|dim| self.extent(dim) == 0)
     }
 
-    /// What both have; `None` if that is nothing.
+    /// The elements that both have; `None` if there are none.
     pub fn common(&self, other: &Cuboid) -> Option<Cuboid> {
         let mut common = *self;
         for dim in 0..DIMS {
@@ -60,12 +60,12 @@ impl Cuboid {
         Some(common)
     }
 
-    /// All of the other one is in it. An empty one is in every box whose borders it keeps to.
+    /// The other box lies in this one. An empty box lies in every box whose borders it does not cross.
     pub fn contains(&self, other: &Cuboid) -> bool {
         (0..DIMS).all(|dim| self.from[dim] <= other.from[dim] && other.to[dim] <= self.to[dim])
     }
 
-    /// Its first elements, as far as they lie in one row.
+    /// Its first elements that lie in one row.
     pub fn first_row(&self) -> Cuboid {
         let mut row = *self;
         // The fastest dimension that is more than one element wide.
@@ -76,7 +76,7 @@ impl Cuboid {
         row
     }
 
-    /// Halves it along its longest side, again and again, until there are `count` boxes or only single elements.
+    /// Halves it along its longest side repeatedly, until there are `count` boxes or only single elements.
     pub fn cut(&self, count: usize) -> Vec<Cuboid> {
         let mut pieces = vec![*self];
         while pieces.len() < count {
@@ -98,13 +98,13 @@ impl Cuboid {
         [low, high].into_iter().filter(|half| !half.is_empty())
     }
 
-    /// The first elements of it that none of the others has: along a row, in the order of memory.
+    /// The first of its elements that none of the others has: along a row, in the order of memory.
     pub fn first_gap(&self, others: &[Cuboid]) -> Option<Cuboid> {
         let inside: Vec<Cuboid> = others.iter().filter_map(|other| self.common(other)).collect();
         if self.is_empty() { None } else { gap(*self, &inside, 0) }
     }
 
-    /// Puts its numbers behind others: its borders, and of each dimension of `dims` how wide it is.
+    /// Appends its numbers: its origin, and its width in each dimension of `dims`.
     pub(crate) fn put(&self, dims: usize, bytes: &mut Vec<u8>) {
         for dim in 0..dims {
             numbers::put(bytes, self.from[dim]);
@@ -112,7 +112,7 @@ impl Cuboid {
         }
     }
 
-    /// Takes the numbers off again.
+    /// Takes such numbers off the front.
     pub(crate) fn take(dims: usize, bytes: &mut &[u8]) -> Option<Cuboid> {
         let mut cuboid = Cuboid { from: [0; DIMS], to: [1; DIMS] };
         for dim in 0..dims {
@@ -122,13 +122,13 @@ impl Cuboid {
         Some(cuboid)
     }
 
-    /// Bytes of which the greatest are those of the box that begins first in the array.
+    /// The box as bytes, of which the greatest are those of the box that begins first in the array.
     pub(super) fn to_key(self) -> Vec<u8> {
         let from = self.from.iter().flat_map(|from| (!from).to_be_bytes());
         from.chain(self.to.iter().flat_map(|to| to.to_be_bytes())).collect()
     }
 
-    /// The box of such bytes, and what follows them.
+    /// The box of such bytes, and the bytes after them.
     pub(super) fn of_key(bytes: &[u8]) -> Option<(Cuboid, &[u8])> {
         let (sides, rest) = bytes.split_at_checked(16 * DIMS)?;
         let side = |at: usize| u64::from_be_bytes(sides[8 * at..8 * at + 8].try_into().unwrap_or_default());
@@ -136,7 +136,7 @@ impl Cuboid {
         Some((Cuboid { from: std::array::from_fn(|dim| !side(dim)), to }, rest))
     }
 
-    /// As people read it: `[0..4, 7]` for the first `dims` dimensions.
+    /// The box as people read it: `[0..4, 7]` for the first `dims` dimensions.
     pub fn shown(&self, dims: usize) -> impl Display + use<> {
         Shown(*self, dims)
     }
@@ -158,8 +158,8 @@ impl Display for Shown {
     }
 }
 
-/// The first gap that `others`, all inside, leave in `within` from dimension `dim` on: in each slab between two of their borders the
-/// same ones are there.
+/// The first gap that `others`, which lie in `within`, leave there from dimension `dim` on. Between two of their borders the same boxes are
+/// present.
 fn gap(within: Cuboid, others: &[Cuboid], dim: usize) -> Option<Cuboid> {
     if others.is_empty() {
         return Some(within.first_row());

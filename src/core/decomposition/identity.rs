@@ -1,27 +1,27 @@
-//! What tells one decomposition from all others.
+//! The identity of a decomposition.
 
 use super::Parts;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use xxhash_rust::xxh3::Xxh3;
 
-/// A decomposition: its shape, the number of ranks, and the parts of each. The sum modulo 2^128 over the ranks of a hash of what each has, so that no
-/// rank needs to know the others' parts.
+/// The identity of a decomposition: of its shape, the number of ranks, and the parts of each. It is a sum over the ranks, modulo 2^128, of
+/// a hash of each rank's parts, so that no rank needs to know the others' parts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Identity(pub u128);
 
-/// Pieces of an identity that are added up over ranks as numbers of 64 bits, without a carry that is lost.
+/// The number of parts of an identity that are added up over ranks as numbers of 64 bits, so that no carry is lost.
 const LIMBS: usize = 4;
 
 impl Identity {
-    /// What one rank adds to it.
+    /// The term of one rank.
     pub fn of_rank(parts: &Parts, rank: u32, ranks: u32) -> Identity {
         let mut packed = Vec::new();
         parts.put(&mut packed);
         Identity::of_packed(&packed, rank, ranks)
     }
 
-    /// The same of parts as records have them.
+    /// The term of one rank, with its parts as records have them.
     pub fn of_packed(packed: &[u8], rank: u32, ranks: u32) -> Identity {
         let mut hasher = Xxh3::new();
         hasher.update(&rank.to_le_bytes());
@@ -36,12 +36,12 @@ impl Identity {
         Identity(self.0.wrapping_add(other.0))
     }
 
-    /// It as numbers whose sums over up to 2^32 ranks [`Identity::from_limbs`] makes the sum of.
+    /// The identity as numbers. From their sums over up to 2^32 ranks [`Identity::from_limbs`] makes the sum of the identities.
     pub fn limbs(self) -> [u64; LIMBS] {
         std::array::from_fn(|limb| (self.0 >> (32 * limb)) as u64 & 0xffff_ffff)
     }
 
-    /// The sum.
+    /// The identity from such sums.
     pub fn from_limbs(limbs: [u64; LIMBS]) -> Identity {
         let place = |(limb, sum): (usize, u64)| u128::from(sum).wrapping_shl(32 * limb as u32);
         Identity(limbs.into_iter().enumerate().map(place).fold(0, u128::wrapping_add))

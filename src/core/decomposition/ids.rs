@@ -1,9 +1,9 @@
-//! Arrays whose elements are dealt by lists of their numbers, as those of unstructured meshes are.
+//! Arrays whose elements are dealt by lists of their numbers, such as those of unstructured meshes.
 //!
-//! A rank says which numbers it owns, in the order of its memory ([`Ids`]). Shards have the list in blocks that can be read alone ([`list`]), in a
-//! region `.bivouac/ids/<place>` ([`region_name`]). That no number has two owners, and who gets what from where in a load on other lists, ranks find out
-//! together: numbers lie in cells, which are dealt over the ranks by arithmetic and looked at window by window ([`windows`]); the owner of a cell hears from
-//! all ranks what they have of it and want of it ([`counter`]).
+//! A rank says which numbers it owns, in the order of its memory ([`Ids`]). Shards have the list in blocks that can be read alone
+//! ([`list`]), in a region `.bivouac/ids/<place>` ([`region_name`]). The ranks find out together that no number has two owners, and, for a
+//! load on other lists, who gets which elements from where. Numbers lie in cells, which are dealt over the ranks by arithmetic and looked
+//! at window by window ([`windows`]). All ranks tell the owner of a cell what they have of it and want of it ([`counter`]).
 
 pub mod counter;
 pub mod list;
@@ -15,9 +15,9 @@ use crate::base::Rank;
 use crate::format::numbers;
 use std::sync::Arc;
 
-/// The first byte of what is hashed of a rank's list, where that of boxes has their dimensions.
+/// The first byte of the hashed form of a list. The hashed form of boxes begins with the number of their dimensions.
 const LIST: u8 = 0;
-/// What the names of the regions of lists begin with.
+/// The prefix of the names of the regions of lists.
 const NAME: &str = ".bivouac/ids/";
 
 /// Why a list of numbers cannot be a rank's part of an array.
@@ -26,7 +26,7 @@ pub enum IdsError {
     /// An array of too many elements.
     #[error("an array of {total} numbered elements has more than {ELEMENTS_MAX} elements")]
     TooLarge {
-        /// How many.
+        /// The number of elements.
         total: u64,
     },
     /// A number that no element has.
@@ -34,19 +34,19 @@ pub enum IdsError {
     Outside {
         /// Its place in the list.
         place: u64,
-        /// It.
+        /// The number.
         number: u64,
-        /// Elements of the array.
+        /// The number of elements of the array.
         total: u64,
     },
-    /// A number that a rank has said twice.
+    /// A number that a rank has listed twice.
     #[error("number {number} is both at place {first} and at place {second} of the list of this rank")]
     Twice {
-        /// It.
+        /// The number.
         number: u64,
-        /// The first place of it in the list.
+        /// Its first place in the list.
         first: u64,
-        /// The next one.
+        /// Its next place.
         second: u64,
     },
 }
@@ -71,39 +71,39 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// None yet of an array of so many elements.
+    /// A rank's part of an array of `total` elements, without numbers yet.
     pub fn of(total: u64) -> Ids {
         Ids { total, own: Vec::new(), is_sparse: false }
     }
 
-    /// This rank owns the elements with these numbers, in this order. May be said again: these come behind those said before.
+    /// Adds the elements with these numbers, in this order: this rank owns them. Call it again to append more.
     #[must_use]
     pub fn own(mut self, numbers: impl IntoIterator<Item = u64>) -> Ids {
         self.own.extend(numbers);
         self
     }
 
-    /// The lists of all ranks need not have all numbers: elements may belong to nobody, but to two ranks never.
+    /// Makes the array sparse: the lists of all ranks need not have all numbers. Elements may belong to nobody, but never to two ranks.
     #[must_use]
     pub fn sparse(mut self) -> Ids {
         self.is_sparse = true;
         self
     }
 
-    /// Elements of the array.
+    /// The number of elements of the array.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The lists need not have all of them.
+    /// The lists of all ranks need not have all numbers.
     pub fn is_sparse(&self) -> bool {
         self.is_sparse
     }
 
-    /// Looks at what this rank alone can know.
+    /// Checks everything that this rank alone can know.
     ///
     /// # Errors
-    /// [`IdsError`]: the first thing that cannot be.
+    /// [`IdsError`]: the first mistake.
     pub fn check(self) -> Result<List, IdsError> {
         let Ids { total, own, is_sparse } = self;
         if total > ELEMENTS_MAX {
@@ -130,23 +130,23 @@ impl Ids {
 /// A rank's part of an array of numbered elements, without the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Elements of the array.
+    /// The number of elements of the array.
     pub total: u64,
-    /// The lists of all ranks need not have all of them.
+    /// The lists of all ranks need not have all numbers.
     pub is_sparse: bool,
-    /// How many this rank has.
+    /// The number of numbers that this rank has.
     pub count: u64,
 }
 
 impl Listed {
-    /// Puts it behind other bytes.
+    /// Appends it to `bytes`.
     pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
         bytes.push(u8::from(self.is_sparse));
         numbers::put(bytes, self.total);
         numbers::put(bytes, self.count);
     }
 
-    /// Takes it off again; `None` unless it can be.
+    /// Takes one off the front of `bytes`; `None` unless it is possible.
     pub(crate) fn take(bytes: &mut &[u8]) -> Option<Listed> {
         let (is_sparse, rest) = bytes.split_first().filter(|(first, _)| **first <= 1)?;
         *bytes = rest;
@@ -155,7 +155,7 @@ impl Listed {
         Some(Listed { total, is_sparse: *is_sparse == 1, count })
     }
 
-    /// Can a list of so many bytes have its numbers? Each takes one byte at least.
+    /// Can a list of so many bytes have that many numbers? Each takes at least one byte.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         self.count <= bytes && (self.count > 0 || bytes == 0)
     }
@@ -166,8 +166,8 @@ pub fn region_name(place: usize) -> String {
     format!("{NAME}{place}")
 }
 
-/// A list as parts of a record: boxes of one dimension, in the order of the list, each of numbers that follow each other. For tools, which go through lists as
-/// through boxes. `None` if the bytes are no such list, or there are more boxes than parts can have.
+/// A list as the parts of a record: boxes of one dimension, in the order of the list, each of consecutive numbers. For tools, which go
+/// through lists as through boxes. `None` if the bytes are no such list, or there are more boxes than parts can have.
 pub fn as_parts(head: Listed, packed: &[u8]) -> Option<Vec<u8>> {
     let each = |take: &mut dyn FnMut(u64, u64)| {
         let mut open: Option<(u64, u64)> = None;
@@ -200,7 +200,7 @@ pub fn as_parts(head: Listed, packed: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What the list of a rank adds to the identity of the whole.
+/// The term of a rank's list in the identity of the whole.
 pub fn identity_of(head: Listed, packed: &[u8], rank: Rank, ranks: u32) -> Identity {
     let mut bytes = vec![LIST];
     head.put(&mut bytes);
@@ -208,7 +208,7 @@ pub fn identity_of(head: Listed, packed: &[u8], rank: Rank, ranks: u32) -> Ident
     Identity::of_packed(&bytes, rank.0, ranks)
 }
 
-/// A rank's list, looked at, as shards have it. Cheap to clone.
+/// A rank's list in the form of shards, checked. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List {
     head: Listed,
@@ -217,12 +217,12 @@ pub struct List {
 }
 
 impl List {
-    /// What of it records have.
+    /// The part of it that records have.
     pub fn head(&self) -> Listed {
         self.head
     }
 
-    /// How many stretches the numbers come to.
+    /// The number of stretches of its numbers.
     pub fn stretches(&self) -> u64 {
         self.stretches
     }
@@ -232,13 +232,13 @@ impl List {
         &self.packed
     }
 
-    /// The numbers in the order of memory, some at a time, with the place of the first.
+    /// Passes the numbers to `each` in the order of memory, some at a time, with the place of the first.
     pub fn each(&self, each: impl FnMut(u64, &[u64])) {
         let taken = list::Reader::new(self.head.total, self.head.count).take(&self.packed, each);
         debug_assert!(taken.is_some(), "it was packed here");
     }
 
-    /// What this rank adds to the identity of the whole, the order of its list included.
+    /// The term of this rank in the identity of the whole, which depends on the order of the list.
     pub fn identity(&self, rank: Rank, ranks: u32) -> Identity {
         identity_of(self.head, &self.packed, rank, ranks)
     }

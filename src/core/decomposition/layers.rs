@@ -6,30 +6,31 @@
 //!   cell     what lies in it, as far as that lies in a finer cell that is there too, "above"     to the owner of the finer one
 //! ```
 //!
-//! So a part touches a bounded number of cells, however small others are; a cell has parts of about its own size, however many lie in a corner of the array; and
-//! what two parts have in common is found once, in the cell in which the smaller one lies. Which cells there are is arithmetic: nobody counts them, and
-//! a hash says whose each is.
+//! So a part touches a bounded number of cells, however small others are. A cell has parts of about its own size, however many lie in a
+//! corner of the array. The elements that two parts have in common are found once, in the cell in which the smaller one lies. The cells
+//! follow from arithmetic and are not counted. A hash gives the owner of each.
 
 use super::cells::Sums;
 use super::{Cuboid, DIMS, Parts};
 
-/// The layers of an array. Extents of cells are powers of two, so that each lies in one of the next layer; those at the end of the array reach beyond it.
+/// The layers of an array. Extents of cells are powers of two, so that each cell lies in one of the next layer. Cells at the end of the
+/// array reach beyond it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layers {
     whole: Cuboid,
     dims: usize,
-    /// Of each dimension: the power of two that is as wide as the mean part.
+    /// For each dimension: the power of two that is as wide as the mean part.
     mean: [u32; DIMS],
-    /// Of each dimension: the power of two that is as wide as the array.
+    /// For each dimension: the power of two that is as wide as the array.
     most: [u32; DIMS],
-    /// Layers below the one that has the shape of the mean part: as many as there are down to single elements.
+    /// The layers below the one that has the shape of the mean part, down to single elements.
     below: u32,
     /// All layers, up to that of the one cell around the whole array.
     count: u32,
 }
 
 impl Layers {
-    /// Those of the array that `parts` are of, whose parts on all ranks add up to `sums`.
+    /// The layers of the array of `parts`, whose parts on all ranks add up to `sums`.
     pub fn new(parts: &Parts, sums: &Sums) -> Layers {
         let (whole, dims) = (*parts.whole(), parts.dims());
         let most: [u32; DIMS] = std::array::from_fn(|dim| exponent(whole.extent(dim)));
@@ -45,13 +46,13 @@ impl Layers {
         layers
     }
 
-    /// By how many powers of two the cells of a layer are wider than those below it. So many of them lie in one that the owner of that one hears of each of
-    /// them: 64 of three dimensions, 256 of eight.
+    /// By how many powers of two the cells of a layer are wider than those of the layer below. A cell contains so few of those that its
+    /// owner can hear of each of them: 64 in three dimensions, 256 in eight.
     fn step(&self) -> u32 {
         if self.dims <= 3 { 2 } else { 1 }
     }
 
-    /// Cells that a part touches, at most.
+    /// The most cells that a part touches.
     fn touched_most(&self) -> u64 {
         2 << self.dims
     }
@@ -60,7 +61,7 @@ impl Layers {
         (self.mean[dim] + self.step() * layer).saturating_sub(self.step() * self.below).min(self.most[dim])
     }
 
-    /// The finest layer of which a box of such extents touches few cells, wherever it lies.
+    /// The finest layer in which a box of such extents touches few cells, wherever it lies.
     fn layer_of(&self, part: &Cuboid) -> u32 {
         let touches = |layer: &u32| {
             (0..DIMS).fold(1u64, |all, dim| {
@@ -84,7 +85,7 @@ impl Layers {
         cell
     }
 
-    /// Hands out the cells that a part lies in.
+    /// Passes each cell that a part lies in to `take`.
     pub fn touched(&self, part: &Cuboid, mut take: impl FnMut(Cuboid)) {
         if part.is_empty() {
             return;
@@ -99,7 +100,7 @@ impl Layers {
         }
     }
 
-    /// The cell around one; `None` around the last, and around what is no cell.
+    /// The cell around a cell; `None` for the last one, and for a box that is no cell.
     pub fn around(&self, cell: &Cuboid) -> Option<Cuboid> {
         if !self.whole.contains(&Cuboid { to: cell.from, ..*cell }) || self.whole.is_empty() {
             return None;
@@ -109,7 +110,7 @@ impl Layers {
     }
 }
 
-/// The exponent of the least power of two that is as wide.
+/// The exponent of the least power of two that is as wide as the extent.
 pub(super) fn exponent(extent: u64) -> u32 {
     u64::BITS - extent.max(1).saturating_sub(1).leading_zeros()
 }

@@ -1,7 +1,8 @@
-//! Who sends whom what, when a region is loaded on another decomposition than it was saved on.
+//! Finds out who sends which elements to whom, when a region is loaded on another decomposition than it was saved on.
 //!
-//! Ranks that read shards say what these have of an array, and all ranks what they want of it, to the [owners of cells](super::shelf). Each owner finds for its
-//! cells whether every element that is wanted is there, and once, and tells each rank which [pieces](Piece) it gets from where.
+//! Ranks that read shards tell the [owners of cells](super::shelf) what these have of an array, and all ranks tell them what they want of
+//! it. Each owner finds for its cells whether every wanted element is there exactly once, and tells each rank which [pieces](Piece) it gets
+//! from where.
 
 use super::Cuboid;
 use super::shelf::{Lying, Placed, Shelf, Side};
@@ -9,13 +10,13 @@ use crate::base::Rank;
 use crate::format::numbers;
 use std::collections::BTreeMap;
 
-/// Bytes of a bundle of pieces, about.
+/// The approximate length of a bundle of pieces in bytes.
 const BUNDLE_BYTES: usize = 64 << 10;
 
 /// Elements that go from a shard to a rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Piece {
-    /// The rank that reads the shard for those that cannot.
+    /// The rank that reads the shard for those that cannot read it.
     pub reader: Rank,
     /// The shard is on a tier that all ranks can read.
     pub is_shared: bool,
@@ -27,21 +28,21 @@ pub struct Piece {
     pub to: Rank,
     /// The place of its box.
     pub number: u32,
-    /// They.
+    /// The elements.
     pub cuboid: Cuboid,
 }
 
-/// Why not all that is wanted can be had.
+/// Why some wanted elements cannot be delivered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Unmatched {
-    /// Nobody has it: the first elements, and the rank that wants them.
+    /// Nobody has them: the first elements, and the rank that wants them.
     Missing(Cuboid, Rank),
-    /// Two have it: the first elements, and the old ranks.
+    /// Two old ranks have them: the first elements, and the ranks.
     Twice(Cuboid, Rank, Rank),
 }
 
 impl Unmatched {
-    /// Bytes of which the greatest are those of what comes first in the array.
+    /// The problem as bytes, of which the greatest are those of the problem that comes first in the array.
     pub fn to_bytes(self) -> Vec<u8> {
         let (kind, first, ranks) = match self {
             Unmatched::Missing(first, rank) => (0u8, first, [rank, Rank(0)]),
@@ -53,7 +54,7 @@ impl Unmatched {
         bytes
     }
 
-    /// What the bytes say; `None` if they are not from [`Unmatched::to_bytes`].
+    /// The problem from such bytes; `None` if they are not from [`Unmatched::to_bytes`].
     pub fn of_bytes(bytes: &[u8]) -> Option<Unmatched> {
         let (first, rest) = Cuboid::of_key(bytes)?;
         let rest: &[u8; 9] = rest.try_into().ok()?;
@@ -81,20 +82,20 @@ impl Unmatched {
     }
 }
 
-/// What one owner has found for its cells.
+/// An owner's result for its cells.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Matched {
     /// Pieces, by the rank that wants them.
     pub pieces: BTreeMap<Rank, Vec<Piece>>,
-    /// The first thing that is wrong.
+    /// The first problem.
     pub unmatched: Option<Unmatched>,
-    /// Elements that are wanted in its cells.
+    /// The number of elements that are wanted in its cells.
     pub wanted: u64,
-    /// Elements of the pieces.
+    /// The number of elements of the pieces.
     pub matched: u64,
 }
 
-/// Matches what is wanted in the cells of a rank with what is there.
+/// Matches the wanted elements in the cells of a rank with those that are there.
 pub fn matched(shelf: &Shelf) -> Matched {
     let mut matched = Matched::default();
     let mut wrong: Vec<Unmatched> = Vec::new();
@@ -141,7 +142,7 @@ pub fn matched(shelf: &Shelf) -> Matched {
     matched
 }
 
-/// Pieces that cells have cut, as they were: what a box of one shard has of one box of a rank is one piece. In order.
+/// Joins pieces that cells have cut: the elements that a box of one shard and a box of one rank have in common are one piece. Sorted.
 pub fn joined(mut pieces: Vec<Piece>) -> Vec<Piece> {
     pieces.sort_unstable();
     let mut joined: Vec<Piece> = Vec::new();
@@ -176,7 +177,7 @@ pub fn bundles(pieces: &[Piece], dims: usize) -> Vec<Vec<u8>> {
     bundles
 }
 
-/// The pieces of a bundle; `None` if it is none.
+/// The pieces of a bundle; `None` if it is not valid.
 pub fn unbundled(mut bytes: &[u8], dims: usize) -> Option<Vec<Piece>> {
     let mut pieces = Vec::new();
     while !bytes.is_empty() {
@@ -203,7 +204,7 @@ mod tests {
         boxes.check().expect("inside").parts().clone()
     }
 
-    /// What all owners find, for old ranks whose shards are read by others and new ranks that want something.
+    /// The results of all owners, for old ranks whose shards are read by others and new ranks that want something.
     fn plan(old: &[Boxes], reader: impl Fn(u32) -> u32, new: &[Boxes]) -> Vec<Matched> {
         let ranks = new.len() as u32;
         let (old, new): (Vec<Parts>, Vec<Parts>) = (old.iter().map(parts).collect(), new.iter().map(parts).collect());
@@ -343,7 +344,7 @@ mod tests {
         boxes
     }
 
-    /// A bit for each of its 64 elements, in the order of memory.
+    /// A bit for each of the 64 elements of a box, in the order of memory.
     fn bits(cuboid: &Cuboid) -> u64 {
         let mut bits = 0;
         for z in cuboid.from[0]..cuboid.to[0] {
@@ -354,7 +355,7 @@ mod tests {
         bits
     }
 
-    /// What one box has of another one, and what it leaves open: of each of the million pairs, against a count of single elements.
+    /// For each of the million pairs of boxes: what one has of the other, and what it leaves out, compared with a count of single elements.
     #[test]
     fn each_pair_of_boxes_in_4_x_4_x_4_has_what_a_count_of_elements_says() {
         let all = all_boxes();
@@ -374,7 +375,8 @@ mod tests {
         }
     }
 
-    /// The same by way of the owners of cells: each box is saved by a rank, and each is wanted.
+    /// For each pair of boxes, one saved by a rank and the other wanted by one: what the second gets from the first, found by the owners of
+    /// cells.
     #[test]
     fn each_box_in_4_x_4_x_4_gets_from_each_other_one_what_it_has_of_it() {
         each_gets_from_each(&Boxes::of([4, 4, 4]));

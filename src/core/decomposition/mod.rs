@@ -1,13 +1,13 @@
-//! How the elements of a global array are dealt over the ranks of a group: what a program says of it, the proof that
-//! each element has one owner, and what a shard records of it. Pure.
+//! How the elements of a global array are dealt over the ranks of a group: the program's description, the proof that each element has one
+//! owner, and the record in a shard. Pure.
 //!
-//! A program describes its own part of an array, [`Boxes`] of elements or a list of their numbers ([`Ids`]). All ranks together prove once that the parts
-//! tile the array ([`cells`], [`proof`]), or that each number is in one list ([`ids`]); what comes out is a [`Decomposition`], which regions are saved and loaded on. Its [`Identity`]
-//! is the same on all ranks, and that of no other decomposition: a load on the one that a region was saved on reads
-//! the rank's own shard, and nothing else.
+//! A program describes its own part of an array: [`Boxes`] of elements, or a list of their numbers ([`Ids`]). All ranks together prove once
+//! that the parts tile the array ([`cells`], [`proof`]), or that each number is in one list ([`ids`]). The result is a [`Decomposition`],
+//! on which regions are saved and loaded. Its [`Identity`] is the same on all ranks, and differs from that of every other decomposition. A
+//! load on the decomposition that a region was saved on reads the rank's own shard, and nothing else.
 //!
-//! The memory of a box may have a margin of ghost cells around it ([`strides`]). What is saved are the elements of the boxes alone, box behind box,
-//! each in the order of memory; a load leaves margins as they are.
+//! The memory of a box may have ghost cells around it ([`strides`]). Only the elements of the boxes are saved, box after box, each in the
+//! order of memory. A load leaves ghost cells as they are.
 //!
 //! ```
 //! use bivouac_core::decomposition::Boxes;

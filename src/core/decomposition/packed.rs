@@ -1,17 +1,17 @@
-//! Parts as records have them, whose boxes are looked at one after the other: two bytes of a record may be a box of many numbers.
+//! Parts in the form of records. Their boxes are decoded one after the other, because two bytes of a record may be a box of many numbers.
 
 use super::{Cuboid, DIMS};
 use crate::format::numbers;
 
-/// The most elements of an array, and of the memory of a box: byte counts of any element type then stay numbers.
+/// The most elements of an array, and of the memory of a box. With these the number of bytes fits in 64 bits for any element type.
 pub const ELEMENTS_MAX: u64 = (1 << 62) - 1;
 /// The most boxes of a rank.
 pub const BOXES_MAX: usize = 1 << 24;
 
-/// Before the first box.
+/// The box before the first one.
 const NOTHING: Cuboid = Cuboid { from: [0; DIMS], to: [0; DIMS] };
 
-/// What stands before the boxes.
+/// The fields before the boxes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Head {
     pub dims: usize,
@@ -21,7 +21,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Takes it off; `None` unless the array can be, and enough bytes follow for so many boxes.
+    /// Takes the fields off the front; `None` unless the array is possible, and enough bytes follow for so many boxes.
     pub fn take(bytes: &mut &[u8]) -> Option<Head> {
         let (first, rest) = bytes.split_at_checked(2)?;
         *bytes = rest;
@@ -41,7 +41,7 @@ impl Head {
         Some(Head { dims, whole, is_sparse, count })
     }
 
-    /// Takes off the boxes behind it, one by one; `None` as soon as one is not inside the array.
+    /// Takes the boxes off the front, one by one; `None` as soon as one is not inside the array.
     pub fn each(&self, bytes: &mut &[u8], mut take: impl FnMut(Cuboid)) -> Option<()> {
         let mut before = NOTHING;
         for _ in 0..self.count {
@@ -63,7 +63,7 @@ impl Head {
     }
 }
 
-/// A rank's parts where they lie in a record.
+/// A rank's parts, where they lie in a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PackedParts<'a> {
     bytes: &'a [u8],
@@ -72,12 +72,12 @@ pub struct PackedParts<'a> {
 }
 
 impl<'a> PackedParts<'a> {
-    /// Looks at all boxes once; `None` unless they are inside an array that can be, and nothing follows.
+    /// Checks all boxes once; `None` unless they are inside a possible array, and nothing follows.
     pub fn of(mut bytes: &'a [u8]) -> Option<PackedParts<'a>> {
         PackedParts::take(&mut bytes).filter(|_| bytes.is_empty())
     }
 
-    /// Takes them off the front.
+    /// Takes parts off the front.
     pub(super) fn take(bytes: &mut &'a [u8]) -> Option<PackedParts<'a>> {
         let all = *bytes;
         let head = Head::take(bytes)?;
@@ -86,7 +86,7 @@ impl<'a> PackedParts<'a> {
         Some(PackedParts { bytes: &all[..all.len() - bytes.len()], head, elements })
     }
 
-    /// The bytes, from which [`PackedParts::of`] makes it again.
+    /// The bytes, from which [`PackedParts::of`] makes the parts again.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -101,22 +101,22 @@ impl<'a> PackedParts<'a> {
         &self.head.whole
     }
 
-    /// Its extents.
+    /// The extents of the array.
     pub fn shape(&self) -> &[u64] {
         &self.head.whole.to[..self.head.dims]
     }
 
-    /// The parts of all ranks need not cover it.
+    /// The parts of all ranks need not cover the array.
     pub fn is_sparse(&self) -> bool {
         self.head.is_sparse
     }
 
-    /// How many boxes there are.
+    /// The number of boxes.
     pub fn count(&self) -> usize {
         self.head.count
     }
 
-    /// How many elements they have.
+    /// The number of elements of the boxes.
     pub fn elements(&self) -> u64 {
         self.elements
     }

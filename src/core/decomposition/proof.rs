@@ -1,35 +1,36 @@
-//! The proof that parts tile an array: no element has two owners, and (where it should) none is left out.
+//! The proof that parts tile an array: no element has two owners, and, unless the array is sparse, none is left out.
 //!
-//! The owner of each [cell](super::cells) looks at what ranks have of it ([`super::shelf`]): two parts with something in common are told to the sender of the
-//! later one. Where elements are missing, which the volumes say, each owner looks for the first one in its cells.
+//! The owner of each [cell](super::cells) looks at the parts that ranks have in it ([`super::shelf`]). If two parts overlap, the sender of
+//! the later one is told. If elements are missing, which the volumes show, each owner looks for the first one in its cells.
 
 use super::Cuboid;
 use super::cells::Cells;
 use super::shelf::Shelf;
 use crate::base::Rank;
 
-/// Two parts with something in common.
+/// Two parts that overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Overlap {
-    /// Rank and place of the one, which is the lower.
+    /// Rank and place of the lower part.
     pub one: (Rank, u32),
-    /// Rank and place of the other.
+    /// Rank and place of the other part.
     pub other: (Rank, u32),
-    /// The first row of what they have in common.
+    /// The first row of the elements that they have in common.
     pub first: Cuboid,
 }
 
-/// What is wrong with the parts of all ranks together.
+/// A mistake in the parts of all ranks together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Finding {
-    /// Elements belong to two.
+    /// Elements belong to two ranks.
     Overlap(Overlap),
     /// Elements belong to nobody.
     Gap(Cuboid),
 }
 
 impl Finding {
-    /// Bytes of which the greatest are those of what is to be told: overlaps before gaps, and then what comes first in the array.
+    /// The mistake as bytes, of which the greatest are those to be reported: overlaps before gaps, then the one that comes first in the
+    /// array.
     pub fn to_bytes(self) -> Vec<u8> {
         let (kind, first, parts) = match self {
             Finding::Overlap(Overlap { one, other, first }) => (1u8, first, [one, other]),
@@ -41,7 +42,7 @@ impl Finding {
         bytes
     }
 
-    /// What the bytes say; `None` if they are not from [`Finding::to_bytes`].
+    /// The mistake from such bytes; `None` if they are not from [`Finding::to_bytes`].
     pub fn of_bytes(bytes: &[u8]) -> Option<Finding> {
         let (kind, rest) = bytes.split_first()?;
         let (first, parts) = Cuboid::of_key(rest)?;
@@ -73,22 +74,22 @@ impl Finding {
 #[derive(Clone, Debug)]
 pub struct Owner(Shelf);
 
-/// What comes of a post.
+/// The result of a post.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Taken {
-    /// What of it overlaps with something else, if anything does.
+    /// An overlap of its parts with others, if there is one.
     pub overlap: Option<Overlap>,
-    /// What is to be sent on.
+    /// The posts that are to be sent on.
     pub onward: Vec<(Rank, Vec<u8>)>,
 }
 
 impl Owner {
-    /// A rank that has got nothing yet.
+    /// An owner that has received nothing yet.
     pub fn new(cells: &Cells, dims: usize) -> Owner {
         Owner(Shelf::new(cells, dims))
     }
 
-    /// Takes a bundle of posts; `None` if it is none.
+    /// Takes a bundle of posts; `None` if it is not valid.
     pub fn take(&mut self, bytes: &[u8]) -> Option<Taken> {
         let mut overlap = None;
         let onward = self.0.take(bytes, |part, there| {
@@ -104,7 +105,8 @@ impl Owner {
         Some(Taken { overlap, onward })
     }
 
-    /// The first elements of this rank's cells that nobody has. `own` are those that are its own by arithmetic: nothing may have come for some.
+    /// The first elements of this rank's cells that nobody has. `own` are the cells that belong to it by arithmetic; for some of them no
+    /// post may have arrived.
     pub fn first_gap(&self, own: impl Iterator<Item = Cuboid>) -> Option<Cuboid> {
         let untouched = own.filter(|cell| !self.0.knows(cell)).map(|cell| cell.first_gap(&[]));
         let touched = self
@@ -125,7 +127,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::{BTreeMap, VecDeque};
 
-    /// All ranks' owners, without messages: what they find, and how many parts the busiest holds.
+    /// The results of all ranks' owners, without messages, and how many parts the busiest one holds.
     fn prove(all: &[Boxes]) -> (Option<Finding>, usize) {
         let ranks = all.len() as u32;
         let parts: Vec<Parts> = all.iter().map(|boxes| boxes.check().expect("inside").parts().clone()).collect();
@@ -210,7 +212,8 @@ mod tests {
         assert_eq!(overlap.first, Cuboid::at(&[100, 20], &[1, 1]).expect("two"));
     }
 
-    /// All patches in one corner of an array, and a sheet through all of it: nobody holds much more than others, and what the sheet has of a patch is found.
+    /// All patches lie in one corner of an array, with a sheet through all of it. No owner holds much more than others, and overlaps of the
+    /// sheet with a patch are found.
     #[test]
     fn a_huge_part_amid_tiny_ones_is_compared_with_each() {
         let array = || Boxes::of([1 << 20, 1 << 20, 1 << 20]).sparse();

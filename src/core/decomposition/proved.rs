@@ -1,4 +1,4 @@
-//! What the ranks have agreed on: an array, dealt over them.
+//! Decompositions: arrays that the ranks have agreed on.
 
 use super::cells::{Cells, Sums};
 use super::ids::List;
@@ -6,7 +6,7 @@ use super::{Boxes, Identity, Ids, Own};
 use crate::base::Rank;
 use std::sync::Arc;
 
-/// What a rank says of its part of an array: boxes of it, or the numbers of its elements.
+/// A rank's part of an array, as a program describes it: boxes of it, or the numbers of its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Boxes.
@@ -16,10 +16,10 @@ pub enum Part {
 }
 
 impl Part {
-    /// Looks at what this rank alone can know.
+    /// Checks everything that this rank alone can know.
     ///
     /// # Errors
-    /// Why it cannot be a part of an array.
+    /// Why it is not a possible part of an array.
     pub(crate) fn check(self) -> Result<Checked, String> {
         match self {
             Part::Boxes(boxes) => Ok(Checked::Boxes(boxes.check().map_err(|mistake| mistake.to_string())?.into())),
@@ -28,14 +28,14 @@ impl Part {
     }
 }
 
-/// A rank's part, looked at.
+/// A rank's part, checked.
 pub(crate) enum Checked {
     Boxes(Box<Own>),
     List(List),
 }
 
 impl Checked {
-    /// What all ranks have to say alike.
+    /// The description of the array, which has to be the same on all ranks.
     pub fn array(&self) -> String {
         let an = |is_sparse| if is_sparse { "a sparse" } else { "an" };
         match self {
@@ -46,7 +46,7 @@ impl Checked {
         }
     }
 
-    /// What this rank adds to the sums of all, by a key each.
+    /// This rank's terms in the sums over all ranks, each with a key.
     pub fn sums(&self, rank: Rank, ranks: u32) -> Vec<(u64, u64)> {
         match self {
             Checked::Boxes(own) => Sums::of_rank(own.parts(), rank, ranks).numbers(),
@@ -57,7 +57,7 @@ impl Checked {
         }
     }
 
-    /// It with what the sums have come to, although nobody has proved that each element has one owner.
+    /// A decomposition of this part and the sums, without a proof that each element has one owner.
     pub fn unproved(self, sums: &[(u64, u64)], (rank, ranks): (Rank, u32)) -> Decomposition {
         match self {
             Checked::Boxes(own) => {
@@ -73,18 +73,18 @@ impl Checked {
     }
 }
 
-/// What the lists of all ranks have come to.
+/// The sums over the lists of all ranks.
 pub(crate) struct ListSums {
     /// Numbers in all lists.
     pub count: u64,
     /// Stretches of numbers.
     pub stretches: u64,
-    /// What tells them from any others.
+    /// The identity of the lists.
     pub identity: Identity,
 }
 
 impl ListSums {
-    /// From the sums that ranks have added to.
+    /// The sums from the numbers that ranks have added up.
     pub fn of_numbers(sums: &[(u64, u64)]) -> ListSums {
         let sum = |of: u64| sums.iter().find(|(key, _)| *key == of).map_or(0, |(_, sum)| *sum);
         let identity = Identity::from_limbs(std::array::from_fn(|limb| sum(2 + limb as u64)));
@@ -104,8 +104,8 @@ impl From<Ids> for Part {
     }
 }
 
-/// How an array lies over the ranks of a group: proved, and the same for all of them. Made by [`Session::decompose`](crate::session::Session::decompose); regions are
-/// saved and loaded on it.
+/// How an array lies over the ranks of a group: proved, and the same for all of them.
+/// [`Session::decompose`](crate::session::Session::decompose) makes it, and regions are saved and loaded on it.
 ///
 /// It is cheap to clone, and may outlive its session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +120,7 @@ struct Inner {
     identity: Identity,
     rank: Rank,
     ranks: u32,
-    /// Each element has one owner.
+    /// It is proved that each element has one owner.
     is_proved: bool,
 }
 
@@ -131,7 +131,7 @@ pub(crate) enum Layout {
     Boxes {
         /// The cells that fit them.
         cells: Box<Cells>,
-        /// This rank's parts as records have them: they are written with each checkpoint.
+        /// This rank's parts in the form of records, which is written with each checkpoint.
         packed: Arc<[u8]>,
     },
     /// By lists of numbers.
@@ -139,7 +139,7 @@ pub(crate) enum Layout {
 }
 
 impl Decomposition {
-    /// Boxes, proved.
+    /// A proved decomposition of boxes.
     pub(crate) fn of_boxes(own: Own, identity: Identity, cells: Cells, (rank, ranks): (Rank, u32)) -> Decomposition {
         let mut packed = Vec::new();
         own.parts().put(&mut packed);
@@ -155,14 +155,14 @@ impl Decomposition {
         }))
     }
 
-    /// Lists, proved.
+    /// A proved decomposition of lists.
     pub(crate) fn of_list(list: List, identity: Identity, (rank, ranks): (Rank, u32)) -> Decomposition {
         let (shape, own) = (vec![list.head().total], Own::line(list.head().count));
         let (layout, is_proved) = (Layout::Listed(list), true);
         Decomposition(Arc::new(Inner { layout, shape, own, identity, rank, ranks, is_proved }))
     }
 
-    /// The same, of which nobody has proved that each element has one owner.
+    /// This decomposition without the proof that each element has one owner.
     fn unproved(self) -> Decomposition {
         let Inner { layout, shape, own, identity, rank, ranks, .. } = &*self.0;
         let (layout, shape, own, is_proved) = (layout.clone(), shape.clone(), own.clone(), false);
@@ -177,12 +177,12 @@ impl Decomposition {
         }))
     }
 
-    /// Was it proved that each element has one owner?
+    /// Is it proved that each element has one owner?
     pub(crate) fn is_proved(&self) -> bool {
         self.0.is_proved
     }
 
-    /// The same for memory without margins.
+    /// This decomposition for memory without ghost cells.
     pub(crate) fn without_margins(&self) -> Decomposition {
         let Inner { layout, shape, own, identity, rank, ranks, is_proved } = &*self.0;
         let (layout, shape, own) = (layout.clone(), shape.clone(), own.without_margins());
@@ -195,19 +195,19 @@ impl Decomposition {
         &self.0.layout
     }
 
-    /// What tells it from every other one.
+    /// The identity, which no other decomposition has.
     #[doc(hidden)]
     pub fn identity(&self) -> Identity {
         self.0.identity
     }
 
-    /// This rank's part of it, as its memory has it. Elements that have numbers lie one behind the other, in an array of this rank alone.
+    /// This rank's part and its memory. Numbered elements are consecutive in memory, as an array of this rank alone.
     #[doc(hidden)]
     pub fn own(&self) -> &Own {
         &self.0.own
     }
 
-    /// The rank whose part it has, and how many there are.
+    /// The rank whose part it has, and the number of ranks.
     #[doc(hidden)]
     pub fn place(&self) -> (Rank, u32) {
         (self.0.rank, self.0.ranks)
@@ -218,12 +218,12 @@ impl Decomposition {
         &self.0.shape
     }
 
-    /// How many boxes this rank owns. A list of numbers is one.
+    /// The number of boxes that this rank owns. A list of numbers counts as one.
     pub fn boxes(&self) -> usize {
         self.0.own.parts().own().len()
     }
 
-    /// How many elements this rank owns.
+    /// The number of elements that this rank owns.
     pub fn elements(&self) -> u64 {
         self.0.own.parts().elements()
     }

@@ -1,6 +1,7 @@
-//! What a shard records of the decompositions that its regions lie on, and of what becomes of the others on another number of ranks.
+//! A shard's record of the decompositions that its regions lie on, and of the rules for other regions on another number of ranks.
 //!
-//! It is the body of the region [`DECOMPOSITION`](crate::region::DECOMPOSITION), in a version of its own. `docs/FORMAT.md` has the bytes.
+//! It is the body of the region [`DECOMPOSITION`](crate::region::DECOMPOSITION), with a version number of its own. `docs/FORMAT.md`
+//! describes the bytes.
 
 use super::ids::{self, Listed};
 use super::rows::{RowSet, names_of};
@@ -15,18 +16,18 @@ const WHAT: &str = "decomposition record";
 /// More regions than a region table of 64 MiB can have.
 const REGIONS_MAX: usize = 1 << 21;
 
-/// What is to become of a value of one rank when a checkpoint is restored on another number of ranks.
+/// What becomes of a value of one rank when a checkpoint is restored on another number of ranks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum OnResize {
-    /// The checkpoint cannot be restored so.
+    /// The checkpoint cannot be restored on another number of ranks.
     Refuse,
-    /// It is of no use there, and nobody asks for it.
+    /// The value is dropped.
     Drop,
     /// Ranks ask for the values of old ranks by their numbers.
     Ask,
 }
 
-/// How a region lies over the ranks. One that has no rule is its rank's own, and binds its checkpoint to the number of ranks.
+/// How a region lies over the ranks. A region without a rule belongs to its rank, and binds its checkpoint to the number of ranks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Rule {
     /// It is the rank's part of an array, on the decomposition at this place of the record.
@@ -35,18 +36,18 @@ pub enum Rule {
     Shared,
     /// Each rank has its own.
     PerRank(OnResize),
-    /// It is a column of rows, whose number is each rank's own and which any rank may get.
+    /// It is a column of rows. Each rank may have any number of rows, and any rank may get them.
     Rows {
-        /// The set of rows, by its place in the record.
+        /// The place of the set of rows in the record.
         set: usize,
-        /// Elements of each row.
+        /// The number of elements in each row.
         width: u32,
     },
-    /// It is the rank's part of an array of numbered elements, those of the list at this place of the record.
+    /// It is the rank's part of an array of numbered elements, with the list at this place of the record.
     Numbered(usize),
 }
 
-/// Does a region of this rule bind its checkpoint to the number of ranks that took it?
+/// Does a region with this rule bind its checkpoint to the number of ranks that took it?
 pub fn binds(rule: Option<&Rule>) -> bool {
     matches!(rule, None | Some(Rule::PerRank(OnResize::Refuse)))
 }
@@ -58,9 +59,9 @@ pub struct Record {
     pub decompositions: Vec<(Identity, Parts)>,
     /// Rules of regions, by their places in the shard.
     pub rules: BTreeMap<usize, Rule>,
-    /// Sets of rows, with how many this rank has.
+    /// Sets of rows, with the number of rows that this rank has.
     pub rows: Vec<RowSet>,
-    /// Lists of numbers, each without them: they lie in regions of their own.
+    /// Lists, without their numbers, which are in regions of their own.
     pub lists: Vec<(Identity, Listed)>,
 }
 
@@ -75,10 +76,10 @@ impl Record {
         encode(&packed.collect::<Vec<_>>(), &self.rules, (&self.rows, &self.lists))
     }
 
-    /// What the bytes say.
+    /// The record from bytes.
     ///
     /// # Errors
-    /// [`FormatError`] if they are of another version, cut, or say what cannot be.
+    /// [`FormatError`] if they are of another version, truncated, or impossible.
     pub fn decode(bytes: &[u8]) -> Result<Record, FormatError> {
         let Taken { decompositions, rules, rows, lists } = decode(bytes, REGIONS_MAX, Parts::take)?;
         Ok(Record { decompositions, rules, rows, lists })
@@ -87,7 +88,7 @@ impl Record {
     /// Does it fit the regions of its shard?
     ///
     /// # Errors
-    /// [`FormatError`] naming the first region that it does not fit.
+    /// [`FormatError`] with the first region that it does not fit.
     pub fn check(&self, regions: &[Region]) -> Result<(), FormatError> {
         let elements = |of: usize| self.decompositions.get(of).map_or(0, |(_, parts)| parts.elements());
         check(&self.rules, (&self.rows, &self.lists), regions, elements)
@@ -101,7 +102,7 @@ impl Record {
         }
     }
 
-    /// The list of numbers that the region at this place has the elements of: its place among the lists, and it.
+    /// The list of numbers whose elements the region at this place has, with its place among the lists.
     pub fn list_of(&self, place: usize) -> Option<(usize, &(Identity, Listed))> {
         match self.rules.get(&place)? {
             Rule::Numbered(of) => Some((*of, self.lists.get(*of)?)),
@@ -109,7 +110,7 @@ impl Record {
         }
     }
 
-    /// The rows that the region at this place is a column of, and how many elements each has in it.
+    /// The rows of which the region at this place is a column, and the number of elements that each row has in it.
     pub fn rows_of(&self, place: usize) -> Option<(&RowSet, u32)> {
         match self.rules.get(&place)? {
             Rule::Rows { set, width } => Some((self.rows.get(*set)?, *width)),
@@ -123,22 +124,22 @@ impl Record {
     }
 }
 
-/// A record that is looked at where it lies, with the regions of its shard. Whatever its bytes say, the memory that it takes is in proportion to the table of
-/// these regions.
+/// A record that is read where it lies, with the regions of its shard. Whatever its bytes say, it takes memory only in proportion to the
+/// table of these regions.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct View<'a> {
     /// The decompositions, each with this rank's part.
     pub decompositions: Vec<(Identity, PackedParts<'a>)>,
     /// Rules of regions, by their places in the shard.
     pub rules: BTreeMap<usize, Rule>,
-    /// Sets of rows, with how many this rank has.
+    /// Sets of rows, with the number of rows that this rank has.
     pub rows: Vec<RowSet>,
-    /// Lists of numbers, each without them.
+    /// Lists, without their numbers.
     pub lists: Vec<(Identity, Listed)>,
 }
 
 impl View<'_> {
-    /// Of a record in `bytes`, whose shard has these regions.
+    /// The view of a record in `bytes`, whose shard has these regions.
     ///
     /// # Errors
     /// As [`Record::decode`] and [`Record::check`]; and if it has more decompositions or rules than there are regions.
@@ -151,7 +152,7 @@ impl View<'_> {
     }
 }
 
-/// What a record has.
+/// The content of a record.
 struct Taken<P> {
     decompositions: Vec<(Identity, P)>,
     rules: BTreeMap<usize, Rule>,
@@ -159,7 +160,7 @@ struct Taken<P> {
     lists: Vec<(Identity, Listed)>,
 }
 
-/// What a record has, of each kind at most `most`.
+/// Decodes a record, with at most `most` entries of each kind.
 fn decode<'a, P>(
     bytes: &'a [u8],
     most: usize,
@@ -212,7 +213,7 @@ fn take<'a, P>(mut bytes: &'a [u8], most: usize, parts: impl Fn(&mut &'a [u8]) -
     (rest.is_empty() && rules.values().all(is_known)).then_some(Taken { decompositions, rules, rows, lists })
 }
 
-/// Do rules, sets of rows and lists fit the regions of their shard? `elements` has those of a decomposition's parts.
+/// Do rules, sets of rows and lists fit the regions of their shard? `elements` gives the number of elements of a decomposition's parts.
 fn check(
     rules: &BTreeMap<usize, Rule>,
     (rows, lists): (&[RowSet], &[(Identity, Listed)]),
@@ -289,7 +290,7 @@ fn check_lists(lists: &[(Identity, Listed)], regions: &[Region]) -> Result<(), F
     Ok(())
 }
 
-/// The record of these decompositions, whose parts are packed already, rules, sets of rows, and lists.
+/// The record of these decompositions, whose parts are packed already, with rules, sets of rows and lists.
 pub fn encode(
     decompositions: &[(Identity, impl AsRef<[u8]>)],
     rules: &BTreeMap<usize, Rule>,
@@ -322,11 +323,11 @@ pub fn encode(
     bytes
 }
 
-/// Rules before those of decompositions.
+/// The rules with codes below those of decompositions.
 const PLAIN: [Rule; 4] =
     [Rule::Shared, Rule::PerRank(OnResize::Refuse), Rule::PerRank(OnResize::Drop), Rule::PerRank(OnResize::Ask)];
 
-/// The code of a rule where there are so many decompositions, and what belongs to it.
+/// Appends the code of a rule, given the number of decompositions, and the fields that it asks for.
 fn put_rule(rule: Rule, decompositions: usize, bytes: &mut Vec<u8>) {
     let code = match rule {
         Rule::On(of) => PLAIN.len() + of,

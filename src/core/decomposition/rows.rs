@@ -1,8 +1,8 @@
-//! Rows whose number changes freely, particles for example: what a rank has of them, and where they stand among those of all ranks.
+//! Rows whose number changes freely, such as particles: a rank's rows, and their place among those of all ranks.
 //!
-//! A set of rows has columns, each a region `<set>/<column>` of the shard. How many rows a rank has is recorded, and what of space they lie in; nobody says at a
-//! checkpoint where they stand among those of other ranks. A load finds that out: rows stand in the order of the ranks that saved them, and a rank's first row behind
-//! all those of the ranks before it ([`Scan`]).
+//! A set of rows has columns, each a region `<set>/<column>` of the shard. The number of a rank's rows is recorded, and their bounds in
+//! space. A checkpoint does not record their place among those of other ranks. A load finds that out: rows are in the order of the ranks
+//! that saved them, and a rank's first row comes after all rows of the ranks before it ([`Scan`]).
 
 use super::DIMS;
 use super::packed::ELEMENTS_MAX;
@@ -11,20 +11,21 @@ use crate::format::numbers;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What stands between the name of a set of rows and that of a column in the name of a region.
+/// The separator between the name of a set of rows and that of a column in the name of a region.
 const SEPARATOR: char = '/';
 
-/// A rank's rows of one set, without what they hold.
+/// A rank's rows of one set, without their content.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RowSet {
-    /// How many.
+    /// The number of rows.
     pub count: u64,
-    /// By dimension the bits of the least and the greatest coordinate; none if they were not said.
+    /// For each dimension the bits of the least and the greatest coordinate; empty if there are no bounds.
     bounds: Vec<[u64; 2]>,
 }
 
 impl RowSet {
-    /// So many rows, which lie between these corners of space; `None` if there are too many, or the corners have not both 1 to 8 coordinates, or none.
+    /// `count` rows between these corners of space. `None` if there are too many, or unless both corners have the same number of
+    /// coordinates, at most 8.
     pub fn new(count: u64, bounds: (&[f64], &[f64])) -> Option<RowSet> {
         let (low, high) = bounds;
         let fits = count <= ELEMENTS_MAX && low.len() == high.len() && low.len() <= DIMS;
@@ -32,19 +33,19 @@ impl RowSet {
         fits.then(|| RowSet { count, bounds: bounds.collect() })
     }
 
-    /// What of space they lie in: by dimension the least and the greatest coordinate. Empty if it was not said.
+    /// The bounds in space: for each dimension the least and the greatest coordinate. Empty if the program gave none.
     pub fn bounds(&self) -> Vec<[f64; 2]> {
         self.bounds.iter().map(|corners| corners.map(f64::from_bits)).collect()
     }
 
-    /// Puts it behind other bytes.
+    /// Appends it to `bytes`.
     pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
         numbers::put(bytes, self.count);
         bytes.push(self.bounds.len() as u8);
         self.bounds.iter().flatten().for_each(|corner| bytes.extend(corner.to_le_bytes()));
     }
 
-    /// Takes it off again; `None` unless it can be.
+    /// Takes one off the front of `bytes`; `None` unless it is possible.
     pub(crate) fn take(bytes: &mut &[u8]) -> Option<RowSet> {
         let count = numbers::take(bytes).filter(|count| *count <= ELEMENTS_MAX)?;
         let (dims, rest) = bytes.split_first().filter(|(dims, _)| usize::from(**dims) <= DIMS)?;
@@ -64,7 +65,7 @@ pub fn region_name(set: &str, column: &str) -> String {
     format!("{set}{SEPARATOR}{column}")
 }
 
-/// The set and the column of a region.
+/// The set and the column in the name of a region.
 pub fn names_of(region: &str) -> Option<(&str, &str)> {
     region.rsplit_once(SEPARATOR).filter(|(set, column)| !set.is_empty() && !column.is_empty())
 }
@@ -74,13 +75,13 @@ pub fn is_column(name: &str) -> bool {
     !name.is_empty() && !name.contains(SEPARATOR)
 }
 
-/// The rows that are a rank's where all rows are dealt evenly.
+/// The rows of a rank if all rows are dealt evenly.
 pub fn even(total: u64, rank: Rank, ranks: u32) -> Range<u64> {
     let first = |rank: u32| (u128::from(total) * u128::from(rank) / u128::from(ranks.max(1))) as u64;
     first(rank.0)..first(rank.0 + 1)
 }
 
-/// The ranks that have some of these rows where all are dealt evenly.
+/// The ranks that have some of these rows if all are dealt evenly.
 pub fn even_ranks(rows: &Range<u64>, total: u64, ranks: u32) -> Range<u32> {
     if rows.is_empty() || rows.end > total {
         return 0..0;
@@ -90,28 +91,28 @@ pub fn even_ranks(rows: &Range<u64>, total: u64, ranks: u32) -> Range<u32> {
     owner(rows.start)..owner(rows.end - 1) + 1
 }
 
-/// How many all ranks before one have together, found by doubling: in each step a rank tells what it knows to one twice as far away. Pure.
+/// The sum over all ranks before this one, found by doubling: in each step a rank tells its number to a rank twice as far away. Pure.
 pub struct Scan {
     rank: u32,
     ranks: u32,
-    /// What it has itself.
+    /// This rank's own number.
     own: u64,
-    /// What those before it have, as far as it knows.
+    /// The sum over the ranks before it, as far as it knows.
     before: u64,
-    /// The step that it is in, and whether it has told its number in that.
+    /// The step that it is in, and whether it has sent its number in that step.
     step: u32,
     has_sent: bool,
-    /// What has come before its step.
+    /// Numbers that have arrived before their step.
     early: BTreeMap<u32, u64>,
 }
 
 impl Scan {
-    /// Of a rank that has so many, among `ranks`.
+    /// The scan of a rank with the number `own`, among `ranks`.
     pub fn new(rank: Rank, ranks: u32, own: u64) -> Scan {
         Scan { rank: rank.0, ranks, own, before: 0, step: 0, has_sent: false, early: BTreeMap::new() }
     }
 
-    /// The next message, as far as it is known: to whom, of which step, and the number. It counts as sent.
+    /// The next message, if it is known: the receiver, the step, and the number. It counts as sent.
     pub fn send(&mut self) -> Option<(Rank, u32, u64)> {
         let to = self.receiver().filter(|_| !self.has_sent)?;
         // What comes in this step is not in it.
@@ -121,7 +122,7 @@ impl Scan {
         Some(message)
     }
 
-    /// Takes a number that was sent to this rank in a step; false if none can have been.
+    /// Takes a number that was sent to this rank in a step; false if there can be no such message.
     pub fn take(&mut self, from: Rank, step: u32, number: u64) -> bool {
         let is_due = 1u32.checked_shl(step).is_some_and(|distance| from.0.checked_add(distance) == Some(self.rank));
         if !is_due || step < self.step || self.early.contains_key(&step) {
@@ -132,7 +133,7 @@ impl Scan {
         true
     }
 
-    /// Goes on to the step in which something is left to do.
+    /// Continues to the step in which something is left to do.
     fn advance(&mut self) {
         while !self.is_done() && (self.has_sent || self.receiver().is_none()) {
             if self.is_told() {
@@ -143,23 +144,23 @@ impl Scan {
         }
     }
 
-    /// Whom it tells its number in this step.
+    /// The rank to which it sends its number in this step.
     fn receiver(&self) -> Option<Rank> {
         let to = self.rank.checked_add(1u32.checked_shl(self.step)?)?;
         (to < self.ranks).then_some(Rank(to))
     }
 
-    /// Does anybody tell it a number in this step?
+    /// Does any rank send it a number in this step?
     fn is_told(&self) -> bool {
         1u32.checked_shl(self.step).is_some_and(|distance| distance <= self.rank)
     }
 
-    /// Has it told and heard all? Distances grow: who has nothing to do in one step has nothing in later ones.
+    /// Has it sent and received everything? Distances grow: a rank with nothing to do in one step has nothing to do in later ones.
     pub fn is_done(&self) -> bool {
         self.receiver().is_none() && !self.is_told()
     }
 
-    /// What the ranks before this one have, once all is done.
+    /// The sum over the ranks before this one, once all is done.
     pub fn before(&self) -> Option<u64> {
         self.is_done().then_some(self.before)
     }

@@ -1,34 +1,35 @@
-//! Elements on their way between a region and a memory, both of which have them one behind the other.
+//! Elements in transit between a region and a memory, both of which have them consecutively.
 //!
-//! Whoever finds out which these are tells the rank that reads the shard, in posts of a bounded length.
+//! The rank that finds out which elements these are tells the rank that reads the shard, in posts of a bounded length.
 
 use crate::base::Rank;
 use crate::format::numbers;
 
-/// Bytes of a post, about: more runs go into several.
+/// The approximate length of a post in bytes. More runs go into several.
 const POST_BYTES: usize = 64 << 10;
 /// The most bytes of a run in a post: two differences of ten bytes each, a count and a rank of five.
 const RUN_BYTES: usize = 30;
-/// The fewest: one each.
+/// The fewest bytes: one for each number.
 const RUN_BYTES_MIN: usize = 4;
 
-/// Some elements of a region of a shard, which go to one place of the memory of one rank.
+/// Consecutive elements of a region of a shard, which go to one place in the memory of one rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// The first of them in the region.
+    /// The place of the first element in the region.
     pub at: u64,
-    /// How many they are.
+    /// The number of elements.
     pub count: u32,
-    /// The rank that they are for.
+    /// The rank that gets them.
     pub to: Rank,
-    /// The element of its memory that the first one becomes.
+    /// The place of the first element in its memory.
     pub target: u64,
 }
 
 // There may be one for each element.
 const _: () = assert!(size_of::<Run>() == 24);
 
-/// Posts that tell runs of the shard of a rank, in their order. What follows the run before, on the same rank and in both places, takes four bytes.
+/// Posts with the runs of a rank's shard, in their order. A run that follows the previous one, on the same rank and in both places, takes
+/// four bytes.
 pub fn posts(shard: Rank, runs: &[Run]) -> impl Iterator<Item = Vec<u8>> + '_ {
     runs.chunks(POST_BYTES / RUN_BYTES).map(move |some| {
         let mut bytes = Vec::new();
@@ -46,8 +47,8 @@ pub fn posts(shard: Rank, runs: &[Run]) -> impl Iterator<Item = Vec<u8>> + '_ {
     })
 }
 
-/// What a post tells: of whose shard, and the runs. `None` if it is cut or is none. The runs take memory in proportion to it; whether the shard has their
-/// elements, and their ranks exist, is for the caller to see.
+/// Decodes a post: the rank of the shard, and the runs. `None` if it is truncated or not valid. The runs take memory in proportion to the
+/// post. The caller checks whether the shard has these elements, and whether their ranks exist.
 pub fn told(mut bytes: &[u8]) -> Option<(Rank, Vec<Run>)> {
     let shard = Rank(u32::try_from(numbers::take(&mut bytes)?).ok()?);
     let mut runs = Vec::with_capacity(bytes.len() / RUN_BYTES_MIN / 2);

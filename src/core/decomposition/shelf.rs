@@ -1,4 +1,4 @@
-//! What lies in the cells of an array, on the ranks that own them: parts of all ranks, sent there to be looked at together.
+//! The content of an array's cells on the ranks that own them: parts of all ranks, which are sent there to be looked at together.
 //!
 //! ```text
 //!   rank          for each part and each cell that it touches: what is in the cell      to the owner of the cell
@@ -7,8 +7,8 @@
 //!                 in layers, what a cell that is there has in it of a part              to the owner of the inner cell
 //! ```
 //!
-//! In layers (`layers.rs`) parts of one cell come to be looked at in the cells in it too, as those [above](Placed::is_above): what two parts have in common is looked at where
-//! one of them is not above, which is in one cell only.
+//! In layers (`layers.rs`), parts of one cell are also looked at in the cells inside it, as parts [above](Placed::is_above) those. What two
+//! parts have in common is looked at where at least one of them is not above, which is in one cell only.
 
 use super::cells::{Cells, hashed};
 use super::{Cuboid, Parts};
@@ -16,52 +16,52 @@ use crate::base::Rank;
 use crate::format::numbers;
 use std::collections::{BTreeMap, HashMap};
 
-/// Parts in a cell before it is cut.
+/// The most parts in a cell before it is cut.
 const PARTS_MAX: usize = 1024;
-/// Pieces that it is cut into.
+/// The number of pieces that it is cut into.
 const PIECES: usize = 64;
-/// How many pieces of a cell a part in it lies in at most, on average, for the cell to be cut.
+/// The most pieces of a cell that a part in it may touch, on average, if the cell is to be cut.
 const SPREAD: usize = 4;
-/// Bytes of a post, about: more parts go into several.
+/// The approximate length of a post in bytes. More parts go into several.
 const POST_BYTES: usize = 64 << 10;
 
-/// Something that a rank has of a cell.
+/// A part of a rank in a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placed {
-    /// What it is to whoever looks at it.
+    /// Whether the rank has it or wants it.
     pub side: Side,
     /// The rank.
     pub rank: Rank,
-    /// Whose part it is: the rank, or the old one whose shard the rank reads.
+    /// The rank whose part it is: the rank itself, or the old rank whose shard it reads.
     pub of: Rank,
-    /// The place of the part among those that it is one of.
+    /// The place of the part among those of that rank.
     pub number: u32,
     /// It lies in a larger cell, and was sent on to this one.
     pub is_above: bool,
-    /// As much of it as is in the cell.
+    /// The elements of it in the cell.
     pub cuboid: Cuboid,
 }
 
 impl Placed {
-    /// What both have, as far as it is looked at in this cell: of two that are above it is in a larger one.
+    /// The elements that both have, if they are looked at in this cell: if both are above, a larger cell does that.
     pub fn meets(&self, other: &Placed) -> Option<Cuboid> {
         if self.is_above && other.is_above { None } else { self.cuboid.common(&other.cuboid) }
     }
 
-    /// As much of it as is in another cell.
+    /// The part of it in another cell.
     fn within(&self, cell: &Cuboid) -> Option<Placed> {
         Some(Placed { cuboid: cell.common(&self.cuboid)?, ..*self })
     }
 }
 
-/// What somebody has to do with elements.
+/// A rank's relation to elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// They are there.
+    /// The rank has them.
     Has,
     /// They are on a tier that all ranks can read; the rank looks after them.
     Shared,
-    /// They are to be there.
+    /// The rank wants them.
     Wants,
 }
 
@@ -79,23 +79,23 @@ impl Side {
     }
 }
 
-/// Where parts lie: a cell, or a piece of one.
+/// The place of parts: a cell, or a piece of one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Place {
-    /// How many times it was cut.
+    /// How often it was cut.
     pub cuts: u32,
-    /// Its elements, and such that the array does not have.
+    /// Its elements, including those beyond the end of the array.
     pub cuboid: Cuboid,
 }
 
-/// One post: a cell, and what some ranks have of it.
+/// One post: a cell, and the parts that some ranks have in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Post {
     /// The cell.
     pub place: Place,
-    /// What is in it.
+    /// The parts in it.
     pub parts: Vec<Placed>,
-    /// Finer cells that are there, as far as they are news.
+    /// Finer cells that exist, as far as the receiver does not know them.
     pub inner: Vec<Cuboid>,
 }
 
@@ -104,7 +104,7 @@ impl Post {
         Post { place, parts, inner: Vec::new() }
     }
 
-    /// It as bytes, for arrays of so many dimensions.
+    /// Posts as bytes, for arrays of so many dimensions.
     pub fn encode(posts: &[Post], dims: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         for Post { place, parts, inner } in posts {
@@ -125,7 +125,7 @@ impl Post {
         bytes
     }
 
-    /// What the bytes say; `None` if they were cut or are not from [`Post::encode`].
+    /// Posts from such bytes; `None` if they are truncated or not from [`Post::encode`].
     pub fn decode(mut bytes: &[u8], dims: usize) -> Option<Vec<Post>> {
         let mut posts = Vec::new();
         while !bytes.is_empty() {
@@ -154,12 +154,12 @@ impl Post {
     }
 }
 
-/// How many follow: each takes a byte at least.
+/// The number of entries that follow; each takes at least one byte.
 fn count(bytes: &mut &[u8]) -> Option<usize> {
     usize::try_from(numbers::take(bytes)?).ok().filter(|count| *count <= bytes.len())
 }
 
-/// What a rank sends whom: parts, cell by cell. `parts` are whole ones.
+/// The posts of a rank and their receivers: parts, cell by cell. `parts` are whole ones.
 pub fn posts(cells: &Cells, dims: usize, parts: impl IntoIterator<Item = Placed>) -> Vec<(Rank, Vec<u8>)> {
     let mut by_cell: BTreeMap<Cuboid, (Rank, Vec<Placed>)> = BTreeMap::new();
     for part in parts {
@@ -171,7 +171,7 @@ pub fn posts(cells: &Cells, dims: usize, parts: impl IntoIterator<Item = Placed>
     bundled(posts, dims)
 }
 
-/// The parts of one rank, of which it has everything itself.
+/// The parts of one rank, all of whose elements it has itself.
 pub fn all_of(parts: &Parts, side: Side, rank: Rank, of: Rank) -> impl Iterator<Item = Placed> + '_ {
     let numbered = (0..).zip(parts.own()).filter(|(_, own)| !own.is_empty());
     numbered.map(move |(number, own)| Placed { side, rank, of, number, is_above: false, cuboid: *own })
@@ -197,31 +197,31 @@ fn bundled(posts: impl Iterator<Item = (Rank, Post)>, dims: usize) -> Vec<(Rank,
     bundles
 }
 
-/// What lies in a cell.
+/// The content of a cell.
 #[derive(Clone, Debug, Default)]
 struct Held {
-    /// These. If it was cut: those that are sent on to cells in it, not to be looked at.
+    /// The parts. If the cell was cut: those that are sent on to cells in it, and not looked at here.
     parts: Vec<Placed>,
-    /// With so many it was tried to cut it.
+    /// The number of parts at which cutting was last tried.
     tried: usize,
-    /// It was cut, and what comes is sent on.
+    /// It was cut, and arriving parts are sent on.
     is_cut: bool,
-    /// Cells in it that are there.
+    /// Cells in it that exist.
     inner: Vec<Cuboid>,
 }
 
-/// What lies in a cell that was not cut.
+/// The content of a cell that was not cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Lying<'s> {
     /// The cell.
     pub cell: &'s Cuboid,
-    /// What ranks have of it.
+    /// The parts that ranks have in it.
     pub parts: &'s [Placed],
-    /// Cells that reach into it, and in which it is looked at what lies there.
+    /// Finer cells that reach into it. The parts in them are looked at there.
     pub inner: &'s [Cuboid],
 }
 
-/// One rank's cells, and what lies in them.
+/// One rank's cells, and their content.
 #[derive(Clone, Debug)]
 pub struct Shelf {
     dims: usize,
@@ -229,17 +229,17 @@ pub struct Shelf {
     held: HashMap<Place, Held>,
 }
 
-/// What is to be sent on.
+/// The posts that are to be sent on.
 type Onward = Vec<(Rank, Post)>;
 
 impl Shelf {
-    /// A rank that has got nothing yet.
+    /// The shelf of a rank that has received nothing yet.
     pub fn new(cells: &Cells, dims: usize) -> Shelf {
         Shelf { dims, cells: cells.clone(), held: HashMap::new() }
     }
 
-    /// Takes a bundle of posts, and hands each part that comes to `look` with those that are in its cell already; a bundle that is none is `None`.
-    /// Returns what is to be sent on.
+    /// Takes a bundle of posts, and passes each part that arrives to `look`, with those that are in its cell already. Returns the posts
+    /// that are to be sent on; `None` if the bundle is not valid.
     pub fn take(&mut self, bytes: &[u8], mut look: impl FnMut(&Placed, &[Placed])) -> Option<Vec<(Rank, Vec<u8>)>> {
         let mut onward = Onward::new();
         for post in Post::decode(bytes, self.dims)? {
@@ -294,26 +294,26 @@ impl Shelf {
         }
     }
 
-    /// Cells that were not cut, and what lies in each.
+    /// The cells that were not cut, with the content of each.
     pub fn cells(&self) -> impl Iterator<Item = Lying<'_>> {
         let whole = self.held.iter().filter(|(_, held)| !held.is_cut);
         whole.map(|(place, held)| Lying { cell: &place.cuboid, parts: &held.parts, inner: &held.inner })
     }
 
-    /// Has anything come for this cell?
+    /// Has anything arrived for this cell?
     pub fn knows(&self, cell: &Cuboid) -> bool {
         self.held.contains_key(&Place { cuts: 0, cuboid: *cell })
     }
 }
 
-/// What a cell in this one is to hear of parts of this one: what lies in it, if anything does.
+/// The post that a cell inside this one gets about parts of this one: those that lie in it, if there are any.
 fn handed_down(cell: &Cuboid, parts: &[Placed], cells: &Cells) -> Option<(Rank, Post)> {
     let above = |part: &Placed| Some(Placed { is_above: true, ..part.within(cell)? });
     let parts: Vec<Placed> = parts.iter().filter_map(above).collect();
     (!parts.is_empty()).then(|| (hashed(cell, cells.ranks()), Post::of(Place { cuts: 0, cuboid: *cell }, parts)))
 }
 
-/// A cell in pieces, the owner of each, and what lies in it.
+/// The pieces of a cell, with the owner of each and the parts in it.
 fn pieces<'p>(
     place: &Place,
     parts: &'p [Placed],

@@ -1,27 +1,27 @@
-//! Where the elements of a box lie in memory that has a margin around them.
+//! The places of a box's elements in memory that has ghost cells around them.
 
 use super::{Cuboid, DIMS};
 use std::ops::Range;
 
-/// The rows of a box in its memory: so many of so many bytes, at regular distances. Neighbours that touch are one row.
+/// The rows of a box in its memory: a number of rows of equal length, at regular distances. Neighbours that touch are one row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Strides {
-    /// Where the first row begins, in bytes.
+    /// The offset of the first row in bytes.
     first: usize,
     /// Bytes of a row.
     row: usize,
-    /// How often it comes again and at which distance, slowest first. The last entry is that of neighbours.
+    /// How often it repeats and at which distance, slowest first. The last entry is that of neighbours.
     again: Vec<(usize, usize)>,
 }
 
 impl Strides {
-    /// Those of a box whose elements take `size` bytes, in memory with `before` elements more before it and `after` behind it in each
+    /// The rows of a box whose elements take `size` bytes, in memory with `before` more elements before it and `after` after it in each
     /// dimension.
     pub fn of(cuboid: &Cuboid, before: &[u64; DIMS], after: &[u64; DIMS], size: u64) -> Strides {
         Strides::inside(cuboid, cuboid, before, after, size)
     }
 
-    /// Those of a part of such a box, in the memory of the box.
+    /// The rows of a part of such a box, in the memory of the box.
     pub fn inside(part: &Cuboid, of: &Cuboid, before: &[u64; DIMS], after: &[u64; DIMS], size: u64) -> Strides {
         let memory: [u64; DIMS] = std::array::from_fn(|dim| of.extent(dim) + before[dim] + after[dim]);
         let (mut row, mut step, mut first, mut is_whole) = (size, size, 0, true);
@@ -41,12 +41,12 @@ impl Strides {
         Strides { first: first as usize, row: row as usize, again }
     }
 
-    /// Where its elements lie, if they are one piece of memory.
+    /// The range of its elements, if they are one piece of memory.
     pub fn one_piece(&self) -> Option<Range<usize>> {
         self.again.is_empty().then(|| self.first..self.first + self.row)
     }
 
-    /// How many bytes they are.
+    /// The number of bytes of its elements.
     pub fn bytes(&self) -> usize {
         self.again.iter().fold(self.row, |bytes, (count, _)| bytes * count)
     }
@@ -56,17 +56,17 @@ impl Strides {
         self.row
     }
 
-    /// Where the first row begins, and how often rows come again at which distances, slowest first, in bytes.
+    /// The offset of the first row, and how often rows repeat at which distances, slowest first, in bytes.
     pub fn shape(&self) -> (usize, &[(usize, usize)]) {
         (self.first, &self.again)
     }
 
-    /// Where byte `at` of those of the box lies, of which there are more than that.
+    /// The place in memory of byte `at` of the box, which has more bytes than that.
     pub fn place_of(&self, at: usize) -> usize {
         self.first + self.place(at / self.row.max(1)) + at % self.row.max(1)
     }
 
-    /// How many of the bytes of the box lie before `place` in memory.
+    /// The number of bytes of the box that lie before `place` in memory.
     pub fn before(&self, place: usize) -> usize {
         let Some(mut rest) = place.checked_sub(self.first) else { return 0 };
         let (mut bytes, mut each) = (0, self.bytes());
@@ -83,7 +83,7 @@ impl Strides {
         bytes + rest.min(self.row)
     }
 
-    /// Hands out where bytes `from..to` of those of the box lie in memory, row by row: the place, and how many.
+    /// Passes the places of bytes `from..to` of the box in memory to `take`, row by row: the place, and the number of bytes.
     pub fn each(&self, from: usize, to: usize, mut take: impl FnMut(usize, usize)) {
         if from >= to || self.row == 0 {
             return;
@@ -106,7 +106,7 @@ impl Strides {
         }
     }
 
-    /// Where a row begins, from the first one on.
+    /// The place of a row, counted from the first one.
     fn place(&self, mut index: usize) -> usize {
         let mut place = 0;
         for (count, distance) in self.again.iter().rev() {
@@ -116,12 +116,12 @@ impl Strides {
         place
     }
 
-    /// All rows begin and end where a multiple of so many bytes of the box does.
+    /// Do all rows begin and end at a multiple of so many bytes of the box?
     pub fn is_even(&self, bytes: usize) -> bool {
         self.row.is_multiple_of(bytes)
     }
 
-    /// Copies bytes of the box to its memory, from its byte `at` on. What lies around it stays.
+    /// Copies bytes to the box in its memory, from byte `at` of the box on. The elements around it stay.
     pub fn scatter(&self, bytes: &[u8], at: usize, memory: &mut [u8]) {
         let mut done = 0;
         self.each(at, at + bytes.len(), |place, count| {
@@ -138,13 +138,13 @@ pub struct Rows<'s> {
 }
 
 impl<'s> Rows<'s> {
-    /// From byte `at` of the box on.
+    /// The way from byte `at` of the box on.
     pub fn at(of: &'s Strides, at: usize) -> Rows<'s> {
         Rows { way: Cursor::at(of, at), left: of.bytes() - at }
     }
 
-    /// Where the next bytes lie, how many follow before the memory is interrupted, and how often as many come again at which distance; no bytes at the
-    /// end.
+    /// The place of the next bytes, how many follow before the memory is interrupted, and how often as many repeat at which distance; no
+    /// bytes at the end.
     #[inline]
     pub fn next(&self) -> (usize, usize, usize, usize) {
         let row = self.way.left().min(self.left);
@@ -155,7 +155,7 @@ impl<'s> Rows<'s> {
         }
     }
 
-    /// Goes on by at most as many rows, of that many bytes each.
+    /// Advances by at most so many rows of that many bytes each.
     #[inline]
     pub fn skip(&mut self, bytes: usize, rows: usize) {
         self.left -= bytes * rows;
@@ -175,18 +175,18 @@ pub struct Both<'s> {
 }
 
 impl<'s> Both<'s> {
-    /// From the first byte of a box on, that has as many bytes in both.
+    /// The way from the first byte of a box on, which has as many bytes in both memories.
     pub fn new(one: &'s Strides, two: &'s Strides) -> Both<'s> {
         Both { one: Cursor::at(one, 0), two: Cursor::at(two, 0), left: one.bytes() }
     }
 
-    /// Where the next bytes lie, and how many follow before either memory is interrupted; none at the end.
+    /// The places of the next bytes, and how many follow before either memory is interrupted; none at the end.
     #[inline]
     pub fn next(&self) -> (usize, usize, usize) {
         (self.one.place(), self.two.place(), self.one.left().min(self.two.left()).min(self.left))
     }
 
-    /// Goes on by at most as many.
+    /// Advances by at most so many bytes.
     #[inline]
     pub fn skip(&mut self, bytes: usize) {
         self.left -= bytes;
@@ -200,12 +200,12 @@ impl<'s> Both<'s> {
 /// A way along the bytes of a box, row by row.
 struct Cursor<'s> {
     of: &'s Strides,
-    /// The row, and where it begins.
+    /// The index of the row, and its place.
     index: usize,
     begins: usize,
-    /// Bytes of it that lie behind.
+    /// The bytes of the row that are done.
     within: usize,
-    /// How many rows still follow at the distance of neighbours.
+    /// The number of rows that still follow at the distance of neighbours.
     near: usize,
 }
 
@@ -230,12 +230,12 @@ impl<'s> Cursor<'s> {
         self.begins + self.within
     }
 
-    /// Bytes that are left of the row.
+    /// The bytes that are left of the row.
     fn left(&self) -> usize {
         self.of.row - self.within
     }
 
-    /// Goes on by whole rows, at most as many as follow at the distance of neighbours.
+    /// Advances by whole rows, at most as many as follow at the distance of neighbours.
     #[inline]
     fn skip_rows(&mut self, rows: usize) {
         let step = self.of.again.last().map_or(0, |(_, step)| *step);
@@ -244,7 +244,7 @@ impl<'s> Cursor<'s> {
         self.begins += rows * step;
     }
 
-    /// Goes on by at most what is left of the row.
+    /// Advances by at most what is left of the row.
     #[inline]
     fn skip(&mut self, bytes: usize) {
         self.within += bytes;
@@ -270,7 +270,7 @@ mod tests {
         Strides::of(&cuboid, &margins(before), &margins(after), size)
     }
 
-    /// Copies bytes of the box from its memory, from its byte `at` on.
+    /// Copies bytes of the box from its memory, from byte `at` of the box on.
     fn gather(strides: &Strides, memory: &[u8], at: usize, target: &mut [u8]) {
         let mut done = 0;
         strides.each(at, at + target.len(), |place, bytes| {

@@ -1,4 +1,5 @@
-//! What the owner of some cells is told of their numbers, and what it makes of it: has each one owner, and who gets it from where?
+//! The work of a cell's owner: ranks tell it about the numbers of its cells, and it finds whether each has one owner, and who gets it from
+//! where.
 
 use super::windows::{CELL, Stretch, Windows};
 use crate::base::Rank;
@@ -6,21 +7,21 @@ use crate::decomposition::run::Run;
 use crate::format::numbers;
 use std::collections::BTreeMap;
 
-/// Bytes of a post, about: more goes into several.
+/// The approximate length of a post in bytes. More goes into several.
 const POST_BYTES: usize = 64 << 10;
 /// The most bytes of a stretch in a post.
 const STRETCH_BYTES: usize = 30;
 
-/// What a rank says of some numbers.
+/// What a rank says about some numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Said {
-    /// They are in the list of this rank, or old rank, which the sender speaks for.
+    /// They are in the list of this rank, or old rank, for which the sender speaks.
     Has(Rank),
     /// The sender wants them.
     Wants,
 }
 
-/// Posts in which a rank says that of stretches, which are sorted.
+/// Posts in which a rank says that about stretches, which are sorted.
 pub fn posts(said: Said, stretches: &[Stretch]) -> impl Iterator<Item = Vec<u8>> + '_ {
     stretches.chunks(POST_BYTES / STRETCH_BYTES).map(move |some| {
         let mut bytes = Vec::new();
@@ -40,7 +41,7 @@ pub fn posts(said: Said, stretches: &[Stretch]) -> impl Iterator<Item = Vec<u8>>
     })
 }
 
-/// The same to the owners of stretches.
+/// Posts to the owners of stretches, in which a rank says that about them.
 pub fn told(by_owner: BTreeMap<Rank, Vec<Stretch>>, said: Said) -> Vec<(Rank, Vec<u8>)> {
     let mut all = Vec::new();
     for (owner, stretches) in by_owner {
@@ -49,32 +50,33 @@ pub fn told(by_owner: BTreeMap<Rank, Vec<Stretch>>, said: Said) -> Vec<(Rank, Ve
     all
 }
 
-/// Numbers that are in somebody's list.
+/// Numbers that are in some rank's list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Offered {
     stretch: Stretch,
-    /// Whose list.
+    /// The rank whose list it is.
     of: Rank,
-    /// Who has said so.
+    /// The rank that has said so.
     reader: Rank,
 }
 
 // Windows are cut by it.
 const _: () = assert!(size_of::<Offered>() <= 32 && size_of::<(Stretch, Rank)>() <= 32);
 
-/// What is wrong with numbers.
+/// A mistake in the numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Wrong {
-    /// Two have it: the first number, and the ranks.
+    /// Two ranks have a number: the first such number, and the ranks.
     Twice(u64, Rank, Rank),
-    /// A rank wants it, and nobody has it.
+    /// A rank wants a number, and nobody has it.
     Missing(u64, Rank),
-    /// Nobody has any from the one number up to the other.
+    /// Nobody has the numbers from the first up to the second.
     Gap(u64, u64),
 }
 
 impl Wrong {
-    /// Bytes of which the greatest are those of what is to be told: what two have, before what nobody has; then the lowest number.
+    /// The mistake as bytes, of which the greatest are those to be reported: numbers that two have before numbers that nobody has, then the
+    /// lowest number.
     pub fn to_bytes(self) -> Vec<u8> {
         let (kind, number, rest) = match self {
             Wrong::Twice(number, one, other) => (2u8, number, u64::from(one.0) << 32 | u64::from(other.0)),
@@ -87,7 +89,7 @@ impl Wrong {
         bytes
     }
 
-    /// What the bytes say; `None` if they are not from [`Wrong::to_bytes`].
+    /// The mistake from such bytes; `None` if they are not from [`Wrong::to_bytes`].
     pub fn of_bytes(bytes: &[u8]) -> Option<Wrong> {
         let (kind, rest) = bytes.split_first()?;
         let (number, rest) = rest.split_first_chunk::<8>()?;
@@ -116,14 +118,14 @@ impl std::fmt::Display for Wrong {
     }
 }
 
-/// What one owner has found for its cells of one window.
+/// An owner's result for its cells of one window.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Joined {
-    /// What each reader sends of each list.
+    /// The runs that each reader sends of each list.
     pub runs: BTreeMap<(Rank, Rank), Vec<Run>>,
-    /// Numbers that are wanted in these cells, each as often as it is.
+    /// How many numbers are wanted in these cells; a number counts as often as it is wanted.
     pub wanted: u64,
-    /// Numbers of the runs.
+    /// How many numbers the runs have.
     pub matched: u64,
 }
 
@@ -133,19 +135,20 @@ pub struct Counter {
     windows: Windows,
     /// The window, and this rank.
     place: (u64, Rank),
-    /// Elements of the array.
+    /// The number of elements of the array.
     total: u64,
     has: Vec<Offered>,
     wants: Vec<(Stretch, Rank)>,
 }
 
 impl Counter {
-    /// It, before anybody has said anything.
+    /// The cells before any post has arrived.
     pub fn new(windows: Windows, window: u64, rank: Rank, total: u64) -> Counter {
         Counter { windows, place: (window, rank), total, has: Vec::new(), wants: Vec::new() }
     }
 
-    /// Takes a post of a rank; `None` if it is cut, says something of no cell of this rank and window, or of numbers that no element has.
+    /// Takes a post of a rank; `None` if it is truncated, or is about a cell of another rank or window, or about numbers that no element
+    /// has.
     pub fn take(&mut self, from: Rank, mut bytes: &[u8]) -> Option<()> {
         let said = match numbers::take(&mut bytes)? {
             0 => Said::Wants,
@@ -170,7 +173,7 @@ impl Counter {
         Some(())
     }
 
-    /// Looks at what has come, all of which has: the first number that two have, if any.
+    /// Looks at all posts, after all have arrived: the first number that two ranks have, if there is one.
     pub fn twice(&mut self) -> Option<Wrong> {
         self.has.sort_unstable();
         // The one that reaches farthest so far.
@@ -187,8 +190,8 @@ impl Counter {
         None
     }
 
-    /// The first numbers below `end` that nobody has, in this rank's cells of the window, if [`Counter::twice`] has found nothing. Of lists that have `end`
-    /// numbers together, and not all, the first that is missing is not above `end`.
+    /// The first numbers below `end` that nobody has, in this rank's cells of the window, if [`Counter::twice`] has found nothing. If the
+    /// lists have `end` numbers together, and not all, the first missing number is not above `end`.
     pub fn first_gap(&self, end: u64) -> Option<Wrong> {
         let end = end.saturating_add(1).min(self.total);
         let cells = (0..end.div_ceil(CELL)).filter(|cell| self.windows.place(cell * CELL) == self.place);
@@ -208,10 +211,10 @@ impl Counter {
         None
     }
 
-    /// Joins what is wanted and what is there, if [`Counter::twice`] has found nothing.
+    /// Matches the wanted numbers with those that are there, if [`Counter::twice`] has found nothing.
     ///
     /// # Errors
-    /// The first number that is wanted, and that nobody has.
+    /// The first number that is wanted and that nobody has.
     pub fn join(&mut self) -> Result<Joined, Wrong> {
         self.wants.sort_unstable();
         let mut joined = Joined::default();

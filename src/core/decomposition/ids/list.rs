@@ -1,17 +1,17 @@
-//! A rank's list of numbers as shards have it: in blocks, of which each can be read without the others.
+//! A rank's list of numbers in the form of shards: in blocks that can be read without each other.
 //!
 //! ```text
 //!   block     place of its first number in the list, count, the first number, then the differences of the others from the one before; zeros up to its end
 //! ```
 //!
-//! All are short numbers (`format::numbers`) of as many bytes as they take, differences with the sign in the lowest bit. Every block but the last is
-//! [`BLOCK`] bytes long, a divisor of the blocks of every shard, and is as full as it can be: equal lists are equal bytes.
+//! All are short numbers (`format::numbers`), which take as few bytes as they can; differences have the sign in the lowest bit. Every block
+//! but the last is [`BLOCK`] bytes long, a divisor of the blocks of every shard, and is as full as possible: equal lists are equal bytes.
 
 use crate::format::numbers;
 
 /// Bytes of a block.
 pub const BLOCK: usize = 4 << 10;
-/// The number that follows the one before it: a difference of one.
+/// The encoding of a difference of one.
 const NEXT: u8 = 2;
 /// The most bytes of a number.
 const NUMBER: usize = 10;
@@ -23,11 +23,11 @@ const HEAD: usize = 2 * NUMBER;
 pub struct Portion {
     /// The place of the first of them in the list.
     pub at: u64,
-    /// They.
+    /// The numbers.
     pub numbers: Vec<u64>,
 }
 
-/// A list as shards have it.
+/// Encodes a list in the form of shards.
 pub fn pack(list: &[u64]) -> Vec<u8> {
     let (mut bytes, mut steps) = (Vec::new(), Vec::with_capacity(BLOCK));
     let mut at = 0;
@@ -67,8 +67,8 @@ pub fn pack(list: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// The numbers of one block of a list of an array of so many elements. `None` if it is cut, or says what cannot be: a number beyond the array, or none.
-/// It takes memory in proportion to the block.
+/// Decodes the numbers of one block of a list, for an array of so many elements. `None` if the block is truncated or impossible: it has a
+/// number beyond the array, or none. The memory that this takes is in proportion to the block.
 pub fn unpack(block: &[u8], total: u64) -> Option<Portion> {
     if block.len() > BLOCK {
         return None;
@@ -92,7 +92,7 @@ pub fn unpack(block: &[u8], total: u64) -> Option<Portion> {
     rest.iter().all(|byte| *byte == 0).then_some(Portion { at, numbers: found })
 }
 
-/// Looks at the blocks of a list one after the other.
+/// Reads the blocks of a list one after the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reader {
     total: u64,
@@ -101,13 +101,13 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Of a list of `count` numbers of an array of `total` elements.
+    /// A reader of a list of `count` numbers of an array of `total` elements.
     pub fn new(total: u64, count: u64) -> Reader {
         Reader { total, count, at: 0 }
     }
 
-    /// The numbers of the next blocks, which are whole unless the list ends in them. `None` if they do not follow those before, or are more than the
-    /// list has.
+    /// Passes the numbers of the next blocks to `each`. The blocks are whole, unless the list ends in them. `None` if they do not follow
+    /// the previous ones, or have more numbers than the list.
     pub fn take(&mut self, blocks: &[u8], mut each: impl FnMut(u64, &[u64])) -> Option<()> {
         for block in blocks.chunks(BLOCK) {
             let portion = unpack(block, self.total)?;

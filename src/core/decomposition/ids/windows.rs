@@ -1,8 +1,8 @@
-//! Where numbers are looked at: in cells of neighbouring numbers, which are dealt over the ranks and over windows.
+//! The cells in which numbers are looked at: neighbouring numbers, which are dealt over the ranks and over windows.
 //!
-//! All ranks work at one window at a time, so that none has more at once than it has room for. Cells are dealt by a hash of their places: however
-//! the numbers lie in the array, in one corner or in regular steps, each rank gets about as many of them in each window, and nothing but a sum over all ranks
-//! has to be known before.
+//! All ranks work on one window at a time, so that none needs more memory than it has. Cells are dealt by a hash of their places. So each
+//! rank gets about as many numbers in each window however they lie in the array, in one corner or in regular steps. Only one sum over all
+//! ranks has to be known before.
 
 use crate::base::Rank;
 use std::collections::BTreeMap;
@@ -10,28 +10,29 @@ use std::ops::Range;
 
 /// Numbers of a cell.
 pub const CELL: u64 = 4 << 10;
-/// Stretches that a rank looks at in one window, on average, of those that are there and of those that are wanted. Of each it hears in 32 bytes at most, and
-/// the two make at most as many runs of 24 bytes as both are: less than 64 MiB in all. What several ranks want counts for each of them.
+/// Stretches that a rank looks at in one window, on average: those that are there and those that are wanted. A post about one takes at most
+/// 32 bytes, and the two kinds make at most as many runs of 24 bytes as both have stretches: less than 64 MiB in all. A stretch that
+/// several ranks want counts for each of them.
 pub const STRETCHES: u64 = 1 << 19;
 
-/// Numbers one behind the other that lie one behind the other in a memory or region too.
+/// Consecutive numbers that are also consecutive in a memory or region.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Stretch {
-    /// The first of them.
+    /// The first number.
     pub number: u64,
     /// Its place.
     pub at: u64,
-    /// How many, at most [`CELL`].
+    /// How many numbers there are, at most [`CELL`].
     pub count: u32,
 }
 
 impl Stretch {
-    /// Behind the last number.
+    /// The first number after the stretch.
     pub fn end(&self) -> u64 {
         self.number + u64::from(self.count)
     }
 
-    /// As much of it as is in a range of numbers.
+    /// The part of it in a range of numbers.
     pub fn within(&self, range: &Range<u64>) -> Option<Stretch> {
         let (number, end) = (self.number.max(range.start), self.end().min(range.end));
         (number < end).then(|| Stretch { number, at: self.at + (number - self.number), count: (end - number) as u32 })
@@ -46,61 +47,61 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// For lists that have so many stretches, all ranks' together.
+    /// The windows for lists that have so many stretches on all ranks together.
     pub fn new(stretches: u64, ranks: u32) -> Windows {
         let ranks = ranks.max(1);
         Windows { ranks, count: stretches.div_ceil(STRETCHES * u64::from(ranks)).max(1) }
     }
 
-    /// How many windows there are.
+    /// The number of windows.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The window that a number is looked at in, and the rank that does.
+    /// The window in which a number is looked at, and the rank that does it.
     pub fn place(&self, number: u64) -> (u64, Rank) {
         let hash = mixed(number / CELL);
         (hash % self.count, Rank((hash / self.count % u64::from(self.ranks)) as u32))
     }
 }
 
-/// Do two numbers one behind the other in a list belong to one stretch?
+/// Do two consecutive entries of a list belong to one stretch?
 fn is_next(one: u64, next: u64) -> bool {
     one.checked_add(1) == Some(next) && !next.is_multiple_of(CELL)
 }
 
-/// How many stretches a list comes to.
+/// The number of stretches of a list.
 pub fn stretches(list: &[u64]) -> u64 {
     let ends = list.windows(2).filter(|pair| !is_next(pair[0], pair[1])).count();
     (ends + usize::from(!list.is_empty())) as u64
 }
 
-/// What a list has of the cells of one window, by their owners.
+/// The numbers of a list in the cells of one window, by the owners of the cells.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Told {
     windows: Windows,
     window: u64,
-    /// The cell looked at last, and its owner if it is one of the window.
+    /// The cell looked at last, and its owner if it belongs to the window.
     last: Option<(u64, Option<Rank>)>,
-    /// None lies over the border of a cell.
+    /// The stretches; none crosses the border of a cell.
     by_owner: BTreeMap<Rank, Vec<Stretch>>,
-    /// How many there are, and how many are kept at most.
+    /// The number of stretches, and the most that are kept.
     count: u64,
     most: u64,
 }
 
 impl Told {
-    /// Nothing yet of one window.
+    /// The stretches of one window, none yet.
     pub fn new(windows: Windows, window: u64) -> Told {
         Told { windows, window, last: None, by_owner: BTreeMap::new(), count: 0, most: u64::MAX }
     }
 
-    /// Nothing yet of the only window that there may be. Of more than so many stretches nothing is kept but how many there are.
+    /// The stretches of the only window that there may be, none yet. If there are more than `most`, only their number is kept.
     pub fn of_all(ranks: u32, most: u64) -> Told {
         Told { most, ..Told::new(Windows::new(0, ranks), 0) }
     }
 
-    /// Takes some numbers of the list, the first of which stands at place `first` of it.
+    /// Adds some numbers of the list, the first of which is at place `first` of it.
     pub fn add(&mut self, first: u64, numbers: &[u64]) {
         let mut at = first;
         // Numbers one behind the other, in one cell.
@@ -147,7 +148,7 @@ impl Told {
         }
     }
 
-    /// How many stretches there are. If they are not kept, one that was cut where numbers are taken at once counts as two.
+    /// The number of stretches. If they are not kept, a stretch that was split between two calls of [`Told::add`] counts as two.
     pub fn stretches(&self) -> u64 {
         self.count
     }
@@ -157,7 +158,7 @@ impl Told {
         self.count <= self.most
     }
 
-    /// It, by owner, each part sorted by its numbers.
+    /// The stretches by owner, each part sorted by its numbers.
     pub fn sorted(self) -> BTreeMap<Rank, Vec<Stretch>> {
         let mut by_owner = self.by_owner;
         by_owner.values_mut().for_each(|stretches| stretches.sort_unstable());
@@ -165,7 +166,7 @@ impl Told {
     }
 }
 
-/// The place of a cell, mixed so that near ones come to lie anywhere.
+/// The place of a cell, mixed so that neighbours end up anywhere.
 fn mixed(cell: u64) -> u64 {
     let once = (cell ^ (cell >> 30)).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let twice = (once ^ (once >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
