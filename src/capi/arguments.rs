@@ -102,7 +102,7 @@ pub(super) unsafe fn name<'a>(name: *const c_char) -> &'a str {
 /// `target` is NULL or points to a `T`.
 pub(super) unsafe fn put<T>(target: *mut T, value: T) {
     if !target.is_null() {
-        // SAFETY: not NULL, so it is a place for a `T`, says the caller.
+        // SAFETY: not NULL, so it points to a `T`, says the caller.
         unsafe { target.write_unaligned(value) };
     }
 }

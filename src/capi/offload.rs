@@ -536,7 +536,7 @@ mod tests {
 
         fn checkpoint(&self, version: u64) -> *mut PendingHandle {
             let mut pending = null_mut();
-            // SAFETY: regions live as long as the program, and there is a place for a handle.
+            // SAFETY: regions live as long as the program, and the last argument points to a handle.
             is(unsafe { bvk_checkpoint(self.session, c"run".as_ptr(), version, &mut pending) }, BVK_OK);
             pending
         }
@@ -576,7 +576,7 @@ mod tests {
         let (session, field) = (program.session, at(&program.field));
         let halves = [field.cast_const(), field.wrapping_byte_add(BYTES as usize / 2).cast_const()];
         let mut set = null_mut();
-        // SAFETY: there are two of each, and a place for a handle.
+        // SAFETY: there are two of each, and the last argument points to a handle.
         is(
             unsafe { bvk_write_set(session, c"field".as_ptr(), halves.as_ptr(), [BYTES / 2; 2].as_ptr(), 2, &mut set) },
             BVK_OK,
@@ -645,7 +645,7 @@ mod tests {
         let mut program = Program::offloading(root.path());
         let mut history: *mut HistoryHandle = null_mut();
         program.compute(9);
-        // SAFETY: the field lives as long as the program, and there is a place for a handle.
+        // SAFETY: the field lives as long as the program, and the last argument points to a handle.
         unsafe {
             is(bvk_history_open(program.session, c"past".as_ptr(), TWIN, BVK_KEEP_ALL, &mut history), BVK_OK);
             is(bvk_history_field(history, c"field".as_ptr(), at(&program.field), BYTES, BVK_U8), BVK_OK);

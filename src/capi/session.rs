@@ -322,7 +322,7 @@ pub unsafe extern "C" fn bvk_open_f(comm: c_int, options: *const Options, sessio
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_close(session: *mut *mut SessionHandle) -> c_int {
     call(|| {
-        // SAFETY: NULL or a place for a handle, says the caller.
+        // SAFETY: NULL or a pointer to a handle, says the caller.
         let Some(place) = (unsafe { session.as_mut() }) else { return Ok(BVK_OK) };
         if place.is_null() {
             return Ok(BVK_OK);

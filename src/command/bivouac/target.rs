@@ -44,7 +44,7 @@ pub enum Target {
     Segments(PathBuf),
 }
 
-/// Why a path is of no use.
+/// Why a path cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     /// It cannot be looked at.

@@ -5,7 +5,7 @@
 //! Addresses are plain numbers here: the system looks them up itself and answers those that mean nothing with an error. No
 //! call reads through them, and moving a page changes neither its bytes nor its address.
 //!
-//! A system may refuse all of this: containers commonly forbid these calls without `CAP_SYS_NICE`. Callers go on without;
+//! A system may refuse all of this: containers commonly forbid these calls without `CAP_SYS_NICE`. Callers continue without;
 //! [`told`] says so in the log, once.
 
 use super::Node;

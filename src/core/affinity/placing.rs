@@ -1,7 +1,7 @@
 //! Bringing the pages of some memory to the nodes they are wanted on, before it is loaded.
 //!
-//! The memory is the caller's to write to and about to be overwritten: what it holds afterwards is unspecified where pages were
-//! dropped. Little memory that is right already is only looked at, and the rest of this costs it nothing; otherwise, in three steps:
+//! The caller may write to the memory and is about to overwrite it: its content is unspecified afterwards where pages were dropped. A small
+//! memory that is right already is only looked at, and costs nothing more. Otherwise there are three steps:
 //!
 //! 1. **Blocks with several owners** (`blocks`): 2 MiB that are wanted on several nodes, or that other memory has a part in. A
 //!    huge page there is taken apart, and huge pages are forbidden for the memory's part of the block. On the calling thread.

@@ -130,7 +130,7 @@ impl Sums {
     }
 
     /// [`Sums::add_copying`] of the rows of two parts of a block at once, some of either in turn: from one place alone memory is not as fast as it
-    /// can be. Each part begins `offset` bytes after the begin of the block; its rows go one behind the other to its target.
+    /// can be. Each part begins `offset` bytes after the begin of the block; its rows go one after the other to its target.
     ///
     /// # Panics
     /// As [`Sums::add_copying`]; if the parts differ in number or length of rows; if a row is not inside its memory, or has a length that is no

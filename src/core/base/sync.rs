@@ -1,7 +1,7 @@
 //! Locks that no panic poisons, in an order that is checked, and a signal that nobody misses.
 //!
 //! A panic while a lock is held is a broken invariant of ours. What the lock guards is still consistent enough to report that, and the
-//! application must not be taken down: so a [`Lock`] goes on.
+//! application must not be taken down: so a [`Lock`] stays usable.
 //!
 //! # Order
 //!

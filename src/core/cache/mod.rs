@@ -180,6 +180,6 @@ impl Piece {
 pub enum Owner {
     /// A version's.
     Entry(EntryId),
-    /// A staged shard's, in the caller's numbering.
+    /// A staged shard, by the number that the caller has given it.
     Shard(u64),
 }

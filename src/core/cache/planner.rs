@@ -28,7 +28,7 @@ pub enum Admission {
     Never(Reason),
 }
 
-/// Why there is no place for a version.
+/// Why there is no room for a version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
     /// A version of this id is here.
@@ -112,10 +112,10 @@ impl Cache {
         self.tiers[tier as usize].space.remove_span(range)
     }
 
-    /// Asks for a range of a tier back: nothing new is placed there, and what may leave leaves at once, also prefetches
-    /// that are not read yet if a tier below has them. True when the range is vacant and the caller's; until then it is
-    /// asked again, with the same range, after changes. Unread copies that nothing below has leave when they are flushed or
-    /// read, staged shards when they are given back.
+    /// Asks for a range of a tier back. Nothing new is placed there, and everything leaves at once that may, also prefetches that are not
+    /// read yet if a tier below has them. True when the range is vacant and belongs to the caller. Until then ask again, with the same
+    /// range, after changes. Unread copies that no tier below has leave when they are flushed or read, staged shards when they are given
+    /// back.
     pub fn release(&mut self, tier: Tier, range: Piece) -> bool {
         self.tiers[tier as usize].space.close_span(range);
         self.evict_range(tier, range);
@@ -125,8 +125,8 @@ impl Cache {
         vacant
     }
 
-    /// Asks for a place for a version that the application is about to write. Anything but `Wait` and `Never` starts that
-    /// write, which [`written`](Cache::written) ends.
+    /// Asks for room for a version that the application is about to write. Any answer but `Wait` and `Never` starts that write, which
+    /// [`written`](Cache::written) ends.
     ///
     /// After `Wait` no prefetch takes room until this is asked again and answered otherwise, or `written(id, false)` gives
     /// it up.

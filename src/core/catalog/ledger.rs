@@ -170,7 +170,7 @@ pub enum Occasion<'a> {
     Pressed,
     /// The run has ended: only what is needed stays.
     Ended,
-    /// All ranks go on from `elected`: what older runs have in memory of its series may go, but for what may survive lost nodes unless
+    /// All ranks continue from `elected`: what older runs have in memory of its series may go, but for what may survive lost nodes unless
     /// `elected` does (`is_global`, or by its slots).
     Elected {
         /// Which checkpoint.
@@ -178,7 +178,7 @@ pub enum Occasion<'a> {
         /// It lies on the global tier.
         is_global: bool,
     },
-    /// A user asks for it. `newest`: what a restart would go on from, as far as its tier tells ([`super::lineage::newest`]).
+    /// A user asks for it. `newest`: what a restart would continue from, as far as its tier tells ([`super::lineage::newest`]).
     Asked {
         /// Which checkpoint.
         newest: Option<Moment>,
@@ -204,7 +204,7 @@ pub enum Reason {
     Last,
     /// The policy keeps its version for good.
     Pinned,
-    /// A run that this one does not go on from took it, or has left it behind.
+    /// A run that this one does not continue from took it, or has left it behind.
     NotOurs,
     /// This checkpoint cannot be restored without it.
     NeededBy(Moment),
@@ -517,7 +517,7 @@ pub fn is_succeeded<S>(entry: &LedgerEntry<S>, committed: Option<Level>) -> bool
     committed.is_some_and(|ours| Some(ours) >= entry.known.highest())
 }
 
-/// The newest committed version of earlier runs, if run `ours` goes on from none of them: it has started the series over.
+/// The newest committed version of earlier runs, if run `ours` continues from none of them: it has started the series over.
 pub fn started_over(folders: &[Folder], ours: Generation, stretches: &Stretches) -> Option<(Generation, u64)> {
     let earlier = folders.iter().filter(|folder| folder.committed && folder.generation < ours);
     let newest = earlier.map(|folder| (folder.generation, folder.version)).max();

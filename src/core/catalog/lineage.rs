@@ -127,7 +127,7 @@ impl Lineage {
     }
 }
 
-/// The candidate that a run would go on from: the newest in the order of keys, unless its own run went back behind it
+/// The candidate that a run would continue from: the newest in the order of keys, unless its own run went back behind it
 /// afterwards and took others.
 pub fn newest(complete: &[Candidate]) -> Option<&Candidate> {
     let mut newest = complete.iter().max()?;
@@ -174,7 +174,7 @@ impl Stretches {
         self.0.first().copied().filter(|origin| origin.generation < ours)
     }
 
-    /// Does the run go on from something that another run took?
+    /// Does the run continue from something that another run took?
     pub fn inherits(&self, ours: Generation) -> bool {
         self.inherited(ours).is_some()
     }

@@ -230,7 +230,7 @@ fn a_run_that_goes_on_from_no_earlier_one_has_started_the_series_over() {
     // It went back within itself only.
     assert_eq!(over(&folders, &[origin(3, 10, 1, 3)]), Some((2, 40)));
     assert_eq!(over(&folders, &[origin(1, 90, 1, 0)]), None);
-    // Nothing to go on from, or nothing that counts.
+    // Nothing to continue from, or nothing that counts.
     assert_eq!(over(&folders[3..], &[]), None);
     assert_eq!(over(&folders[2..], &[]), None);
 }
@@ -564,7 +564,7 @@ enum Happening {
     Settle,
     /// The application waits for memory.
     Press,
-    /// The run is killed; the next one goes on from the newest that there is, or from nothing.
+    /// The run is killed; the next one continues from the newest that there is, or from nothing.
     Restart { goes_on: bool },
     /// The present run goes back to what it took `back` checkpoints ago.
     RollBack { back: usize },

@@ -129,7 +129,7 @@ impl fmt::Display for Culprit {
     }
 }
 
-/// Culprits one behind the other.
+/// Culprits as text, one after the other.
 pub fn join(culprits: &[Culprit]) -> String {
     if culprits.is_empty() {
         return "no rank is known to be at fault".into();

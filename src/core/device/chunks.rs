@@ -107,7 +107,7 @@ pub trait ChunkTable: Send + fmt::Debug {
     /// stretches than [`TableSize::runs`]: it then begins anew with the next version.
     ///
     /// # Blocking
-    /// For the device. Work on the caller's streams is not waited for.
+    /// For the device. It does not wait for work on other streams of the program.
     ///
     /// # Errors
     /// [`DeviceError::Range`] if a block that has changed is at no place, or there are more than there is room for; what the device says. It then

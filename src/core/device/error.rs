@@ -6,7 +6,7 @@ use crate::base::units::Bytes;
 /// Why a device did not do what it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// No CUDA driver library on this machine: CPU-only work goes on.
+    /// No CUDA driver library on this machine: CPU-only work continues.
     #[error("no CUDA driver library (libcuda.so.1) was found: install the driver, or take the host device")]
     NoLibrary,
     /// A driver, and no GPU behind it (or none that this process may see).

@@ -341,7 +341,7 @@ pub struct Sending {
     pub parts: Vec<SentPart>,
 }
 
-/// Blocks one behind the other: whole ones, but for the last, which may be shorter.
+/// Blocks one after the other: whole ones, but for the last, which may be shorter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SentPart {
     /// Where they begin in the source, in bytes.
@@ -429,7 +429,7 @@ pub trait Stream: Send + Sync + fmt::Debug {
     /// lie in both, and in several pinned ranges.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] if lengths differ; what the device says. The targets then hold nothing of use.
+    /// [`DeviceError::Range`] if lengths differ; the device's error otherwise. The content of the targets is then unspecified.
     fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], gate: Option<Gate<'_>>) -> Result<()>;
 
     /// Copies from host memory.

@@ -104,7 +104,7 @@ impl PlacedFrame {
     }
 }
 
-/// Puts an extent behind those from `first` on: it goes on with the last one where it is stored beside that.
+/// Puts an extent behind those from `first` on: it continues with the last one where it is stored beside that.
 pub fn append(extents: &mut Vec<Extent>, first: usize, next: Extent) {
     match extents[first..].last_mut() {
         Some(last) if last.is_continued(next.stored) => last.length += next.length,

@@ -44,8 +44,8 @@ impl Blocks {
         self.states[block].compare_exchange(PENDING, TAKEN, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Takes the first blocks that are pending, from `from` on and then from the start, one behind the other and at most so many, none of them across
-    /// one of the `ends`, which ascend. Nothing: there is none.
+    /// Takes the first blocks that are pending, from `from` on and then from the start: consecutive ones, at most so many, none of them
+    /// across one of the `ends`, which ascend. An empty range: there is none.
     pub fn claim_next(&self, from: usize, most: usize, ends: &[usize]) -> Range<usize> {
         let count = self.count();
         for start in (from..count).chain(0..from.min(count)) {

@@ -1,7 +1,7 @@
-//! Host memory that the program goes on writing to while a checkpoint of it is taken.
+//! Host memory that the program continues to write to while a checkpoint of it is taken.
 //!
 //! ```text
-//!  program      ... capture │ write to a page that is not copied yet ──┐ waits ┌─ goes on ...
+//!  program      ... capture │ write to a page that is not copied yet ──┐ waits ┌─ continues ...
 //!  capture      protect all whole pages of the region                  ▼       │
 //!  bvk-live               block, block, block, ... the blocks of that page; let it pass ... all copied: no protection any more
 //! ```

@@ -369,7 +369,7 @@ mod tests {
                 protected.let_pass(&(fault..fault + page)).expect("it may");
             });
             memory[3 * page / 8].store(10, Ordering::Relaxed);
-            // Whoever waits when the protection goes, goes on.
+            // Whoever waits when the protection goes, continues.
             std::thread::scope(|scope| {
                 scope.spawn(|| memory[0].store(11, Ordering::Relaxed));
                 fault_on(&watch);

@@ -151,7 +151,7 @@ pub struct Machine {
     pub global: Option<Store>,
     /// How much of the state files take.
     pub volume: Volume,
-    /// Is what goes to storage written while the program goes on? If not, the program stands still for that, too.
+    /// Is what goes to storage written while the program continues? If not, the program stands still for that, too.
     pub is_behind: bool,
     /// By how much the program is slower meanwhile.
     pub slowdown: f64,
@@ -164,7 +164,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// How many of the lowest levels are there whether they pay or not: what is written while the program goes on is written from node memory.
+    /// The number of the lowest levels that are always used, even where they do not pay: what is written while the program continues is
+    /// written from node memory.
     pub fn always(&self) -> usize {
         usize::from(self.is_behind)
     }

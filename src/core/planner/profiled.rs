@@ -115,7 +115,7 @@ impl Reader<'_> {
         missing.extend(slowdown.is_none().then_some("slowdown"));
         let slowdown = slowdown.unwrap_or(self.machine.slowdown);
         let costs = LevelCosts { latency, slowdown, volume: self.volume, ..LevelCosts::blocking(0.0, recovery, 0.0) };
-        // Where nothing goes on meanwhile, the program stands still for it.
+        // Where nothing continues meanwhile, the program stands still for it.
         Some(match self.machine.is_behind {
             true => costs,
             false => LevelCosts { blocking: latency, latency: 0.0, slowdown: 0.0, ..costs },

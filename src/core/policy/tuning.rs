@@ -203,7 +203,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// Chooses intervals from what it is told. Pure: times are the caller's.
+/// Chooses intervals from measured costs and failures. Pure: the caller passes all times.
 ///
 /// ```
 /// use bivouac_core::base::Level;

@@ -33,7 +33,7 @@ pub struct Stretch {
     pub home: Home,
 }
 
-/// Puts a stretch behind others: it goes on with the last one where it is stored beside that.
+/// Puts a stretch behind others: it continues with the last one where it is stored beside that.
 pub(super) fn push(stretches: &mut Vec<Stretch>, next: Stretch) {
     match stretches.last_mut() {
         Some(last) if last.home.behind(last.bytes) == next.home => last.bytes += next.bytes,

@@ -127,7 +127,7 @@ pub trait ReadBlocks: fmt::Debug + Send + Sync {
     /// their digests into `digests`.
     ///
     /// # Errors
-    /// Why there are no such bytes, in words; `target` and `digests` then hold nothing of use.
+    /// Why there are no such bytes, in words; the content of `target` and `digests` is then unspecified.
     ///
     /// # Blocking
     /// On whatever holds the bytes.
@@ -365,7 +365,8 @@ fn elements_in<'a, T: Element>(
     describe(name, RegionKind::Array, T::TYPE, shape, data)
 }
 
-/// Describes memory that the program goes on writing to, and that holds elements of type `T`, as a region; `None` for the shape: one dimension.
+/// Describes live memory, to which the program continues to write, and which holds elements of type `T`, as a region; `None` for the shape:
+/// one dimension.
 ///
 /// # Errors
 /// As [`device_array`].

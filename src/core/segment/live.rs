@@ -405,7 +405,7 @@ impl Segment {
     /// stays mapped for as long as slots are held. Closing twice is harmless.
     ///
     /// # Errors
-    /// [`SegmentError::Forked`], [`SegmentError::Os`]; the segment is closed all the same.
+    /// [`SegmentError::Forked`], [`SegmentError::Os`]; the segment is closed nevertheless.
     pub fn close(&self, unlink: bool) -> Result<(), SegmentError> {
         self.shared.check_mine()?;
         let first = !self.shared.closed.swap(true, AcqRel);

@@ -304,7 +304,7 @@ impl View {
     /// Bytes of the file.
     ///
     /// The caller has seen that the range is inside the file and has no holes. The generation that wrote it has ended
-    /// or has sealed the range; should somebody write there all the same, the digests of the blocks tell.
+    /// or has sealed the range; should somebody write there nevertheless, the digests of the blocks tell.
     pub(super) fn bytes(&self, offset: u64, length: u64) -> &[u8] {
         let at = self.0.at(offset, length);
         // SAFETY: the range is mapped (checked by `at`) for as long as `self`, mapped memory is initialised, and this
@@ -356,7 +356,7 @@ fn ofd(file: &File, command: i32, range: &mut libc::flock) -> Result<(), Errno> 
     })
 }
 
-/// Repeats a call that a signal interrupted. Each repetition goes on where the last one stopped or starts over a piece
+/// Repeats a call that a signal interrupted. Each repetition continues where the last one stopped or starts over a piece
 /// of bounded size; the bound only ends the loop if signals come faster than any progress.
 fn retry(mut call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     let mut result = call();

@@ -200,7 +200,7 @@ pub struct OldBytes {
 
 /// How long a look for holes is good for, at least.
 const LOOK_MIN: Duration = Duration::from_millis(100);
-/// And how many times as long as it took: it goes on to the next hole, wherever that is, a few milliseconds for a hundred MiB.
+/// And how many times as long as it took: it continues to the next hole, wherever that is, a few milliseconds for a hundred MiB.
 const LOOK_SHARE: u32 = 16;
 
 impl OldBytes {

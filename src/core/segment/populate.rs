@@ -6,7 +6,7 @@
 //! node's memory before each batch.
 //!
 //! Huge pages come without privilege: one page in each 2 MiB is made, then `MADV_COLLAPSE` turns the rest into huge
-//! pages at once, even where `shmem_enabled` says `never`. Reserving and populating follow all the same: after a
+//! pages at once, even where `shmem_enabled` says `never`. Reserving and populating follow nevertheless: after a
 //! successful collapse they are nearly free, after a failed one they do the work with 4 KiB pages. The kernel may wait
 //! in it for a worker on every processor; on a machine that was loaded twenty times over that took minutes once. So
 //! only [`super::Segment::prepare`], which background threads call, asks for huge pages; a capture that finds no warm

@@ -253,7 +253,7 @@ fn restart(session: &Session) -> Option<Restored> {
 
 // ------------------------------------------------------------------------------------------ claims and generations
 
-/// A series was copied to a new store, or a purge took the small old files: the numbers of runs go on above those of the
+/// A series was copied to a new store, or a purge took the small old files: the numbers of runs continue above those of the
 /// checkpoints. Otherwise each new run would be older than what it started from, and the next one would start from there again.
 #[test]
 fn a_run_on_checkpoints_without_claims_takes_a_generation_above_theirs() {

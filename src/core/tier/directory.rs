@@ -167,7 +167,7 @@ impl Tier for DirectoryTier {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => self.wrap("read", &path, other)?,
         };
-        // Somebody is just making it, or died doing so: whoever may make one goes on from there.
+        // Somebody is just making it, or died doing so: whoever may make one continues from there.
         if bytes.is_empty() {
             return Ok(None);
         }

@@ -172,7 +172,7 @@ fn named(word: &str) -> Attributes {
     Attributes::from_iter([(WORD, word.to_owned())])
 }
 
-/// May a put that failed so have been made all the same?
+/// May a put that failed so have been made nevertheless?
 fn is_open(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::{AlreadyExists, ConnectionAborted, TimedOut};
     matches!(kind, AlreadyExists | ConnectionAborted | TimedOut)

@@ -402,7 +402,7 @@ impl PosixStorage {
                 path.display()
             ),
             Ok(()) => log::debug!("directory=made path={}", path.display()),
-            // Another rank was faster. Its fsync may still be under way, so ours follows all the same.
+            // Another rank was faster. Its fsync may still be under way, so ours follows nevertheless.
             Err(Errno::EXIST) if spot.is_directory()? => {}
             Err(errno) => return Err(errno.into()),
         }

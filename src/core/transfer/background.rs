@@ -233,13 +233,13 @@ impl Engine {
         let is_patient = shared.is_some_and(|tier| self.waits_for_claims(tier));
         match self.standing(is_patient) {
             Standing::Newest => {}
-            // Claims stop waste; names protect. When their file system cannot be asked, what does not need it goes on without it.
+            // Claims stop waste; names protect. When their file system cannot be asked, what does not need it continues without it.
             Standing::Unknown(why) if !is_patient => log::warn!("event=claim-not-checked error={why:?}"),
             Standing::Superseded(why) | Standing::Unknown(why) => return blame(why),
         }
         if let Some(tier) = shared {
             // Without a manifest there is no such level. Communication may have broken down for a moment, after which this rank gave up
-            // what it had voted for, and the votes of the others have come all the same.
+            // what it had voted for, and the votes of the others have come nevertheless.
             let facts = self.books().facts(round.operation);
             let Some(facts) = facts else { return blame("the root has given this checkpoint up".into()) };
             if let Err(error) = self.write_shared_manifest(tier, &facts, ballot.payload) {

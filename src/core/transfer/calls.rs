@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long a call that steps goes on after something has last moved.
+/// How long a call that steps continues after something has last moved.
 const STEPPED_PATIENCE: Duration = Duration::from_millis(1);
 /// How long a waiting call sleeps when nothing moves.
 const PAUSE: Duration = Duration::from_micros(50);

@@ -219,7 +219,7 @@ pub struct Unreadable {
 /// Reads kept regions into `target`, a whole shard, and their digests into `digests`.
 ///
 /// # Errors
-/// [`Unreadable`]; `target` then holds nothing of use.
+/// [`Unreadable`]; the content of `target` is then unspecified.
 ///
 /// # Blocking
 /// On what keeps them.
@@ -243,7 +243,7 @@ pub fn read_kept(
 /// Copies device regions into `target`, a whole shard. Those in rows come with digests, which are made of what arrives.
 ///
 /// # Errors
-/// What the device says; `target` then holds nothing of use.
+/// The device's error; the content of `target` is then unspecified.
 ///
 /// # Blocking
 /// For the work that is enqueued on the stream, and for the transfer.

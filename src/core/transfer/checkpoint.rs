@@ -532,7 +532,7 @@ impl Engine {
         }))
     }
 
-    /// Writes what is missing of the shard before the application goes on.
+    /// Writes what is missing of the shard before the application continues.
     pub(super) fn finish_file(
         &self,
         spec: &CaptureSpec<'_>,

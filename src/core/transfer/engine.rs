@@ -660,8 +660,8 @@ impl Engine {
     }
 
     /// Is this run still the newest of its job? The root knows; the other ranks have no claim to compare, and no objection. A newer run
-    /// latches the session: nothing more is committed. The conversation goes on: the other ranks have to hear of it, and their
-    /// applications go on asking questions.
+    /// latches the session: nothing more is committed. The conversation continues: the other ranks have to hear of it, and their
+    /// applications continue to ask questions.
     ///
     /// # Blocking
     /// If `is_patient`, on the file system of the claims; otherwise for a short time.

@@ -2,7 +2,7 @@
 //!
 //! The claims lie on the global file system (if there is one), which may hang for long. A decision on the global level waits
 //! with it. All other decisions ask a thread of their own for a look, and wait for it only for [`LOOK_LIMIT`]: claims stop
-//! waste, names protect the data, so a level that does not need the global file system goes on without an answer.
+//! waste, names protect the data, so a level that does not need the global file system continues without an answer.
 
 use crate::base::Clock;
 use crate::base::log;

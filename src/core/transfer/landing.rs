@@ -25,7 +25,7 @@
 //! - The digests of device regions are made before the bytes cross the link. `WriteJob` compares them before it writes to a durable tier, and
 //!   so does the capture that goes straight to a file; a restart into device memory compares them on the device.
 //! - No room in the GPU cache in time, or an engine without threads: the regions go straight to the slot, and `capture` returns then.
-//! - A device that fails is a no of this rank with its reason, before `capture` returns or after; the application goes on.
+//! - If the device fails, this rank votes no with the reason, before `capture` returns or after. The application continues.
 #![forbid(unsafe_code)]
 
 use super::chunking::Looking;

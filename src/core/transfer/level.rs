@@ -52,7 +52,7 @@ pub(super) trait LevelWork: Send + Sync {
     /// A write that was opened has ended.
     fn written(&self, operation: u64, written: Written) -> Vec<Done>;
 
-    /// What this rank does for it is of no use any more.
+    /// The result of this rank's part is not needed any more.
     fn stop(&self, operation: u64);
 
     /// All ranks have it.

@@ -1,5 +1,5 @@
-//! Regions of a capture in host memory that the program goes on writing to ([`crate::live`]): protected when the capture returns, and copied
-//! behind it by a thread of their own. From there on as [`super::landing`].
+//! Regions of a capture in live host memory, to which the program continues to write ([`crate::live`]). They are protected when the capture
+//! returns, and a thread of their own copies them. After that they are treated as in [`super::landing`].
 //!
 //! A page that somebody wants to write to comes first, and what lies behind it next: who writes from one end to the other is overtaken after a few
 //! pages, and waits no more.
@@ -252,7 +252,7 @@ impl Copying {
         for (index, region) in self.regions.iter().enumerate() {
             let blocks = region.touched(&page, self.block_bytes);
             if !blocks.is_empty() {
-                // Also where somebody else is just copying it, or just has: the write has waited all the same.
+                // Also where somebody else is just copying it, or just has: the write has waited nevertheless.
                 let own = self.make_safe(index, blocks.clone());
                 region.waited.fetch_add(own.max(1), Ordering::Relaxed);
                 self.open_up(index, &blocks);

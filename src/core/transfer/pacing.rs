@@ -33,7 +33,7 @@
 //! that is lowered is the one that was seen (the median of the loaded steps'), because nobody else knows it.
 //!
 //! If the slow-down is proportional to the rate, `s = a * rate`, the rate goes down below `target / a` in a few halvings,
-//! climbs in twentieths of the first rate until `s` passes the target, and goes on between the two.
+//! climbs in twentieths of the first rate until `s` passes the target, and continues between the two.
 //!
 //! # Phases
 //!

@@ -38,8 +38,7 @@ pub struct Stats {
     pub room_wait_total: Duration,
     /// Captures that did not fit into the memory tier and were written to a file before `capture` returned.
     pub direct_captures: u64,
-    /// Captures whose device regions were in the GPU cache when `capture` returned, to be brought to node memory behind its
-    /// back.
+    /// Captures whose device regions were in the GPU cache when `capture` returned. They are brought to node memory in the background.
     pub staged_captures: u64,
     /// Bytes written to each tier in the background, and the time that took.
     pub flushed_bytes: PerTier<u64>,

@@ -113,7 +113,7 @@ impl Supervision {
 
 impl Teller {
     /// Prepares the run directory of a root that has just opened its session. `base` names job, group, ranks, process and
-    /// run; counting goes on where the last session of the group left off.
+    /// run; counting continues where the last session of the group left off.
     pub fn new(directory: RunDirectory, mut base: Status) -> Teller {
         if let Err(error) = directory.create() {
             log::warn!("event=run-directory error={error}");

@@ -2,7 +2,7 @@
 //!
 //! A stream is a region that is *held* (`transfer::held`) while it grows: what is written goes to its place in the slot at once, with the digest
 //! of each block as it becomes full. Where the slot comes to its end the shard is laid out anew in one of twice the length; the next
-//! stream of this name begins with as much room as the last one took. Where no slot is long enough it goes on in a file, through
+//! stream of this name begins with as much room as the last one took. Where no slot is long enough it continues in a file, through
 //! one buffer.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! A restart: what a record says becomes wishes for threads, and places for pages before regions are loaded.
+//! A restart: the record of a checkpoint becomes wishes for threads, and NUMA nodes for pages before regions are loaded.
 #![forbid(unsafe_code)]
 
 use super::super::cpus::{self, Cpus};

@@ -102,7 +102,7 @@ fn records_that_break_a_rule_are_refused_on_both_sides() {
         let mut record = ordinary();
         damage(&mut record);
         assert!(record.encode().is_err(), "damage {index}");
-        // Somebody else may have written it all the same.
+        // Somebody else may have written it nevertheless.
         if let Ok(bytes) = wire::encode(&record) {
             assert!(Record::decode(&bytes).is_err(), "damage {index}");
         }

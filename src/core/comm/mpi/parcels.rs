@@ -19,7 +19,7 @@
 //! finds it here at once begins no more of them.
 //!
 //! **Errors.** After an error heads and bodies may no longer fit together. So the first error of MPI about a parcel is
-//! the last thing heard of parcels: every later call returns it. Messages go on.
+//! the last thing heard of parcels: every later call returns it. Messages continue.
 
 use super::calls::{self, Reporter, Tag};
 use super::{Lent, TARGET};

@@ -1,6 +1,6 @@
 //! The stream to one rank: made when there is something to send, made again when it breaks.
 //!
-//! A frame is kept until the other rank says that it has it. So after a broken connection both ends know where to go on, and
+//! A frame is kept until the other rank says that it has it. So after a broken connection both ends know where to continue, and
 //! nothing arrives twice or out of order. A rank that was reached before and at whose place nobody listens any more has ended: what
 //! is for it vanishes.
 #![forbid(unsafe_code)]

@@ -69,7 +69,7 @@ fn decode(mut bytes: &[u8]) -> Option<Vec<(Rank, Vec<u8>)>> {
 struct Talk<'a> {
     base: &'a mut dyn Comm,
     deadline: Instant,
-    /// Messages of ranks that have heard the last word and go on already.
+    /// Messages of ranks that have heard the last word and continue already.
     early: Vec<(Rank, Vec<u8>)>,
 }
 

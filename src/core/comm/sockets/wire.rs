@@ -8,7 +8,7 @@
 //! | caller | [`Hello`] |
 //! | called | a random number, and a keyed hash of the hello and that number |
 //! | caller | another keyed hash of the same |
-//! | called | how many frames of this stream it has: where the caller goes on |
+//! | called | how many frames of this stream it has: where the caller continues |
 //! | caller | frames |
 //! | called | how many frames it has, now and then |
 //!

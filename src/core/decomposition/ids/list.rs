@@ -36,7 +36,7 @@ pub fn pack(list: &[u64]) -> Vec<u8> {
         let mut before = 0u64;
         let mut end = at;
         while let Some(number) = list.get(end) {
-            // Numbers one behind the other are what most lists are made of.
+            // Numbers one after the other are what most lists are made of.
             if end > at && *number == before.wrapping_add(1) {
                 let room = (BLOCK - HEAD).saturating_sub(steps.len());
                 let pairs = list[end - 1..].windows(2).take(room);

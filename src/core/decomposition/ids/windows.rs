@@ -104,7 +104,7 @@ impl Told {
     /// Adds some numbers of the list, the first of which is at place `first` of it.
     pub fn add(&mut self, first: u64, numbers: &[u64]) {
         let mut at = first;
-        // Numbers one behind the other, in one cell.
+        // Numbers one after the other, in one cell.
         for run in numbers.chunk_by(|one, next| is_next(*one, *next)) {
             let (number, count) = (run[0], run.len() as u32);
             let cell = number / CELL;

@@ -79,7 +79,7 @@ struct Told<'a> {
     /// How many blocks, and how many parts that the version before stores itself.
     blocks: usize,
     kept: usize,
-    /// All of these, one behind the other with the bits of the versions between them.
+    /// All of these, one after the other, with the bits of the versions between them.
     pinned: &'a PinnedLoan,
     is_anew: bool,
 }
@@ -96,7 +96,7 @@ pub(super) struct CudaChunks {
     /// The number of each version by its operation.
     versions: BTreeMap<u64, u64>,
     next: u64,
-    /// The fields that were looked at last; none: what the memory holds is of no use.
+    /// The fields that were looked at last; empty: the content of the memory is not valid.
     before: Vec<Field>,
     /// Entries in use.
     used: u64,
@@ -313,7 +313,7 @@ impl CudaChunks {
         unsafe { stream.enqueue(table.counters, from + (block_bytes + bits + kept_bytes) as u64, 16, true) }
     }
 
-    /// Looks; what the memory holds is of no use if that fails.
+    /// Looks at the fields. If that fails, the content of the memory is not valid.
     fn answer(&mut self, asked: &Question, places: &[Place]) -> Result<Option<Found>> {
         let is_anew = self.before.is_empty();
         let blocks = self.blocks(asked, places)?;

@@ -60,7 +60,7 @@ impl Drop for Bound {
 
 /// Sets the calling thread's mode of stream capture, and says which it was.
 fn exchange_capture_mode(mut mode: sys::CUstreamCaptureMode) -> sys::CUstreamCaptureMode {
-    // SAFETY: the library is loaded, since a context is there, and `mode` is a place for the answer. It has no other effect than on this
+    // SAFETY: the library is loaded, since a context is there, and `mode` is memory for the answer. It has no other effect than on this
     // thread's mode, and fails only where the driver was shut down.
     unsafe { _ = sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
     mode
@@ -105,7 +105,7 @@ fn current_context() -> Option<sys::CUcontext> {
         return None;
     }
     let mut context = std::ptr::null_mut();
-    // SAFETY: the library is loaded, and there is a place for the answer. Before the driver is started the answer is an error.
+    // SAFETY: the library is loaded, and there is memory for the answer. Before the driver is started the answer is an error.
     let code = unsafe { sys::cuCtxGetCurrent(&mut context) };
     (code == sys::CUresult::CUDA_SUCCESS).then_some(context)
 }
@@ -162,7 +162,7 @@ pub(super) fn check_driver(ordinal: usize) -> Result<()> {
         _ => failed(ordinal, "cuInit", error),
     })?;
     let mut version = 0;
-    // SAFETY: the library is loaded and `version` is a place for one int.
+    // SAFETY: the library is loaded and `version` is memory for one int.
     let code = unsafe { sys::cuDriverGetVersion(&mut version) };
     code.result().map_err(|error| failed(ordinal, "cuDriverGetVersion", error))?;
     let found = (version / 1000, version % 1000 / 10);
@@ -180,7 +180,7 @@ pub(super) fn bus_id(context: &Arc<CudaContext>) -> std::result::Result<String, 
     Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().to_lowercase())
 }
 
-/// A driver's error in our words. Some codes mean that the context is of no more use.
+/// A driver's error in our words. Some codes mean that the context cannot be used any more.
 pub(super) fn failed(ordinal: usize, call: &'static str, error: DriverError) -> DeviceError {
     use sys::CUresult::*;
     let reason = match (error.error_name(), error.error_string()) {

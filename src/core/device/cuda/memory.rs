@@ -157,7 +157,7 @@ impl VirtualRange {
         let _bound = shared.bind()?;
         let bytes = bytes.max(1).next_multiple_of(shared.info.granularity);
         let mut base = 0;
-        // SAFETY: the context is bound, and `base` is a place for an address.
+        // SAFETY: the context is bound, and `base` is memory for an address.
         let code = unsafe { sys::cuMemAddressReserve(&mut base, bytes as usize, 0, 0, 0) };
         code.result()
             .map_err(|error| out_of_memory(shared, "an address range", bytes, "cuMemAddressReserve", error))?;

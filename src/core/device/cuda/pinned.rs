@@ -75,7 +75,7 @@ impl Drop for Registration {
             book().remove(&self.memory.address);
             return;
         };
-        // The driver may go on taking it for pinned: other memory must not come to its addresses.
+        // The driver may continue to take it for pinned: other memory must not come to its addresses.
         // With a lost device that happens to all of them.
         static SAID: AtomicBool = AtomicBool::new(false);
         let level = if SAID.swap(true, Ordering::Relaxed) { log::Level::Debug } else { log::Level::Warn };

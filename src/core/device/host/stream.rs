@@ -23,7 +23,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Copies go through a buffer of this size, so that no two boxes are locked at once; other streams may go on behind each.
+/// Copies go through a buffer of this size, so that no two boxes are locked at once; other streams may continue behind each.
 const CHUNK_BYTES: u64 = 256 << 10;
 
 /// A piece of work: does a part of it, and says whether that was the last one.

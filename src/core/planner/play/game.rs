@@ -22,7 +22,7 @@ pub(super) struct Game<'a> {
     failing: Failing<'a>,
     lost: Option<Lost<'a>>,
     peers: Option<usize>,
-    /// The checkpoint from which it goes on undisturbed, and since when.
+    /// The checkpoint from which it continues undisturbed, and since when.
     from: (u64, f64),
     /// Up to which checkpoint behind `from` it is known what counts.
     seen: u64,

@@ -188,7 +188,7 @@ pub struct Played {
     pub recovering: [f64; LEVELS_MAX],
     /// Number of failures, likewise.
     pub failures: [u64; LEVELS_MAX],
-    /// How often everything in node memory and on the nodes was lost or of no use.
+    /// How often everything in node memory and on the nodes was lost or unusable.
     pub lost_all: u64,
     /// Time in which one more lost node would have been beyond what nodes keep for each other.
     pub exposed: f64,

@@ -59,7 +59,7 @@ pub struct Summary {
     pub recovering: [f64; LEVELS_MAX],
     /// Failures of a run, likewise.
     pub failures: [f64; LEVELS_MAX],
-    /// The share of runs in which all that was in node memory and on the nodes was lost or of no use at least once.
+    /// The share of runs in which everything in node memory and on the nodes was lost or unusable at least once.
     pub lost_all: f64,
     /// The share of the time in which one more lost node would have been beyond what nodes keep for each other.
     pub exposed: f64,

@@ -143,7 +143,7 @@ impl Runs {
     }
 }
 
-/// The chance that what begins behind a level goes on otherwise than by a failure, while it recovers, that needs no higher one.
+/// The chance that what begins behind a level continues otherwise than by a failure, while it recovers, that needs no higher one.
 fn passes(behind: usize, share: &Levels, recovers: &Levels) -> f64 {
     1.0 - (1.0 - recovers[behind]) * share[..=behind].iter().sum::<f64>()
 }

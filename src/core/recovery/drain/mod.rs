@@ -11,7 +11,7 @@
 //! - A shard is captured once, so all copies of it are equal. Two nodes that hold a copy of the same one write under temp
 //!   names of their own and rename over each other; either result is right. The same goes for the manifest.
 //! - A temp file is locked while it is written. A later drain on the same host removes those whose lock is free.
-//! - What is there already, and good, is not written again: a drain that was killed goes on where it stopped.
+//! - What is there already, and good, is not written again: a drain that was killed continues where it stopped.
 //! - Names contain the generation, so nothing that a later run writes is touched. A folder that holds shards of another
 //!   run under the same name (a lost claim) is refused.
 //!

@@ -169,7 +169,7 @@ pub(super) fn inside(piece: &Piece, parts: &Parts, size: u64) -> Option<Strides>
 /// What a rank reads for itself of a region.
 pub(super) struct Direct<'p> {
     pub region: &'p str,
-    /// By shard, those of a box one behind the other.
+    /// By shard, those of a box one after the other.
     pub pieces: &'p BTreeMap<Rank, Vec<Piece>>,
 }
 

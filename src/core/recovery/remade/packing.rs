@@ -20,7 +20,7 @@ pub(super) trait Way {
     /// How many of them come before this place of the region, which is not before the first of them.
     fn before(&self, place: usize) -> usize;
 
-    /// Those from one number to another: where they are in the region, and how many one behind the other.
+    /// Those from one number to another: where they are in the region, and how many one after the other.
     fn each(&self, from: usize, to: usize, take: impl FnMut(usize, usize));
 
     /// Adds to a packet that so many of them follow, from this number on; the caller puts them behind.

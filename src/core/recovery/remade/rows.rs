@@ -446,7 +446,7 @@ impl Dealing {
     }
 }
 
-/// The memory of each box: they lie one behind the other.
+/// The memory of each box: they lie one after the other.
 fn apart<'m>(own: &Own, memory: &'m mut [u8], row: u64) -> Vec<&'m mut [u8]> {
     let mut rest = memory;
     let boxes = own.parts().own().iter().map(|of| {

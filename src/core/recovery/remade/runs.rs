@@ -101,7 +101,7 @@ impl Way for RunWay {
     }
 }
 
-/// Of one box without a margin, whose elements lie one behind the other.
+/// Of one box without a margin, whose elements lie one after the other.
 impl Sink<RunWay> for Target<'_> {
     fn take(&mut self, portions: &[u8]) -> Result<(), String> {
         packet::unpack_runs(portions, |place, bytes| self.put_at(place, bytes))

@@ -109,7 +109,7 @@ impl Scattered {
         self.moves.keys().map(|(_, to)| *to).collect::<BTreeSet<Rank>>().len()
     }
 
-    /// The rows of a shard, as runs: one for rows one behind the other that go to one rank.
+    /// The rows of a shard, as runs: one for rows one after the other that go to one rank.
     fn runs(&self, shard: Rank) -> Option<impl Iterator<Item = Run> + '_> {
         let ranks = self.ranks.get(&shard)?;
         let starts = self.moves.range((shard, Rank(0))..=(shard, Rank(u32::MAX)));

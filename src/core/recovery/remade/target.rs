@@ -166,7 +166,8 @@ impl<'t> Target<'t> {
         Ok(self.delivered)
     }
 
-    /// The boxes of the host in tasks of about so many bytes, for several threads. A box is cut in its slowest dimension, whose parts lie one behind the other.
+    /// The boxes of the host in tasks of about so many bytes, for several threads. A box is cut in its slowest dimension, whose parts are
+    /// consecutive in memory.
     pub fn tasks(&mut self, most: u64) -> Vec<Vec<Slot<'_>>> {
         let own = self.own;
         let (before, after) = own.margins();

@@ -114,7 +114,7 @@ impl Together<'_> {
         LoadError::Unmatched { key: self.key, region: self.region.into(), what, is_damage }
     }
 
-    /// This rank cannot go on.
+    /// This rank cannot continue.
     pub fn of_this_rank(&self, why: String) -> LoadError {
         let culprits = vec![Culprit::of(self.rank(), why)];
         LoadError::Others { key: self.key, region: self.region.into(), culprits }

@@ -168,7 +168,7 @@ impl Exchange {
         buffer
     }
 
-    /// All chunks of a segment are in its parities: keep the first, pass on the others, and let the members go on.
+    /// All chunks of a segment are in its parities: keep the first, pass on the others, and let the members continue.
     pub(super) fn end_segment(
         &self,
         set: &SetInfo,

@@ -361,7 +361,7 @@ fn take_on(bed: &Bed, ranks: u32, version: u64, bind: bool, level: Level) {
         &nodes,
         |_| (),
         |rank, session| {
-            // As a run that goes on.
+            // As a run that continues.
             session
                 .begin_restore("heat")
                 .run(|r| {
@@ -463,7 +463,7 @@ pub(super) fn boxes_dealt(way: usize, rank: u32, ranks: u32, halo: u64) -> Boxes
     dealt(way, rank, ranks).into_iter().fold(boxes, |boxes, (origin, extent)| boxes.own(origin, extent))
 }
 
-/// A session goes on from the newest version in one way and takes the next one in it.
+/// A session continues from the newest version in one way and takes the next one in it.
 fn go_on(
     session: &Session,
     rank: u32,

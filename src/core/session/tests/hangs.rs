@@ -14,7 +14,7 @@ fn protected(config: &mut Config) {
 /// Has a new version come to all tiers that files are on?
 fn is_everywhere(session: &Session, version: u64) -> bool {
     let pending = take(session, version);
-    // Then all ranks have heard the same, and go on alike.
+    // Then all ranks have heard the same, and continue alike.
     wait_until("all levels end", || pending.poll());
     let verdicts = pending.verdicts();
     [Level::NodeReboot, Level::System].iter().all(|level| verdicts.contains(&(*level, LevelVerdict::Committed)))

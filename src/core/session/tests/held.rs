@@ -119,7 +119,7 @@ fn what_is_held_and_not_captured_gives_its_room_back() {
     }
 }
 
-/// No tier has room: the call says so, and what is captured all the same is refused, not made up.
+/// No tier has room: the call says so, and what is captured nevertheless is refused, not made up.
 #[test]
 fn what_could_not_be_held_is_not_captured() {
     let bed = Bed::new();

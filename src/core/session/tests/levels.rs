@@ -45,7 +45,7 @@ impl Bed {
     }
 }
 
-/// Communication broke down and the root gave up what it had voted for; the votes of the others came all the same.
+/// Communication broke down and the root gave up what it had voted for; the votes of the others came nevertheless.
 #[test]
 fn the_root_agrees_on_no_level_of_what_it_has_given_up() {
     let bed = Bed::new();

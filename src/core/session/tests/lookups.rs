@@ -66,7 +66,7 @@ fn a_restart_that_finds_nothing_in_its_group_names_the_groups_that_have_somethin
         said.contains("in group \"sub-3\", but in \"sub-0\", \"sub-4\". ") && said.contains("BIVOUAC_JOB_GROUP"),
         "{said}"
     );
-    // A group without a version is none to go on from.
+    // A group without a version is none to continue from.
     let said = found_by("sub-5", false).expect("two groups have a version");
     assert!(!said.contains("\"sub-3\""), "{said}");
 }

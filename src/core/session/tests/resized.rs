@@ -311,8 +311,9 @@ fn a_damaged_block_that_ranks_read_themselves_comes_to_nobody() {
     }
 }
 
-/// Two ranks of two nodes swap their halves of an array, so that each sends all that it has, piece by piece, and reads ahead meanwhile. A bit has turned around in the
-/// node's memory, in a piece that is read ahead: what was read of that copy from there on is of no use, and the copy of another tier is read.
+/// Two ranks of two nodes swap their halves of an array, so that each sends all that it has, piece by piece, and reads ahead meanwhile. A
+/// bit has turned around in the node's memory, in a piece that is read ahead: the bytes that were read of that copy from there on are not
+/// used, and the copy of another tier is read.
 #[test]
 fn a_damaged_block_that_is_read_ahead_comes_to_nobody() {
     const SHAPE: [u64; 2] = [2000, 1000];

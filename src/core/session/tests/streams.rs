@@ -193,8 +193,8 @@ fn a_stream_that_fails_is_missed_by_the_capture() {
     session.close().expect("closes");
 }
 
-/// The first copy is damaged behind the part that was read: the bytes go on from the next copy. Where there is none, all ranks go on to the
-/// older version, whichever error the program makes of it.
+/// The first copy is damaged behind the part that was read: the bytes continue from the next copy. Where there is none, all ranks continue
+/// with the older version, whichever error the program makes of it.
 #[test]
 fn damage_on_the_way_is_made_good_by_another_copy_or_an_older_version() {
     for has_other in [true, false] {

@@ -365,7 +365,7 @@ fn flipped(sound: &MemoryShard, at: usize) -> MemoryShard {
     MemoryShard::open_any(Path::new("memory"), Arc::new(SharedPages(pages))).unwrap()
 }
 
-/// Frames behind noise are passed over unread; where others are of use their blocks are checked all the same.
+/// Frames behind noise are passed over unread; where others are of use their blocks are checked nevertheless.
 #[test]
 fn a_frame_that_is_passed_over_is_checked_too() {
     let frame = FRAME_MAX as usize;

@@ -18,7 +18,7 @@ impl Source {
     /// them there: what is in `target` afterwards is right, also where the bytes can change meanwhile.
     ///
     /// # Errors
-    /// As [`Source::read_region`]; `target` then holds nothing of use.
+    /// As [`Source::read_region`]; the content of `target` is then unspecified.
     ///
     /// # Blocking
     /// On the device that holds the file.
@@ -88,9 +88,9 @@ impl Source {
         share.finish(length).is_some_and(|found| self.compare(region, block as u64, found).is_ok())
     }
 
-    /// Reads blocks of a region, which `range` begins and ends with unless it ends with the region, and hands out each in order: where in the region
-    /// it begins, and a way through it, which `take` goes to its end. It may ask for the same block again. What it got of a block before
-    /// an error is of no use.
+    /// Reads blocks of a region. `range` begins and ends with blocks, unless it ends with the region. Each block is handed out in order:
+    /// its place in the region, and a way through it, which `take` follows to its end. `take` may ask for the same block again. What it got
+    /// of a block before an error must not be used.
     ///
     /// # Errors
     /// As [`Source::read_region`].

@@ -48,7 +48,7 @@ pub enum Effect<S> {
     Vote(Round, Ballot),
     /// Begin this rank's part of a checkpoint on a tier.
     Start(u64, TierId),
-    /// What this rank does for that level is of no use any more.
+    /// Stop this rank's part of a checkpoint on a tier: its result is not needed any more.
     Stop(u64, TierId),
     /// Bring what this rank keeps for others to the node's own files.
     Store(u64, Vec<S>),
@@ -298,7 +298,7 @@ impl<S: Copy> Books<S> {
         self.is_superseded = false;
     }
 
-    /// A newer run has taken over: nothing is committed, but the ranks go on hearing each other. True if that is news.
+    /// A newer run has taken over: nothing is committed, but the ranks continue to hear each other. True if that is news.
     pub fn on_superseded(&mut self, reason: &str) -> bool {
         let is_news = self.failure.is_none();
         if is_news {
@@ -410,8 +410,8 @@ impl<S: Copy> Books<S> {
         self.failure.as_deref()
     }
 
-    /// Why this rank can agree on nothing any more, if so. A superseded run still can: its application computes on, and all its ranks go on to
-    /// get one answer to each question.
+    /// Why this rank can agree on nothing any more, if so. A superseded rank still can: its application computes on, and all its ranks
+    /// continue to get one answer to each question.
     pub fn cut_off(&self) -> Option<&str> {
         self.failure.as_deref().filter(|_| !self.is_superseded)
     }

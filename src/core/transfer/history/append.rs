@@ -1,4 +1,4 @@
-//! Appending: a place for the version, its fields copied there, and their digests.
+//! Appending a version: its place, the copies of its fields, and their digests.
 #![forbid(unsafe_code)]
 
 use super::error::HistoryError;
@@ -93,7 +93,7 @@ impl History {
         outcome
     }
 
-    /// A place for a new version.
+    /// Finds a place for a new version.
     fn admit(&self, id: EntryId, layout: &Arc<Layout>) -> Result<(Tier, Vec<Piece>), HistoryError> {
         let shared = &self.shared;
         let (name, version) = (|| self.name.clone(), id.version);

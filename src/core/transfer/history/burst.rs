@@ -90,7 +90,7 @@ enum Hold {
     Nothing,
     /// It has one.
     Turn,
-    /// It goes on without.
+    /// It continues without.
     Without,
 }
 

@@ -12,7 +12,7 @@
 //! device, 16 MiB: one is 0.7 ms of a link of 25 GB/s, short beside the steps of an application and long beside the cost
 //! of asking, so the pace of a rank is even enough without smaller ones.
 //!
-//! Staggering is a courtesy and never a reason to hang. Who waits for a turn for longer than `stagger.patience` goes on without.
+//! Staggering is a courtesy and never a reason to hang. Who waits for a turn for longer than `stagger.patience` continues without.
 //! The pace does not hold while a call of the application waits for room, for a version, for flushes or for a level of a checkpoint
 //! ([`Waiting`]): slowing a flush down protects nobody then. When the caches are closed nothing is held back.
 #![forbid(unsafe_code)]

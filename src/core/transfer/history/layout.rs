@@ -1,4 +1,4 @@
-//! How a version's fields lie in its bytes: one behind the other, each at a multiple of 256.
+//! How a version's fields lie in its bytes: one after the other, each at a multiple of 256.
 #![forbid(unsafe_code)]
 
 use crate::base::units::PAGE;

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// The threads that make memory ready. The first ends when that is done; the other goes on with slots.
+/// The threads that make memory ready. The first ends when that is done; the other continues with slots.
 const MAP_THREAD: &str = "bvk-map";
 const PIN_THREAD: &str = "bvk-pin";
 /// Allocation unit in device memory: copies of that size still run well.

@@ -94,7 +94,7 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
             Ok(true) => leased += bytes,
             Ok(false) if step > LINE_BYTES_MIN => step = shorter(step),
             Ok(false) => {
-                // Somebody else has the memory: go on without it, and look again when something may have been given back.
+                // Somebody else has the memory: continue without it, and look again when something may have been given back.
                 shared.fully_mapped(Tier::Host);
                 std::thread::park_timeout(LEASE_PAUSE);
             }
@@ -181,7 +181,7 @@ fn lease(shared: &Shared, bytes: u64) -> Result<bool, SegmentError> {
 }
 
 /// Pins what this rank has there part by part, each in its turn; false if that does not work here. Once a turn has not come, it
-/// goes on without, at once.
+/// continues without, at once.
 pub(super) fn pin(shared: &Shared, place: Range<u64>, order: &mut PinOrder) -> bool {
     let Some(segment) = &shared.segment else { return false };
     for part in shared.registered.missing(place) {
@@ -193,7 +193,7 @@ pub(super) fn pin(shared: &Shared, place: Range<u64>, order: &mut PinOrder) -> b
         }
         let begun = Instant::now();
         if let Err(error) = shared.registered.pin(part, segment, &*shared.device) {
-            // Copies go on at the speed of pageable memory.
+            // Copies continue at the speed of pageable memory.
             log::warn!("event=not-pinned bytes={bytes} error={error}");
             return false;
         }

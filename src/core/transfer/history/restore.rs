@@ -127,7 +127,7 @@ impl History {
     /// # Errors
     /// [`HistoryError::Unknown`], [`HistoryError::Gone`], [`HistoryError::Lost`], [`HistoryError::Field`],
     /// [`HistoryError::TimedOut`], [`HistoryError::Device`], [`HistoryError::Store`]; [`HistoryError::Late`] for an earlier restore that
-    /// had returned early ([`Return::Enqueued`]). The fields then hold nothing of use.
+    /// had returned early ([`Return::Enqueued`]). The content of the fields is then unspecified.
     pub fn restore(&self, version: u64, fields: &mut [FieldMut<'_>], stream: &dyn Stream) -> Result<(), HistoryError> {
         self.restore_and(version, fields, stream, Return::Done)
     }

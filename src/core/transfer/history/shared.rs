@@ -446,7 +446,7 @@ pub(in crate::transfer) struct Staged {
     pub(super) copied: Option<Box<dyn Copied>>,
 }
 
-/// Bytes that lie one behind the other in the cache as in the shard.
+/// Bytes that lie one after the other in the cache as in the shard.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) place: u64,

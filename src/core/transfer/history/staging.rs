@@ -1,5 +1,5 @@
-//! Shards of collective checkpoints in the GPU cache: copied there while the application waits, and downloaded to their
-//! slot in node memory behind its back.
+//! Shards of collective checkpoints in the GPU cache: they are copied there while the application waits, and downloaded to their slot in
+//! node memory in the background.
 //!
 //! Staged shards share the cache with the versions of histories: [`crate::cache::Cache::stage`] finds them room and never evicts
 //! them. The `bvk-d2h` thread serves them before it flushes versions, because a rank's vote waits for its shard, and node

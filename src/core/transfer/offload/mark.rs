@@ -43,9 +43,9 @@ pub(in crate::transfer) struct Snapshot {
 /// How a snapshot is sent.
 #[derive(Clone, Copy)]
 pub(super) struct Terms {
-    /// Which of the blocks that have not changed are sent all the same.
+    /// Which of the blocks that have not changed are sent nevertheless.
     pub turn: u64,
-    /// Are the digests made before the application goes on?
+    /// Are the digests made before the application continues?
     pub is_audited: bool,
     /// How long it may take at most.
     pub limit: Duration,
@@ -80,7 +80,7 @@ pub(super) enum Source {
     Buffer(usize, Range<u64>),
 }
 
-/// Blocks of one field, one behind the other.
+/// Blocks of one field, one after the other.
 pub(super) struct Part {
     /// Which.
     pub field: usize,
@@ -348,7 +348,7 @@ impl Mark {
         }
         let refreshed = self.refreshed_of();
         for run in pending.into_iter().filter(|_| !held.is_empty()) {
-            // Blocks that are equal, one behind the other.
+            // Blocks that are equal, one after the other.
             let mut equal = run.start..run.start;
             for block in run {
                 if block % REFRESHED != refreshed && held[block - at] == made[block - at] {

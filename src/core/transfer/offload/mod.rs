@@ -1,4 +1,4 @@
-//! Shards that are sent from live memory of the device, while the application goes on.
+//! Shards that are sent from live memory of the device, while the application continues.
 //!
 //! # What happens
 //!
@@ -73,7 +73,7 @@ const WIDTH: u32 = 8;
 const WIDTH_HURRIED: u32 = 32;
 /// Transfers on their way to keep the link busy.
 const AHEAD: usize = 4;
-/// One of so many blocks that have not changed is sent all the same, another one each time: no rotten bit lives for ever.
+/// One of so many blocks that have not changed is sent nevertheless, another one each time: no rotten bit lives for ever.
 const REFRESHED: usize = 64;
 
 /// Why a write cannot be declared.

@@ -40,7 +40,8 @@ pub(crate) struct OffloadSpec {
     pub is_waited_for: Box<dyn Fn() -> bool + Send>,
 }
 
-/// Checkpoints of GPU memory that are *marked*, and sent from live memory while the program goes on; from [`Session::offload`](crate::Session::offload).
+/// Marks checkpoints of GPU memory, and sends them from live memory while the program continues. It comes from
+/// [`Session::offload`](crate::Session::offload).
 ///
 /// [`CheckpointBuilder::with_offload`](crate::CheckpointBuilder::with_offload) notes what the regions are once the work that is enqueued on a stream has run. From
 /// then on, and until the next mark, the program declares what it is about to write to, ahead of the work that writes there: with

@@ -110,7 +110,7 @@ impl World {
         paper.iter_mut().for_each(|byte| *byte = byte.wrapping_add(add));
     }
 
-    /// Lets others go on.
+    /// Lets others continue.
     fn go_on(&mut self) {
         for _ in 0..self.rng.below(12) {
             match self.rng.chance(1, 4) {

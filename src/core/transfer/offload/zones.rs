@@ -9,9 +9,9 @@
 //!               └───────────── equal to what the slot holds ┘
 //! ```
 //!
-//! A block is a zone of the paper. *Exposed* are those that a write would spoil: Pending, Moving and Awaited ones. An Awaited one cannot be doubled any
-//! more: the write that waits for it may begin before another stream comes to copy it. What arrives of a block that was doubled
-//! meanwhile is of no use, because somebody may have written while it was under way: its copy in the buffer goes there behind it.
+//! A block is a zone of the paper. *Exposed* are those that a write would spoil: Pending, Moving and Awaited ones. An Awaited one cannot be
+//! doubled any more: the write that waits for it may begin before another stream comes to copy it. If a block was doubled while it was in
+//! transit, the bytes that arrive are not used, because somebody may have written meanwhile: its copy in the buffer is sent after them.
 //!
 //! Source: ICS'19, sections 4.1.3 and 4.3.2.
 #![forbid(unsafe_code)]
