@@ -145,7 +145,7 @@ impl Bed {
     }
 }
 
-/// The same place with an observer before the storage of a tier.
+/// The place with an observer before the storage of a tier.
 fn behind<O: Observer + 'static>(mut place: Place, tier: TierId, observer: &Arc<O>) -> Place {
     let storage = if tier == TierId::LOCAL { &mut place.local } else { &mut place.global };
     *storage = Arc::new(Watched::new(storage.clone(), observer.clone()));
@@ -471,7 +471,8 @@ fn two_incarnations_in_one_folder_are_not_mixed() {
     }
 }
 
-/// The same in node memory: one node was away while another run took the number of the one before.
+/// In node memory, too, checkpoints of two runs with one number are not mixed: one node was away while another run took the number of the
+/// one before.
 #[test]
 fn two_incarnations_in_the_memory_of_two_nodes_are_not_mixed() {
     let (one, other) = (Bed::new(), Bed::new());

@@ -27,19 +27,19 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// Counters of live host memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LiveStats {
-    /// Regions that were copied behind a capture.
+    /// Regions that were copied after the capture had returned.
     pub regions: u64,
-    /// Their bytes.
+    /// Bytes of these regions.
     pub bytes: u64,
-    /// Of these, those that a write of the program waited for.
+    /// Bytes of these regions that a write of the program waited for.
     pub waited_bytes: u64,
-    /// Those that a declaration copied.
+    /// Bytes of these regions that a declaration copied.
     pub declared_bytes: u64,
-    /// Regions that were to be, and were copied into their slot before the capture returned.
+    /// Live regions that were nevertheless copied before the capture returned.
     pub at_once: u64,
-    /// How often a capture waited for the copy of the one before, and how long in all.
+    /// How often a capture waited until the live regions of the previous one were copied.
     pub waits: u64,
-    /// See `waits`.
+    /// How long these waits took.
     pub wait_time: Duration,
 }
 

@@ -14,11 +14,11 @@ pub struct Stats {
     pub captured: u64,
     /// Checkpoints that the ranks abandoned at the call: nothing of them is kept.
     pub abandoned: u64,
-    /// Those of them that this rank itself did not capture.
+    /// Abandoned checkpoints that this rank itself did not capture.
     pub declined: u64,
-    /// Levels reached: `Process` (memory), `NodeReboot` (local), `NodeLoss` (peers), `System` (global).
+    /// How often each level was reached: `Process` (memory), `NodeReboot` (local), `NodeLoss` (peers), `System` (global).
     pub committed: PerTier<u64>,
-    /// Levels that were wanted and not reached, because of some rank.
+    /// How often a level was wanted and not reached, because of some rank.
     pub level_failures: PerTier<u64>,
     /// Writes of this rank that failed.
     pub write_failures: PerTier<u64>,
@@ -26,33 +26,33 @@ pub struct Stats {
     pub newest: PerTier<Option<u64>>,
     /// Bytes that the application handed over.
     pub bytes_captured: u64,
-    /// Time that the application spent between `checkpoint` and the return of `capture`: last, longest, in all.
+    /// Time that the application spent between `checkpoint` and the return of `capture`, for the last checkpoint.
     pub blocked_last: Duration,
-    /// The longest of them.
+    /// The longest of these times.
     pub blocked_max: Duration,
-    /// The sum of them.
+    /// The sum of these times.
     pub blocked_total: Duration,
     /// Captures that had to wait for room in the memory tier.
     pub room_waits: u64,
-    /// How long they waited in all; part of the blocked time.
+    /// How long they waited in total; part of the blocked time.
     pub room_wait_total: Duration,
     /// Captures that did not fit into the memory tier and were written to a file before `capture` returned.
     pub direct_captures: u64,
     /// Captures whose device regions were in the GPU cache when `capture` returned. They are brought to node memory in the background.
     pub staged_captures: u64,
-    /// Bytes written to each tier in the background, and the time that took.
+    /// Bytes written to each tier in the background.
     pub flushed_bytes: PerTier<u64>,
-    /// Time spent writing them, per tier, from the first byte to the rename.
+    /// Time that writing these bytes took, from the first byte to the rename.
     pub flushed_time: PerTier<Duration>,
-    /// What files left to earlier ones (`reduction.method`).
+    /// The reduction of files (`reduction.method`).
     pub reduction: Reduction,
     /// Marked checkpoints of GPU memory, over all devices ([`crate::Session::offload`]).
     pub offload: OffloadStats,
-    /// Captures from live memory that nothing but the program's declarations kept later writes out of (`offload.audit`, `offload.host_writes`).
+    /// Captures from live memory in which only the program's declarations kept later writes out (`offload.audit`, `offload.host_writes`).
     pub unaudited: u64,
     /// Host memory that was copied while the program wrote to it ([`crate::CheckpointBuilder::save_live`]).
     pub live: LiveStats,
-    /// Shard bytes read from each tier by restarts.
+    /// Bytes of shards that restarts have read from each tier.
     pub restored_bytes: PerTier<u64>,
     /// What checkpoints and restarts of this rank have cost, one by one.
     pub costs: Costs,
@@ -60,36 +60,36 @@ pub struct Stats {
     pub damaged: PerTier<u64>,
     /// Messages that this rank has sent for coordination.
     pub messages: u64,
-    /// Threads of the application that were found on other CPUs than before, over all looks (`affinity.check_every`); what a restart
-    /// brings back is not counted.
+    /// How often a thread of the application was found on other CPUs than before, over all looks (`affinity.check_every`). Threads that a
+    /// restart puts back do not count.
     pub threads_wandered: u64,
-    /// Pages of regions that were found on other NUMA nodes than before, over all looks.
+    /// How often a page of a region was found on another NUMA node than before, over all looks.
     pub pages_wandered: u64,
-    /// What was chosen of the intervals that are left to the session (`"auto"`), and why; on the root, once there is a choice.
+    /// The choice of the intervals that are left to the session (`"auto"`), and the reason; on the root, once there is a choice.
     pub tuned: Option<Tuned>,
-    /// Checkpoints whose levels have not all come to an end.
+    /// Checkpoints in flight: some of their levels are neither reached nor given up.
     pub in_flight: u64,
 }
 
-/// What files left to earlier ones, over all tiers.
+/// The reduction of files, over all tiers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Reduction {
     /// Files that refer to earlier ones.
     pub packed: u64,
-    /// Files that could have and do not: the first of a run or after a restart, or nothing was worth it.
+    /// Files that could have referred to earlier ones and do not: the first of a run or after a restart, or those where it did not pay.
     pub whole: u64,
-    /// Bytes of the shards that these files stand for.
+    /// Bytes of the shards that both kinds of files stand for.
     pub shard_bytes: u64,
-    /// Bytes that they store themselves.
+    /// Bytes that both kinds of files store themselves.
     pub stored_bytes: u64,
     /// Bytes that were left of shards and were to be compressed (`reduction.compress`).
     pub compressed_from: u64,
-    /// What they came to.
+    /// Bytes that they had after compression.
     pub compressed_to: u64,
-    /// How long that took.
+    /// How long the compression took.
     pub compress_time: Duration,
-    /// Captures that stored only what had changed since the one before.
+    /// Captures that stored only what had changed since the previous one.
     pub partial_captures: u64,
     /// Shards whose regions in device memory were looked at there, chunk by chunk.
     pub looked_on_device: u64,

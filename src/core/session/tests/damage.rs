@@ -138,7 +138,7 @@ fn crossed(memory: bool, level: Level, tier: &str) -> (Bed, Config, Vec<(Level, 
     crossed_with(memory, level, |bed| bed.damage(tier, 2, EMPTY, Loss::Flipped), &words)
 }
 
-/// The same with another damage, and with what each refusal says of it.
+/// As [`crossed`], with another damage, and with what each refusal says of it.
 fn crossed_with(
     memory: bool,
     level: Level,

@@ -4,7 +4,7 @@ use super::*;
 use crate::decomposition::{Boxes, Decomposition, OnResize, Part};
 use crate::recovery::{Attempt, LoadError};
 
-/// The same text for all ranks.
+/// The error text, which is the same on all ranks.
 pub(super) fn the_same<T>(all: Vec<Result<T, Error>>) -> String {
     let mut texts: Vec<String> = all.into_iter().map(|end| end.err().expect("refused").to_string()).collect();
     texts.dedup();

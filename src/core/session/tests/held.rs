@@ -78,7 +78,7 @@ fn what_is_held_moves_when_more_comes_than_was_said() {
     session.close().expect("closes");
 }
 
-/// The same region again is its newer state; with another shape it is refused, and what was held stays.
+/// A region that is held again gets its newer state. With another shape it is refused, and the held one stays.
 #[test]
 fn what_is_held_may_be_held_again() {
     let bed = Bed::new();

@@ -407,7 +407,7 @@ fn old_slots_and_parity_stay_until_a_run_of_another_size_has_committed_at_their_
     assert!(ends.iter().any(|(_, tier)| *tier == "peers"), "{ends:?}");
 }
 
-/// The same of files: those of four ranks stay while a run of six has nothing but node memory, and go when one of two has committed at their level.
+/// Files of four ranks stay while a run of six has nothing but node memory, and go when a run of two has committed at their level.
 #[test]
 fn old_files_stay_until_a_run_of_another_size_has_committed_at_their_level() {
     let bed = Bed::new();

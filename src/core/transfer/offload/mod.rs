@@ -103,19 +103,19 @@ pub enum OffloadError {
 pub struct OffloadStats {
     /// Shards that were marked.
     pub marks: u64,
-    /// Shards that were refused behind the mark.
+    /// Shards that were refused after the mark.
     pub refused: u64,
     /// Bytes of marked shards.
     pub bytes: u64,
-    /// Of them those that the slot held already.
+    /// Marked bytes that the slot held already.
     pub equal_bytes: u64,
-    /// Those that were copied into the buffer before a write.
+    /// Marked bytes that were copied into the buffer before a write.
     pub doubled_bytes: u64,
-    /// Those for which a stream of the application had to wait.
+    /// Marked bytes that a stream of the application had to wait for.
     pub urgent_bytes: u64,
-    /// How often a mark waited for the one before, and how long in all.
+    /// How often a mark waited for the previous one.
     pub waits: u64,
-    /// See `waits`.
+    /// How long these waits took.
     pub wait_time: Duration,
 }
 
