@@ -205,6 +205,15 @@ typedef struct bvk_part bvk_part;
 // A version stays until the history is closed.
 #define BVK_KEEP_ALL 1
 
+// A restart cuts off what a companion has beyond the restored checkpoint.
+#define BVK_RESTART_TRUNCATE 0
+
+// The restart ends with an error on all ranks, and the companion stays as it is.
+#define BVK_RESTART_REFUSE 1
+
+// The companion stays as it is, and the program continues in another file beside it: `traj.part0002.xtc` after `traj.xtc`.
+#define BVK_RESTART_ANOTHER 2
+
 // How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set members. Later
 // members take precedence over earlier ones. The environment (`BIVOUAC_...`) comes between `config_text` and `settings`.
 struct bvk_options {
@@ -634,7 +643,8 @@ int bvk_pin(bvk_session_t session,
 // Local; but ranks with different modes restore different things.
 //
 // Errors: `BVK_ERR_ARGUMENT`.
-int bvk_set_affinity(bvk_session_t session, int mode);
+int bvk_set_affinity(bvk_session_t session,
+                     int mode);
 
 // Fills `stats` with counters and times of this rank.
 //
@@ -1507,7 +1517,8 @@ int bvk_history_clear_fields(bvk_history_t history);
 //
 // Requirements:
 // What was promised with `bvk_history_field` holds.
-int bvk_history_append(bvk_history_t history, uint64_t version);
+int bvk_history_append(bvk_history_t history,
+                       uint64_t version);
 
 // Copies version `version` back into the fields, and compares digests. The fields may be some of those that were appended, and may not
 // overlap.
@@ -1766,6 +1777,71 @@ FILE *bvk_fopen(bvk_checkpoint_t checkpoint,
 // `name` is NULL or ends with zero.
 FILE *bvk_fopen_saved(bvk_restart_t restart,
                       const char *name);
+
+// Adds a file that the program writes itself, or a library that wants a path, as region `name`. `*path` is where to write it, in node-local
+// storage (below `local.directory`); the text is there until the checkpoint is captured or given up. The file must be complete when
+// `bvk_capture` is called, which reads it and removes it. `bvk_route_saved` brings it back; for `bvk_load` it is an array of bytes. Asked
+// for again, the same name has the same path.
+//
+// Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting for the
+// others. Blocks on node-local storage.
+//
+// Errors: `BVK_ERR_REGION`; `BVK_ERR_CAPTURE`: there can be no file there. `bvk_capture` fails for a file that is missing, and the
+// other ranks hear of it.
+//
+// Requirements:
+// `name` is NULL or ends with zero; `path` points to a pointer.
+int bvk_route(bvk_checkpoint_t checkpoint,
+              const char *name,
+              const char **path);
+
+// Brings the region `name` of the version that is being restored back as a file: what `bvk_route` has saved, or any other array of this rank's
+// own. `*path` is in node-local storage; the file, of mode 600, and the text are there until `bvk_end_restore`. After `BVK_AGAIN` call it
+// again. Every block is checked before it is written.
+//
+// Local. Blocks on the tier that holds the copy, and on node-local storage.
+//
+// Errors: as `bvk_load`, and `BVK_ERR_LOAD` if the file cannot be written.
+//
+// Requirements:
+// `name` is NULL or ends with zero; `path` points to a pointer.
+int bvk_route_saved(bvk_restart_t restart,
+                    const char *name,
+                    const char **path);
+
+// Has an output file agree with the checkpoints of the series `name`: a trajectory or a time series to which the program appends. Each checkpoint
+// records how long the file is at the capture, with a digest of its last 64 KiB. A restart brings it back to that length, as `on_restart`
+// says (one of `BVK_RESTART_...`), so that what a run wrote after its last checkpoint is not there twice. Call it once, before the restart.
+//
+// The file must hold what it should when the checkpoint is captured: call `fflush` before. A file that is shorter than it was, or has other bytes
+// there, does not agree with the version, and all ranks continue with the next older one. That is so after the death of a node whose page
+// cache had the end of the file. Without a checkpoint to restore (`BVK_NOTHING`) the file stays as it is.
+//
+// Collective: all ranks, with the same name and `on_restart`. Ranks that do not write a file give NULL; a file belongs to one rank. Blocks until all
+// have called.
+//
+// Errors: `BVK_ERR_DISAGREED`, the same on all ranks: the arguments differ, the name cannot be that of a series, or a path is not that of a file.
+//
+// Requirements:
+// `name` is NULL or ends with zero, and so does `path`.
+int bvk_companion(bvk_session_t session,
+                  const char *name,
+                  const char *path,
+                  int on_restart);
+
+// Where the program writes a companion now: another path than it gave after a restart with `BVK_RESTART_ANOTHER`. The text is there until the next call
+// for this file, or until the session is closed.
+//
+// Local, never waits.
+//
+// Errors: `BVK_ERR_ARGUMENT`: this rank has not made that path a companion of the series `name`.
+//
+// Requirements:
+// `name` and `path` are NULL or end with zero; `current` points to a pointer.
+int bvk_companion_path(bvk_session_t session,
+                       const char *name,
+                       const char *path,
+                       const char **current);
 
 #ifdef __cplusplus
 }  // extern "C"

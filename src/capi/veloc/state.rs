@@ -41,7 +41,7 @@ pub(super) type Key = (String, u64, u64);
 pub(super) struct State {
     pub open: Open,
     pub settings: Settings,
-    /// The rank in the names of VELOC's own files: of a process alone its number.
+    /// The rank in the names of VELOC's own files; for a process alone its number.
     pub old_rank: u32,
     /// How many ranks may have written a version of VELOC's own; a process alone does not say.
     pub old_ranks: Option<u32>,
