@@ -16,6 +16,7 @@ use mpi::traits::{Communicator, CommunicatorCollectives};
 use serde_json::json;
 use std::fs::{File, OpenOptions};
 use std::hint::black_box;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -31,7 +32,7 @@ const O_DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
 #[derive(Parser)]
 struct Options {
     /// What to measure.
-    #[arg(value_parser = ["digest", "blocking", "regions", "flush", "restart", "small", "beside"])]
+    #[arg(value_parser = ["digest", "blocking", "regions", "flush", "restart", "small", "beside", "streams"])]
     figure: String,
     /// Bytes per rank, in MiB.
     #[arg(long, default_value_t = 256)]
@@ -70,6 +71,7 @@ fn main() {
         "flush" => bench.flush(),
         "restart" => bench.restart(),
         "small" => bench.small(),
+        "streams" => bench.streams(),
         _ => bench.beside(),
     }
 }
@@ -235,6 +237,119 @@ impl Bench {
         let [ours, memcpy] = self.in_turn([&mut beside, &mut copy]);
         self.print("blocking time with a flush beside it", ours, memcpy, "memcpy with no flush", "reported");
         session.close().expect("closed");
+    }
+
+    /// Regions that are written and read as streams and as files, in pieces of different sizes: from the begin until the capture has returned against
+    /// memcpy of the same bytes; and read back against a load. Then the first stream of a session, whose length nobody knows, and
+    /// streams that are half as long again each time.
+    fn streams(&self) {
+        const PIECES: [(&str, usize); 3] = [("4 KiB", 4 << 10), ("64 KiB", 64 << 10), ("1 MiB", 1 << 20)];
+        let data = self.noise();
+        let source: &[u8] = bytemuck::cast_slice(&data);
+        let mut target = PageBuffer::new(source.len());
+        let open = |name: &str, slots: u64| {
+            let mut config = self.config(name);
+            (config.job.global_enabled, config.job.local.keep_last) = (false, 1);
+            config.job.local_enabled = false;
+            let shard = self.bytes() as u64 + (8 << 20);
+            config.node.memory_budget = Budget::Bytes(self.world.size() as u64 * (slots * shard + (64 << 20)));
+            self.open(config)
+        };
+        let session = open("streams", 4);
+        session.prepare(self.bytes() as u64);
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        let version = std::cell::Cell::new(0);
+        let write = |session: &Session, bytes: &[u8], piece: usize| {
+            version.set(version.get() + 1);
+            let mut pending = None;
+            let took = self.timed(|| {
+                let mut checkpoint = session.begin_checkpoint("bench", version.get()).expect("the name is fine");
+                let mut writer = checkpoint.writer("data").expect("the region is fine");
+                bytes.chunks(piece).for_each(|piece| writer.write_all(piece).expect("there is room"));
+                writer.finish().expect("there is room");
+                pending = Some(checkpoint.capture().expect("there is room"));
+            });
+            pending.expect("captured").wait(Level::Process).expect("committed");
+            took
+        };
+        let memcpy = "memcpy into touched private memory";
+        // Before any length is known.
+        let first = write(&session, source, 1 << 20);
+        let target = std::cell::RefCell::new(&mut target);
+        let mut copy = || {
+            let mut target = target.borrow_mut();
+            self.timed(|| black_box(&mut **target).copy_from_slice(black_box(source)))
+        };
+        let once = copy();
+        self.print("first stream of a session, pieces of 1 MiB", first, once, memcpy, "reported");
+        for (name, piece) in PIECES {
+            let [ours, memcpy_s] = self.in_turn([&mut || write(&session, source, piece), &mut copy]);
+            self.print(&format!("stream in pieces of {name}, later checkpoints"), ours, memcpy_s, memcpy, "<= 1.2");
+        }
+        let mut save = || {
+            version.set(version.get() + 1);
+            let mut pending = None;
+            let took = self.timed(|| pending = Some(self.capture(&session, version.get(), &data)));
+            pending.expect("captured").wait(Level::Process).expect("committed");
+            took
+        };
+        let mut route = || {
+            version.set(version.get() + 1);
+            let mut pending = None;
+            let took = self.timed(|| {
+                let mut checkpoint = session.begin_checkpoint("bench", version.get()).expect("the name is fine");
+                std::fs::write(checkpoint.route("data").expect("a path"), source).expect("written");
+                pending = Some(checkpoint.capture().expect("there is room"));
+            });
+            pending.expect("captured").wait(Level::Process).expect("committed");
+            took
+        };
+        let raw = self.options.dir.join(format!("raw-{}", self.rank()));
+        let mut file = || {
+            drop(std::fs::remove_file(&raw));
+            self.timed(|| std::fs::write(&raw, source).expect("written"))
+        };
+        let [saved, routed, written, memcpy_s] = self.in_turn([&mut save, &mut route, &mut file, &mut copy]);
+        self.print("the same array by save", saved, memcpy_s, memcpy, "<= 1.0");
+        self.print("a routed file, written and captured", routed, written, "writing the file alone", "reported");
+        let read = |how: &dyn Fn(&mut bivouac_core::Attempt, &mut [u8])| {
+            let mut target = target.borrow_mut();
+            let mut took = 0.0;
+            let restored = session.begin_restore("bench").run(|attempt| {
+                took = self.timed(|| how(attempt, &mut target[..source.len()]));
+                Ok(())
+            });
+            restored.expect("restarts").expect("it is there");
+            took
+        };
+        let in_pieces = |attempt: &mut bivouac_core::Attempt, target: &mut [u8]| {
+            let mut reader = attempt.reader("data").expect("it is there");
+            target.chunks_mut(64 << 10).for_each(|piece| reader.read_exact(piece).expect("it is right"));
+        };
+        let [piecewise, at_once, loaded, brought] = self.in_turn([
+            &mut || read(&in_pieces),
+            &mut || read(&|attempt, target| attempt.reader("data").expect("there").read_exact(target).expect("right")),
+            &mut || read(&|attempt, target| attempt.load("data", target).expect("it is right")),
+            &mut || read(&|attempt, _| drop(attempt.route("data").expect("it is right"))),
+        ]);
+        self.print("reading a stream in pieces of 64 KiB", piecewise, loaded, "load", "reported");
+        self.print("reading a stream into one buffer", at_once, loaded, "load", "<= 1.1");
+        self.print("bringing a region back as a file", brought, loaded, "load", "reported");
+        session.close().expect("closed");
+        // From a sixteenth on, each half as long again: none begins with enough room.
+        let session = open("growing", 6);
+        let lengths = std::iter::successors(Some(source.len() / 16), |length| Some(length * 3 / 2));
+        let (mut ours, mut memcpy_s) = (Vec::new(), Vec::new());
+        for length in lengths.take_while(|length| *length <= source.len()) {
+            ours.push(write(&session, &source[..length], 1 << 20) / length as f64);
+            let mut target = target.borrow_mut();
+            let took = self.timed(|| black_box(&mut target[..length]).copy_from_slice(black_box(&source[..length])));
+            memcpy_s.push(took / length as f64);
+        }
+        let of = |times: Vec<f64>| median(times) * source.len() as f64;
+        self.print("streams half as long again each time", of(ours), of(memcpy_s), memcpy, "reported");
+        session.close().expect("closed");
+        drop(std::fs::remove_file(&raw));
     }
 
     /// Many regions of 4 to 64 KiB, as adaptive meshes have them: from the call until the capture returns against memcpy of the same

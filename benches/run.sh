@@ -19,7 +19,7 @@ while [ $# -gt 0 ]; do
     *) figures+=("$1"); shift ;;
   esac
 done
-[ ${#figures[@]} -gt 0 ] || figures=(digest blocking regions flush restart small beside)
+[ ${#figures[@]} -gt 0 ] || figures=(digest blocking regions flush restart small beside streams)
 program=${BIVOUAC_BENCH_PROGRAM:-}
 unset BIVOUAC_BENCH_PROGRAM
 if [ -z "$program" ]; then

@@ -12,7 +12,7 @@ ci/setup.sh [--with-mpich] [--with-hosts] [--with-object-store] [--with-tests]
                  a server that speaks S3 (s3s-fs, by cargo, a minute), for launch/demo-object.sh
   --with-tests   that and a second one (moto, by pip), rustfmt, clippy, a word about cargo-nextest, the compiler of the GPU kernels (by pip), and what the test
                  hosts need (SLURM and a few tools, no service is started), the machines with several NUMA nodes (QEMU) and
-                 programs in other languages (gfortran, CMake, Python with mpi4py and numpy); without the rights to install
+                 programs in other languages (gfortran, CMake, cereal, Python with mpi4py, numpy and h5py); without the rights to install
                  those, their tests are skipped
 END
 }
@@ -162,6 +162,9 @@ install_test_languages() {
     local python=/usr/bin/python3
     { [ -x "$python" ] && "$python" -c 'import mpi4py, numpy, ensurepip' > /dev/null 2>&1; } ||
         need python3-mpi4py python3-numpy python3-venv
+    # Libraries whose files become regions of checkpoints.
+    { [ -x "$python" ] && "$python" -c 'import h5py' > /dev/null 2>&1; } || need python3-h5py
+    [ -e /usr/include/cereal/cereal.hpp ] || need libcereal-dev
     [ "${#packages[@]}" -gt 0 ] || return 0
     if ! may_install; then
         echo "tests in other languages will be skipped; they need:" >&2

@@ -681,8 +681,8 @@ int bvk_get_level_stats(bvk_session_t session,
 int bvk_next_report(bvk_session_t session,
                     struct bvk_report *report);
 
-// Sets which lines Bivouac writes to standard error, by their importance: 0 nothing, 1 errors, 2 warnings and one line when a session
-// opens and one when it closes, 3 events, 4 details, 5 everything. This call takes precedence over `job.log` and `BIVOUAC_LOG`. Without it
+// Sets which lines Bivouac writes to standard error, by their importance: 0 nothing, 1 errors, 2 warnings and one line each when a session
+// opens, restores and closes, 3 events, 4 details, 5 everything. This call takes precedence over `job.log` and `BIVOUAC_LOG`. Without it
 // they decide, and if they say nothing, the level is 2.
 //
 // Local, never waits, any thread, at any time.

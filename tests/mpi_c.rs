@@ -119,6 +119,18 @@ fn sessions_in_cpp_follow_vectors_and_leave_nobody_waiting() {
     }
 }
 
+#[test]
+fn archives_of_cereal_are_regions() {
+    if !Path::new("/usr/include/cereal/cereal.hpp").exists() {
+        println!("SKIPPED: archives of cereal (libcereal-dev is not there; ci/setup.sh --with-tests installs it)");
+        return;
+    }
+    let folder = folder();
+    let program = compile(folder.path(), "archives", &[root().join("tests/programs/c/archives.cpp")], &["-std=c++17"]);
+    let output = mpirun(2, folder.path(), &program, &[]).output().expect("started");
+    assert_eq!(printed(&output).trim(), "ok");
+}
+
 /// Boxes and rows of C++.
 fn elastic_in_cpp(options: &[&str], ranks: usize) {
     let folder = folder();
@@ -240,7 +252,11 @@ fn a_session_says_what_it_works_with_and_what_it_has_done() {
     }
     assert!(closed.contains("2 checkpoints, committed: memory 2, local 2, global 2"), "{closed}");
     let again: Vec<String> = ours(&run(&[]));
-    assert!(again[0].contains("newest found: \"heat\" version 20 ("), "{again:?}");
+    assert!(again.len() == 3 && again[0].contains("newest found: \"heat\" version 20 ("), "{again:?}");
+    assert!(
+        again[1].contains("run 2 restored \"heat\" version 20 of run 1 in ") && again[1].contains("; rank 0 read "),
+        "{again:?}"
+    );
     assert_eq!(run(&[("BIVOUAC_LOG", "off")]), "");
     let all = run(&[("BIVOUAC_LOG", "debug")]);
     assert!(all.contains(" DEBUG bivouac::session"), "{all}");

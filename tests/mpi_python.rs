@@ -138,6 +138,28 @@ fn every_method_does_what_it_does_in_c() {
     assert!(said.lines().any(|line| line == "all right"), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Runs the program of a library in Python: it prints what it skips.
+fn with_library(library: &str) {
+    let Some(python) = python() else { return };
+    let place = folder();
+    let program = "tests/programs/python/libraries.py";
+    let output = run(python, 2, place.path(), program, &[library]).output().expect("mpirun is there");
+    let said = printed(&output);
+    assert!(said.lines().any(|line| line == "all right"), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    print!("{said}");
+}
+
+#[test]
+fn what_hdf5_writes_to_a_path_and_in_memory_is_a_region() {
+    with_library("h5py");
+}
+
+/// CI has no PyTorch, which is large: `/usr/bin/python3 -m pip install torch` and this test by its name run it.
+#[test]
+fn what_torch_saves_is_a_region() {
+    with_library("torch");
+}
+
 #[test]
 fn tensors_on_a_gpu_are_saved_and_marked_in_the_order_of_the_stream() {
     let Some(python) = python() else { return };

@@ -988,8 +988,8 @@ contains
     text = text_of(c_version())
   end function
 
-  ! Lets Bivouac write to standard error, whatever job.log and BIVOUAC_LOG say: 0 nothing, 1 errors, 2 warnings and a line when a
-  ! session opens and when it closes, 3 events, 4 details, 5 everything.
+  ! Lets Bivouac write to standard error, whatever job.log and BIVOUAC_LOG say: 0 nothing, 1 errors, 2 warnings and a line each
+  ! when a session opens, restores and closes, 3 events, 4 details, 5 everything.
   function bvk_log(level) result(status)
     integer, intent(in) :: level
     integer :: status

@@ -267,7 +267,7 @@ impl Keeper {
             return;
         }
         if self.settings.rank == 0 {
-            log::warn!("event=affinity-lost loss=\"{loss}\"");
+            log::info!("event=affinity-lost loss=\"{loss}\"");
         }
         state.report.losses = texts;
         let AffinityReport { threads_wanted, threads_set, threads_left, threads_failed, .. } = &mut state.report;

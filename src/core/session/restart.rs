@@ -6,7 +6,7 @@ use super::companions;
 use super::error::{Error, Result};
 use super::place::{segment_prefix, store_hash};
 use super::session::Session;
-use super::summary::SERIES_NAMED;
+use super::summary::{self, SERIES_NAMED};
 use crate::base::Rank;
 use crate::base::calendar::unix_now;
 use crate::base::log;
@@ -376,6 +376,12 @@ impl Session {
             restored.took.as_secs_f64(),
             restored.left_behind
         );
+        if self.engine.is_root() {
+            let identity = self.engine.identity();
+            let ranks = (elected.candidate.group_size, identity.size);
+            let line = summary::restored(&identity.job, identity.generation.0, &name, &restored, ranks);
+            log::log!(target: log::SUMMARY, summary::importance(false), "{line}");
+        }
         self.engine.reporter().count(|stats| {
             stats.costs.restarts[restored.tier].add(restored.took, restored.bytes);
         });

@@ -1,6 +1,8 @@
-//! The two lines that the root writes for people: what a session works with when it opens, and what it has done when it closes. Pure.
+//! The lines that the root writes for people: what a session works with when it opens, what it restores, and what it has done when it
+//! closes. Pure.
 #![forbid(unsafe_code)]
 
+use super::restart::Restored;
 use crate::base::log::Level;
 use crate::base::units::Bytes;
 use crate::format::supervision::SeriesStatus;
@@ -80,6 +82,22 @@ impl Opening<'_> {
     }
 }
 
+/// `job heat-0c7a11f2, run 3 restored "heat" version 600 of run 2 in 1.2 s; …` The version was taken by `then` ranks, and there are `now`.
+pub(super) fn restored(job: &str, generation: u64, name: &str, restored: &Restored, (then, now): (u32, u32)) -> String {
+    let (version, from, seconds) = (restored.version, restored.generation, restored.took.as_secs_f64());
+    let mut parts = vec![format!(
+        "job {job}, run {generation} restored {name:?} version {version} of run {from} in {seconds:.3} s"
+    )];
+    if then != now {
+        let ranks = count(u64::from(then), "rank");
+        parts.push(format!("{ranks} took it, {now} have it now; threads and pages stay where they are"));
+    }
+    if restored.bytes > 0 {
+        parts.push(format!("rank 0 read {} from {}", Bytes(restored.bytes), restored.tier));
+    }
+    parts.join("; ")
+}
+
 /// `job heat-0c7a11f2, run 3 closed after 61 s: 12 checkpoints; committed memory 12, …`
 pub(super) fn closing(job: &str, generation: u64, seconds: f64, stats: &Stats) -> String {
     let listed = |of: &dyn Fn(TierId) -> u64| {
@@ -138,6 +156,29 @@ mod tests {
 
     fn series(name: &str, version: u64) -> SeriesStatus {
         SeriesStatus { name: name.into(), level: "global".into(), version, unix: 0.0 }
+    }
+
+    #[test]
+    fn the_line_of_a_restart_says_which_version_and_who_took_it() {
+        let mut found = Restored {
+            version: 600,
+            generation: 2,
+            tier: TierId::GLOBAL,
+            bytes: 3 << 30,
+            took: Duration::from_millis(1234),
+            electing: Duration::ZERO,
+            left_behind: false,
+        };
+        assert_eq!(
+            restored("heat-1", 3, "heat", &found, (8, 8)),
+            "job heat-1, run 3 restored \"heat\" version 600 of run 2 in 1.234 s; rank 0 read 3 GiB from global"
+        );
+        found.bytes = 0;
+        assert_eq!(
+            restored("heat-1", 3, "heat", &found, (1, 8)),
+            "job heat-1, run 3 restored \"heat\" version 600 of run 2 in 1.234 s; 1 rank took it, 8 have it now; threads and pages stay \
+             where they are"
+        );
     }
 
     #[test]

@@ -277,5 +277,5 @@ def call(function, *arguments):
 
 def log(level):
     """Lets Bivouac write to standard error, whatever ``job.log`` and ``BIVOUAC_LOG`` say: 0 nothing, 1 errors, 2 warnings and a line
-    when a session opens and when it closes, 3 events, 4 details, 5 everything."""
+    each when a session opens, restores and closes, 3 events, 4 details, 5 everything."""
     call("bvk_log", level)
