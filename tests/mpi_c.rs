@@ -264,7 +264,7 @@ fn a_session_says_what_it_works_with_and_what_it_has_done() {
     let lost = run(&[("BIVOUAC_GLOBAL_DIRECTORY", "/proc/nope")]);
     let why = "all 3 ranks: global tier: cannot use /proc/nope: No such file or directory";
     let lines: Vec<String> = ours(&lost);
-    assert!(lines.len() == 2 && lines[0].contains(&format!("; global OFF ({why}")), "{lost}");
+    assert!(lines.len() == 3 && lines[0].contains(&format!("; global OFF ({why}")), "{lost}");
     let report = lost.lines().find(|line| line.starts_with("level 4: ")).expect("a report");
     assert!(report.contains(why), "{report}");
 

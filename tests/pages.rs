@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn root() -> &'static Path {
     Path::new(env!("WORKSPACE_ROOT"))
@@ -96,6 +97,110 @@ fn pages_use_the_words_of_the_glossary() {
         })
         .collect();
     assert!(wrong.is_empty(), "docs/GLOSSARY.md has other words for these:\n{}", wrong.join("\n"));
+}
+
+/// The text of a page without what stands in fences and in code.
+fn without_code(text: &str) -> String {
+    let mut is_code = false;
+    let lines = text.lines().map(|line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        match is_code || is_fence {
+            true => String::new(),
+            false => line.split('`').step_by(2).collect::<Vec<_>>().join("``"),
+        }
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Where the links of a page lead.
+fn links(text: &str) -> Vec<String> {
+    let text = without_code(text);
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    targets.map(|(target, _)| target.to_owned()).collect()
+}
+
+/// The anchors of a page's headings, as Git hosts and mdBook make them.
+fn anchors(text: &str) -> Vec<String> {
+    let mut is_code = false;
+    let mut anchors: Vec<String> = Vec::new();
+    for line in text.lines() {
+        is_code ^= line.trim_start().starts_with("```");
+        let heading = line.trim_start_matches('#');
+        if is_code || heading.len() == line.len() || !heading.starts_with(' ') {
+            continue;
+        }
+        let letters = heading.trim().to_lowercase().replace(' ', "-");
+        let anchor: String =
+            letters.chars().filter(|letter| letter.is_alphanumeric() || "-_".contains(*letter)).collect();
+        let before = anchors.iter().filter(|known| **known == anchor).count();
+        anchors.push(if before > 0 { format!("{anchor}-{before}") } else { anchor });
+    }
+    anchors
+}
+
+/// The links of a page that lead nowhere.
+fn broken(page: &Path, text: &str) -> Vec<String> {
+    let leads = |link: &String| {
+        let (path, anchor) = link.split_once('#').map_or((link.as_str(), None), |(path, anchor)| (path, Some(anchor)));
+        let target = if path.is_empty() { page.to_owned() } else { page.parent().expect("a folder").join(path) };
+        let is_there = || target.exists();
+        let has = |anchor| anchors(&read(&target)).iter().any(|known| known == anchor);
+        link.starts_with("https://") || is_there() && anchor.is_none_or(has)
+    };
+    links(text).into_iter().filter(|link| !leads(link)).collect()
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let more =
+        ["CHANGELOG.md", "benches/README.md", "tests/TRIALS.md", "docs/GLOSSARY.md"].map(|name| root().join(name));
+    // Some of the contents are made for the site.
+    let is_page =
+        |page: &PathBuf| page.extension().is_some_and(|ending| ending == "md") && !page.ends_with("SUMMARY.md");
+    let all = pages().into_iter().chain(more).filter(is_page);
+    let broken: Vec<String> = all
+        .flat_map(|page| broken(&page, &read(&page)).into_iter().map(move |link| format!("{}: {link}", page.display())))
+        .collect();
+    assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn a_link_to_no_page_or_no_heading_is_found() {
+    let page = root().join("docs/PYTHON.md");
+    let text = "[a](C.md), [b](C.md#is-it-working), [c](https://mpi-forum.org), `[d](x)`\n```c\ncall[1](x);\n```\n## Here & there\n[e](#here--there)";
+    assert_eq!(broken(&page, text), ["#here--there"], "what is in a text is not the page's");
+    let text = "[a](NO.md), [b](C.md#no-such-heading), [c](../README.md#documentation)";
+    assert_eq!(broken(&page, text), ["NO.md", "C.md#no-such-heading"]);
+    assert_eq!(
+        anchors("# Here & there\n```\n# no\n```\n## `bvk_x` of 1.5\n## Here & there"),
+        ["here--there", "bvk_x-of-15", "here--there-1"]
+    );
+}
+
+/// Each page is in the contents of the site, once.
+#[test]
+fn the_contents_of_the_site_have_each_page() {
+    let contents = links(&read(&root().join("docs/SUMMARY.md")));
+    let entries = std::fs::read_dir(root().join("docs")).expect("a folder");
+    let names = entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"));
+    for name in names.filter(|name| name.ends_with(".md") && name != "SUMMARY.md") {
+        assert_eq!(contents.iter().filter(|link| **link == name).count(), 1, "{name} in docs/SUMMARY.md");
+    }
+}
+
+#[test]
+fn the_page_of_commands_is_what_the_commands_say() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = Command::new(env!("CARGO_BIN_EXE_bivouac")).args(["generate", "markdown"]).arg(folder.path()).status();
+    assert!(made.expect("started").success());
+    let page = root().join("docs/COMMANDS.md");
+    let made = read(&folder.path().join("COMMANDS.md"));
+    if std::env::var_os("BIVOUAC_TEST_BLESS").is_some() {
+        std::fs::write(&page, &made).expect("written");
+    }
+    let is_same = read(&page) == made;
+    assert!(is_same, "docs/COMMANDS.md is out of date: bivouac generate markdown docs");
 }
 
 #[test]

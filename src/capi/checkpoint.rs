@@ -2,9 +2,9 @@
 
 use super::arguments::{self, must_put, put};
 use super::columns::SavedRows;
-use super::files::Paths;
 use super::handles::{self, Entry, Part, lock, part, to_pointer};
 use super::open::{Begun, Holding, Open, described, insert_part, with as with_session};
+use super::paths::Paths;
 use super::regions::{Region, Regions, Value, only_gpu};
 use super::restart::BVK_NEWEST;
 use super::session::{self, SessionHandle, level_number};

@@ -6,31 +6,10 @@ use super::open::{Begun, with as with_session};
 use super::restart::{RestartHandle, with as with_restart};
 use super::session::SessionHandle;
 use super::status::{BVK_OK, Failure, Outcome};
-use bivouac_core::session::{Companion, OnRestart};
+use bivouac_core::session::OnRestart;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-/// A companion by its series and the path that the program gave, and the path that it was told last.
-pub(super) type Known = ((String, PathBuf), Companion, Option<CString>);
-
-/// Paths that a program was told, by the names of their regions. They stay where they are for as long as the program may use them.
-#[derive(Default)]
-pub(super) struct Paths(Vec<(String, CString)>);
-
-impl Paths {
-    fn find(&self, name: &str) -> Option<*const c_char> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, path)| path.as_ptr())
-    }
-
-    fn keep(&mut self, name: &str, path: &Path) -> Outcome<*const c_char> {
-        let path = CString::new(path.as_os_str().as_bytes());
-        let path = path.map_err(|_| Failure::argument("the path has a byte that is zero"))?;
-        let address = path.as_ptr();
-        self.0.push((name.to_owned(), path));
-        Ok(address)
-    }
-}
 
 /// Adds a file that the program writes itself, or a library that wants a path, as region `name`. `*path` is where to write it, in node-local
 /// storage (below `local.directory`); the text is there until the checkpoint is captured or given up. The file must be complete when

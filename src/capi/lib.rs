@@ -43,6 +43,7 @@ pub mod live;
 pub mod offload;
 pub mod open;
 pub mod parts;
+mod paths;
 pub mod regions;
 pub mod restart;
 pub mod rows;

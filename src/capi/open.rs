@@ -2,9 +2,9 @@
 
 use super::arguments::{number, text};
 use super::columns::SavedRows;
-use super::files::{Known, Paths};
 use super::gpu::Gpu;
 use super::handles::{self, Entry, Id, Part, Shared, lock};
+use super::paths::{Known, Paths};
 use super::regions::{Region, Regions, Value};
 use super::status::{Failure, Outcome, call};
 use bivouac_core::config::Method;

@@ -33,7 +33,7 @@ const RANK: &str = "{rank}";
 
 FOLDER is a checkpoint folder of the global or the local tier, or a container file; `bivouac inspect --summary` shows the regions.
 
-The parts of all ranks are put one behind the other in ascending order of the ranks, along the first axis, as numpy.concatenate does: a
+The parts of all ranks are joined in ascending order of the ranks, along the first axis, as numpy.concatenate does: a
 region of shape (30, 50) on 4 ranks becomes (120, 50). The other axes and the element types must be equal. With {rank} in
 FILE each rank's part becomes a file of its own. A shape is the one that the program gave, in the order of C; without one it is the number of elements.
 Records become bytes of their length (V16), which view() makes anything of. Values that Rust programs have encoded are refused.

@@ -1,11 +1,12 @@
-//! `bivouac generate`: the manual pages and the shell completions that `ci/install.sh` installs, made from the commands
-//! themselves. Hidden, because nobody needs it once they are installed.
+//! `bivouac generate`: the manual pages and the shell completions that `ci/install.sh` installs, and `docs/COMMANDS.md`, made from the
+//! commands themselves. Hidden, because nobody needs it once they are installed.
 #![forbid(unsafe_code)]
 
 use crate::Cli;
 use crate::ending::Ending;
 use clap::{CommandFactory, ValueEnum};
 use clap_complete::Shell;
+use clap_markdown::MarkdownOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +26,8 @@ enum What {
     Man,
     /// Completions for bash, zsh and fish
     Completions,
+    /// One page of all commands, COMMANDS.md
+    Markdown,
 }
 
 /// Runs the command.
@@ -32,6 +35,7 @@ pub fn run(args: &Args) -> Ending {
     let made = std::fs::create_dir_all(&args.directory).and_then(|()| match args.what {
         What::Man => clap_mangen::generate_to(Cli::command(), &args.directory),
         What::Completions => completions(&args.directory),
+        What::Markdown => std::fs::write(args.directory.join("COMMANDS.md"), markdown()),
     });
     match made {
         Ok(()) => Ending::Good,
@@ -40,6 +44,23 @@ pub fn run(args: &Args) -> Ending {
             Ending::Trouble
         }
     }
+}
+
+fn markdown() -> String {
+    let options = MarkdownOptions::new().title("Commands".into()).show_footer(false).show_table_of_contents(false);
+    let made = clap_markdown::help_markdown_custom::<Cli>(&options);
+    let (mut page, mut is_example) = (String::new(), false);
+    for line in made.lines().map(str::trim_end) {
+        // Commands stand indented in the help, and between fences on a page.
+        let is_command = line.starts_with("  ") && !line.trim_start().starts_with(['*', '-']);
+        if is_command != is_example {
+            page.push_str(if is_command { "\n```sh\n" } else { "```\n" });
+        }
+        is_example = is_command;
+        page.push_str(if is_command { &line[2..] } else { line });
+        page.push('\n');
+    }
+    format!("{}\n", page.trim_end())
 }
 
 fn completions(directory: &Path) -> io::Result<()> {

@@ -70,7 +70,7 @@ pub struct Args {
     /// Also jobs that seem to have a living run
     #[arg(long)]
     even_alive: bool,
-    /// Only say what would be written. Everything is read and checked all the same
+    /// Only say what would be written. Everything is read and checked nevertheless
     #[arg(short = 'n', long)]
     dry_run: bool,
     /// One JSON document instead of text

@@ -55,7 +55,7 @@ const MANIFEST_MAX: u64 = 65 << 20;
 Exit status: 0 all good; 1 damage found; 2 wrong usage, or something could not be read (and no damage was found); 3 nothing there.
 The last lines say, for each series and tier, the newest version of which everything is good there.
 Damage in one tier is no loss yet: a restart takes the next tier's copy, or the next older version. A checkpoint without a
-manifest is no damage either; its files are checked all the same. Files are read through the page cache: what was
+manifest is no damage either; its files are checked nevertheless. Files are read through the page cache: what was
 written a moment ago is checked as the kernel remembers it.
 Of a checkpoint whose shards are all here and good, regions that lie on a decomposition are proved to tile their arrays: each element
 is in one box, or in the list of numbers, of one rank (of a sparse array, in one at most).")]

@@ -4,8 +4,8 @@
 use super::companions::{self, Companions};
 use super::device::DeviceCheckpointBuilder;
 use super::error::{Error, Result};
-use super::files::Routed;
 use super::pending::Pending;
+use super::routed::Routed;
 use super::terms::Terms;
 use crate::affinity::keeper::Whereabouts;
 use crate::base::ids::text_hash;

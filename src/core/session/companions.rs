@@ -1,17 +1,12 @@
 //! Output files that grow beside the checkpoints, and that a restart brings to where they were.
 #![forbid(unsafe_code)]
 
-use super::asking::ask;
-use super::error::{Error, Result};
-use super::session::Session;
 use crate::base::digest::digest_bytes;
 use crate::base::log;
 use crate::base::sync::Lock;
-use crate::coordination::{Outcome, Payload};
 use crate::format::companions::{self, CompanionRecord, TAIL};
-use crate::recovery::{Attempt, RestartError, Unloaded};
+use crate::recovery::{Attempt, Unloaded};
 use crate::region::{self, SavedRegion};
-use crate::tier::names::is_component;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -32,9 +27,9 @@ pub enum OnRestart {
     Another,
 }
 
-/// An output file that agrees with the checkpoints of a series: from [`Session::companion`].
+/// An output file that agrees with the checkpoints of a series: from [`Session::companion`](crate::Session::companion).
 #[derive(Clone, Debug)]
-pub struct Companion(Option<Arc<Kept>>);
+pub struct Companion(pub(super) Option<Arc<Kept>>);
 
 impl Companion {
     /// Where the program writes it now, as an absolute path; `None` on a rank that has no such file. Ask again after a restart, which may have started
@@ -58,6 +53,11 @@ pub(super) struct Kept {
 pub(super) type Companions = Vec<Arc<Kept>>;
 
 impl Kept {
+    /// Of this path, which the program gave as `name`.
+    pub fn new(name: &Path, on_restart: OnRestart, path: PathBuf) -> Kept {
+        Kept { name: name.to_owned(), on_restart, path: Lock::new(path) }
+    }
+
     /// What a checkpoint records of it.
     fn record(&self) -> io::Result<CompanionRecord> {
         let path = self.path.lock().clone();
@@ -74,7 +74,7 @@ impl Kept {
     }
 
     /// What a restart from `record` has to do; nothing is changed yet.
-    fn plan(self: &Arc<Self>, record: &CompanionRecord, version: u64) -> std::result::Result<Plan, Unloaded> {
+    fn plan(self: &Arc<Self>, record: &CompanionRecord, version: u64) -> Result<Plan, Unloaded> {
         let path = self.path.lock().with_file_name(OsStr::from_bytes(&record.file));
         let shown = path.display().to_string();
         let rejected = |what: String| {
@@ -123,8 +123,13 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// All ranks have done what was to be done.
+    pub fn settle(self) {
+        *self.kept.path.lock() = self.path;
+    }
+
     /// Cuts the file where that is to be done.
-    fn cut(&self) -> std::result::Result<(), String> {
+    pub fn cut(&self) -> Result<(), String> {
         let Some((file, from, to)) = &self.cut else { return Ok(()) };
         let shown = self.path.display();
         file.set_len(*to).map_err(|error| format!("the companion {shown} cannot be cut to {to} bytes: {error}"))?;
@@ -154,13 +159,13 @@ fn another(name: &Path, current: &Path) -> PathBuf {
 }
 
 /// The region that records companions, which all ranks have if any has some.
-pub(super) fn saved(companions: Option<&Companions>) -> std::result::Result<Option<SavedRegion<'static>>, String> {
+pub(super) fn saved(companions: Option<&Companions>) -> Result<Option<SavedRegion<'static>>, String> {
     let Some(companions) = companions else { return Ok(None) };
     let record = |kept: &Arc<Kept>| {
         let shown = || kept.path.lock().display().to_string();
         kept.record().map_err(|error| format!("the companion {} cannot be recorded: {error}", shown()))
     };
-    let records = companions.iter().map(record).collect::<std::result::Result<Vec<_>, _>>()?;
+    let records = companions.iter().map(record).collect::<Result<Vec<_>, _>>()?;
     let bytes = companions::encode(&records).map_err(|error| error.to_string())?;
     Ok(Some(region::reserved(region::COMPANIONS, bytes)))
 }
@@ -169,7 +174,7 @@ pub(super) fn saved(companions: Option<&Companions>) -> std::result::Result<Opti
 ///
 /// # Collective
 /// All ranks, if another number of ranks took the checkpoint.
-pub(super) fn plan(attempt: &mut Attempt, mine: &Companions) -> std::result::Result<Vec<Plan>, Unloaded> {
+pub(super) fn plan(attempt: &mut Attempt, mine: &Companions) -> Result<Vec<Plan>, Unloaded> {
     let records = attempt.companions(!mine.is_empty()).map_err(|error| Unloaded::by(&error))?;
     let version = attempt.version();
     let mut plans = Vec::new();
@@ -183,81 +188,4 @@ pub(super) fn plan(attempt: &mut Attempt, mine: &Companions) -> std::result::Res
         }
     }
     Ok(plans)
-}
-
-impl Session {
-    /// Has an output file agree with the checkpoints of the series `series`: a trajectory or a time series to which the program appends. Each
-    /// checkpoint records how long the file is at the capture, with a digest of its last 64 KiB. A restart brings it back to that length, so that
-    /// what a run wrote after its last checkpoint is not there twice. `on_restart` says how. Made once, before the restart.
-    ///
-    /// The file must hold what it should when the checkpoint is captured: flush the program's own buffers before. A file that is shorter than it was,
-    /// or has other bytes there, does not agree with the version, and all ranks continue with the next older one. That is so after the death of
-    /// a node whose page cache had the end of the file.
-    ///
-    /// Without a checkpoint to restore the file stays as it is: a program that begins anew truncates it itself.
-    ///
-    /// ```no_run
-    /// # fn f(session: &bivouac::Session, heat: &mut impl bivouac::Checkpoint, rank: i32) -> Result<(), Box<dyn std::error::Error>> {
-    /// use bivouac::OnRestart;
-    /// use std::fs::File;
-    /// use std::io::Write;
-    ///
-    /// // The root writes it.
-    /// let path = (rank == 0).then_some("energy.csv".as_ref());
-    /// let energies = session.companion("heat", path, OnRestart::Truncate)?;
-    /// let is_restored = session.restore("heat", heat)?.is_some();
-    /// if let Some(path) = energies.path() {
-    ///     let mut file = File::options().create(true).append(is_restored).write(true).truncate(!is_restored).open(path)?;
-    ///     writeln!(file, "0.1,7.3")?;
-    /// }
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Collective
-    /// All ranks, with the same series and `on_restart`; ranks that do not write a file give `None`. A file belongs to one rank.
-    ///
-    /// # Errors
-    /// [`Error::Disagreed`], the same on all ranks: the arguments differ, the name cannot be that of a series, or a path is not that of a file.
-    pub fn companion(&self, series: &str, path: Option<&Path>, on_restart: OnRestart) -> Result<Companion> {
-        let absolute = path.map(std::path::absolute).transpose();
-        let failure = match &absolute {
-            _ if !is_component(series) => Some(format!("{series:?} is not the name of a series")),
-            Err(error) => Some(format!("the path of a companion cannot be used: {error}")),
-            Ok(Some(path)) if path.file_name().is_none() || path.is_dir() => {
-                Some(format!("the companion {} is not a file", path.display()))
-            }
-            Ok(_) => None,
-        };
-        let mut ballot = self.engine.ballot(&format!("companion of {series:?}, {on_restart:?}"), Payload::None);
-        if let Some(failure) = failure {
-            ballot = ballot.failed(self.engine.identity().rank, failure, false);
-        }
-        ask(&self.engine, "companion", ballot, |_| (Outcome::Agreed, Vec::new()))?;
-        let kept = path
-            .zip(absolute.ok().flatten())
-            .map(|(name, path)| Arc::new(Kept { name: name.to_owned(), on_restart, path: Lock::new(path) }));
-        self.companions.borrow_mut().entry(series.to_owned()).or_default().extend(kept.clone());
-        Ok(Companion(kept))
-    }
-
-    /// Those of a series; `None` if no rank has any.
-    pub(super) fn companions_of(&self, series: &str) -> Option<Companions> {
-        self.companions.borrow().get(series).cloned()
-    }
-
-    /// Does what was planned, on all ranks or with an error on all.
-    ///
-    /// # Collective
-    /// All ranks.
-    pub(super) fn carry_out(&self, plans: Vec<Plan>) -> Result<()> {
-        let failure = plans.iter().try_for_each(Plan::cut).err();
-        match self.agree("companions", Payload::None, failure) {
-            Err(Error::Disagreed { culprits, .. }) => return Err(RestartError::Refused { culprits }.into()),
-            agreed => _ = agreed?,
-        }
-        for plan in plans {
-            *plan.kept.path.lock() = plan.path;
-        }
-        Ok(())
-    }
 }

@@ -3,30 +3,12 @@
 
 use super::checkpoint::CheckpointBuilder;
 use super::error::{Error, Result};
+use super::routed::Routed;
 use crate::base::ids::text_hash;
 use crate::format::ElementType;
 use crate::region::{self, RegionError};
-use crate::tier::routed::{self, Folder};
+use crate::tier::routed;
 use std::path::PathBuf;
-
-/// Files of a checkpoint that is being put together.
-pub(super) struct Routed {
-    folder: Folder,
-    /// Names of regions, and where their files are.
-    files: Vec<(String, PathBuf)>,
-}
-
-impl Routed {
-    /// Is there a file of that name?
-    pub fn has(&self, name: &str) -> bool {
-        self.files.iter().any(|(known, _)| known == name)
-    }
-
-    /// The files are not needed any more.
-    pub fn remove(&self) {
-        self.folder.remove();
-    }
-}
 
 impl<'a> CheckpointBuilder<'a> {
     /// Adds a file that the program writes itself, or a library that wants a path, as region `name`: the path to write it to, in node-local

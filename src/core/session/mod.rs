@@ -37,6 +37,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::module_inception, reason = "the session is what this module is about")]
 
+mod accompany;
 mod asking;
 mod caches;
 mod checkpoint;
@@ -55,6 +56,7 @@ mod pending;
 pub mod place;
 mod protected;
 mod restart;
+mod routed;
 mod rows;
 mod session;
 mod stream;

@@ -376,16 +376,10 @@ impl Session {
             restored.took.as_secs_f64(),
             restored.left_behind
         );
-        if self.engine.is_root() {
-            let identity = self.engine.identity();
-            let ranks = (elected.candidate.group_size, identity.size);
-            let line = summary::restored(&identity.job, identity.generation.0, &name, &restored, ranks);
-            log::log!(target: log::SUMMARY, summary::importance(false), "{line}");
-        }
         self.engine.reporter().count(|stats| {
             stats.costs.restarts[restored.tier].add(restored.took, restored.bytes);
         });
-        self.engine.tell_restored(RestoredFrom {
+        let told = RestoredFrom {
             name,
             version: restored.version,
             generation: restored.generation,
@@ -394,7 +388,16 @@ impl Session {
             seconds: restored.took.as_secs_f64(),
             elect_seconds: restored.electing.as_secs_f64(),
             unix: unix_now(),
-        });
+        };
+        // A program may restore again and again.
+        let is_first = self.told.borrow_mut().insert(told.name.clone());
+        if self.engine.is_root() && is_first {
+            let identity = self.engine.identity();
+            let ranks = (elected.candidate.group_size, identity.size);
+            let line = summary::restored(&identity.job, identity.generation.0, &told, ranks);
+            log::log!(target: log::SUMMARY, summary::importance(false), "{line}");
+        }
+        self.engine.tell_restored(told);
         restored
     }
 }

@@ -22,7 +22,7 @@ use crate::config::{AffinityMode, Config};
 use crate::coordination::{Outcome, Payload};
 use crate::transfer::{Engine, Report, Stats, Threads};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +43,8 @@ pub struct Session {
     pub(super) decisions: RefCell<Decisions>,
     /// Output files by series; all ranks know of which there are any.
     pub(super) companions: RefCell<BTreeMap<String, Companions>>,
+    /// The series whose first restart was told.
+    pub(super) told: RefCell<BTreeSet<String>>,
     pub(super) process: u32,
     #[cfg(feature = "mpi")]
     pub(super) _hook: Option<crate::comm::mpi::FinalizeHook>,
@@ -178,6 +180,7 @@ impl Session {
             threads,
             decisions: RefCell::new(decisions),
             companions: RefCell::default(),
+            told: RefCell::default(),
             process: std::process::id(),
             #[cfg(feature = "mpi")]
             _hook: None,

@@ -2,10 +2,9 @@
 //! closes. Pure.
 #![forbid(unsafe_code)]
 
-use super::restart::Restored;
 use crate::base::log::Level;
 use crate::base::units::Bytes;
-use crate::format::supervision::SeriesStatus;
+use crate::format::supervision::{RestoredFrom, SeriesStatus};
 use crate::tier::TierId;
 use crate::transfer::Stats;
 
@@ -83,8 +82,8 @@ impl Opening<'_> {
 }
 
 /// `job heat-0c7a11f2, run 3 restored "heat" version 600 of run 2 in 1.2 s; …` The version was taken by `then` ranks, and there are `now`.
-pub(super) fn restored(job: &str, generation: u64, name: &str, restored: &Restored, (then, now): (u32, u32)) -> String {
-    let (version, from, seconds) = (restored.version, restored.generation, restored.took.as_secs_f64());
+pub(super) fn restored(job: &str, generation: u64, restored: &RestoredFrom, (then, now): (u32, u32)) -> String {
+    let RestoredFrom { name, version, generation: from, seconds, .. } = restored;
     let mut parts = vec![format!(
         "job {job}, run {generation} restored {name:?} version {version} of run {from} in {seconds:.3} s"
     )];
@@ -160,22 +159,23 @@ mod tests {
 
     #[test]
     fn the_line_of_a_restart_says_which_version_and_who_took_it() {
-        let mut found = Restored {
+        let mut found = RestoredFrom {
+            name: "heat".into(),
             version: 600,
             generation: 2,
-            tier: TierId::GLOBAL,
+            tier: "global".into(),
             bytes: 3 << 30,
-            took: Duration::from_millis(1234),
-            electing: Duration::ZERO,
-            left_behind: false,
+            seconds: 1.2341,
+            elect_seconds: 0.0,
+            unix: 0.0,
         };
         assert_eq!(
-            restored("heat-1", 3, "heat", &found, (8, 8)),
+            restored("heat-1", 3, &found, (8, 8)),
             "job heat-1, run 3 restored \"heat\" version 600 of run 2 in 1.234 s; rank 0 read 3 GiB from global"
         );
         found.bytes = 0;
         assert_eq!(
-            restored("heat-1", 3, "heat", &found, (1, 8)),
+            restored("heat-1", 3, &found, (1, 8)),
             "job heat-1, run 3 restored \"heat\" version 600 of run 2 in 1.234 s; 1 rank took it, 8 have it now; threads and pages stay \
              where they are"
         );

@@ -84,7 +84,7 @@ const SEATS_FILE: &str = "seats";
   bivouac run -- mpirun -n 8 ./simulation in.toml
   bivouac run --hosts node1:2,node2:2,node3:2,node4:2,node5:2 --spares 1 -- mpirun -n 8 ./simulation
   bivouac run --spares 1 --hang-timeout 10min --requeue -- mpirun -n 8 ./simulation      in an sbatch script
-  bivouac run --ranks 4..8/2 --hosts node[1-4]:2 -- mpirun ./simulation     go on with fewer nodes
+  bivouac run --ranks 4..8/2 --hosts node[1-4]:2 -- mpirun ./simulation     continue with fewer nodes
   bivouac run --probe 'ping -c 1 -W 1 {host}' --hostfile nodes.txt -- mpirun -n 8 ./simulation
   bivouac halt bivouac-run --after 2                       elsewhere: end after two more checkpoints
 
@@ -92,7 +92,7 @@ The launcher may be Open MPI's or MPICH's mpirun and mpiexec, or srun; its host 
 program is started as it is and never moved. The number of ranks stays the same in all attempts.
 
 With --ranks it is the largest number that is allowed and for which the hosts have slots; the launcher's -n is replaced, and
-{ranks} in all words of the command. Without a spare for a lost host the job goes on with fewer ranks, and with more again at a
+{ranks} in all words of the command. Without a spare for a lost host the job continues with fewer ranks, and with more again at a
 later start if hosts answer again; bivouac halt DIR --resize N asks for N. All of that only if ranks of any number can restore the
 newest checkpoints: bivouac status says so, and docs/ELASTIC.md has more.
 
@@ -115,7 +115,7 @@ Signals to bivouac run:
   TERM, USR1, HUP  ask for a last checkpoint (a halt condition), then as INT if the job has not ended after --reserve
   USR2             handed on to the launcher
 
-Exit status: 0 success; 2 wrong usage, or the job cannot be started; 10 halted (start again to go on); 11 restarts used up;
+Exit status: 0 success; 2 wrong usage, or the job cannot be started; 10 halted (start again to continue); 11 restarts used up;
 12 no progress; 13 too few nodes; 14 hang; 130 interrupted.
 
 Durations are seconds, or 90s, 10min, 2h. docs/RECOVERY.md has more.")]
