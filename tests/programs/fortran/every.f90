@@ -322,7 +322,7 @@ contains
     call expect(bvk_progress(session), BVK_OK, 'progress')
     call expect(bvk_get_stats(session, stats), BVK_OK, 'stats')
     call expect(bvk_get_level_stats(session, BVK_LEVEL_SYSTEM, of_level), BVK_OK, 'stats of a level')
-    call holds(stats%captured == 5 .and. stats%blocked_total_s > 0 .and. of_level%committed >= 1, 'the counters')
+    call holds(stats%captured == 7 .and. stats%blocked_total_s > 0 .and. of_level%committed >= 1, 'the counters')
     call holds(stats%looked_on_device == 0 .and. stats%look_total_s == 0 .and. stats%compressed_from == 0 &
       .and. stats%compress_total_s == 0, 'the counters at the end')
   end subroutine

@@ -139,7 +139,7 @@ fn a_companion_is_cut_to_what_the_restored_version_knows() {
         on_nodes(
             &bed,
             &[0, 0],
-            |_| (),
+            |config| config.job.global.keep_last = 10,
             |rank, session| {
                 let own = (rank == 1).then_some(path.as_path());
                 let companion = session.companion("heat", own, OnRestart::Truncate).expect("all say it");
