@@ -44,7 +44,7 @@ fn a_routed_file_is_a_region_and_is_gone_from_the_disk_afterwards() {
     assert!(matches!(ckpt.route("array"), Err(Error::Region(RegionError::Twice { .. }))));
     ckpt.shared("step", &5u64).expect("added");
     settle(&ckpt.capture().expect("captured"));
-    assert_eq!(files_in(scratch.path()), [PathBuf::new(); 0]);
+    assert!(files_in(scratch.path()).is_empty());
 
     let mut seen = None;
     let load = |attempt: &mut crate::recovery::Attempt| {
