@@ -167,6 +167,11 @@ pub(super) fn saved(companions: Option<&Companions>) -> Result<Option<SavedRegio
     };
     let records = companions.iter().map(record).collect::<Result<Vec<_>, _>>()?;
     let bytes = companions::encode(&records).map_err(|error| error.to_string())?;
+    if bytes.len() > region::SHARED_MAX {
+        // A restart takes no more from another rank.
+        let (count, most) = (records.len(), region::SHARED_MAX);
+        return Err(format!("the record of {count} companions takes {} bytes, and {most} are the most", bytes.len()));
+    }
     Ok(Some(region::reserved(region::COMPANIONS, bytes)))
 }
 

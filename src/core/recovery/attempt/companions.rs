@@ -2,24 +2,18 @@
 #![forbid(unsafe_code)]
 
 use super::{Attempt, Shards};
+use crate::format::FormatError;
 use crate::format::companions::{CompanionRecord, decode};
-use crate::format::{FormatError, codec};
 use crate::recovery::access::ShardAccess;
 use crate::recovery::load_error::LoadError;
 use crate::region::{self, RegionError};
-use crate::tier::storage::zeroed;
 
 /// What a shard records of its rank's, as it is stored; empty if there is none.
 fn stored(access: &mut ShardAccess) -> Result<Vec<u8>, LoadError> {
-    let source = access.source(region::COMPANIONS)?;
-    let Some(region) = source.head().region(region::COMPANIONS).cloned() else { return Ok(Vec::new()) };
-    let length = region.bytes.min(codec::LIMIT as u64);
-    let mut bytes = zeroed(length).unwrap_or_default();
-    access.load_all(std::iter::once(&region), |source| {
-        source.read_region(&region, &mut bytes)?;
-        Ok(length)
-    })?;
-    Ok(bytes)
+    match access.shared_bytes(region::COMPANIONS) {
+        Err(LoadError::Missing { .. }) => Ok(Vec::new()),
+        stored => stored,
+    }
 }
 
 fn records(stored: &[u8]) -> Result<Vec<CompanionRecord>, FormatError> {
