@@ -109,6 +109,14 @@ tell_what_happened() {
     echo "   Digest of the final field: $found"
 }
 
+# report: a page about the job, which stays.
+report() {
+    local shown=${DEMO_SHOWN:-${CARGO_TARGET_DIR:-$root/target}/demo}
+    mkdir -p "$shown"
+    bivouac report run -o "$shown/report-hosts.html" 2> report.log || fail "there is no report: $(cat report.log)"
+    echo "   What became of the job: $shown/report-hosts.html"
+}
+
 # compare_digests: that of the disturbed run with that of the undisturbed one.
 compare_digests() {
     [ -n "$found" ] || fail "the job printed no digest"

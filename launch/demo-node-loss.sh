@@ -63,6 +63,7 @@ tell_what_happened
 lost=$(grep -c 'event=restored .*tier=peers' run.log || true)
 global=$(grep -c 'event=restored .*tier=global' run.log || true)
 echo "   $lost ranks got their state from the memory of other hosts, $global from the parallel file system."
+report
 compare_digests
 [ "$lost" -gt 0 ] && [ "$global" -eq 0 ] || fail "the state came from elsewhere than the other hosts' memory"
 echo "Both digests are equal: the job that lost a host ended with the same bits as the undisturbed one."

@@ -61,6 +61,7 @@ echo "3. What happened, in seconds after the death of $victim:"
 tell_what_happened
 ranks=$(sed -n 's/^started ranks=\([0-9]*\) .*/\1/p' run.log | tr '\n' ' ')
 echo "   Ranks of the attempts: $ranks"
+report
 compare_digests
 [ "$ranks" = "8 6 " ] || fail "these are not the ranks of four hosts and then of three"
 grep -q '^restored version=' run.log || fail "the second attempt did not go on from a checkpoint"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A simulation survives being killed, in one command: sets up, builds, runs heat2d undisturbed, runs it again and
-# kills a rank in mid-flight, restarts it, and compares the results bit for bit. Exit status 1 if they differ.
+# kills a rank in mid-flight, restarts it, and compares the results bit for bit. Exit status 1 if they differ. A report of the
+# killed run and pictures of the plate stay in target/demo.
 set -euo pipefail
 
 usage() {
@@ -36,9 +37,12 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 heat2d=${HEAT2D:-}
 if [ -z "$heat2d" ]; then
     echo "Building (about five minutes on two cores, the first time) ..."
-    (cd "$root" && cargo build --release --locked --example heat2d)
+    (cd "$root" && cargo build --release --locked --example heat2d --bin bivouac)
     heat2d=${CARGO_TARGET_DIR:-$root/target}/release/examples/heat2d
 fi
+# The command lies beside the folder of the program; without it there are no report and no pictures.
+bivouac=$(dirname "$(dirname "$heat2d")")/bivouac
+shown=${DEMO_SHOWN:-${CARGO_TARGET_DIR:-$root/target}/demo}
 
 # Everything that the runs leave behind goes into these two directories.
 work=$(mktemp -d "${TMPDIR:-/tmp}/bivouac-demo.XXXXXX")
@@ -80,7 +84,7 @@ fail() {
 
 # start JOB LOG: one run in the background, its process in $running. Each job has a name and a directory of its own.
 start() {
-    BIVOUAC_JOB_NAME="demo-$$-$1" "${mpirun_command[@]}" -n "$ranks" "$heat2d" --grid "$grid" --steps "$steps" \
+    BIVOUAC_JOB_NAME="demo-$$-$1" BIVOUAC_RUN_DIRECTORY="$work/$1.run" BIVOUAC_EVENTS_DIRECTORY="$work/$1.run" "${mpirun_command[@]}" -n "$ranks" "$heat2d" --grid "$grid" --steps "$steps" \
         --every "$every" --dir "$work/$1" < /dev/null > "$2" 2>&1 &
     running=$!
 }
@@ -91,6 +95,20 @@ finish() {
     wait "$running" || status=$?
     running=
     return "$status"
+}
+
+# picture JOB FILE: the plate as the newest checkpoint in the global directory has it.
+picture() {
+    local folder
+    [ -x "$bivouac" ] || return 0
+    mkdir -p "$shown"
+    # The newest one may be incomplete.
+    for folder in $(ls -dr "$work/$1"/*/world/heat/g* 2> /dev/null || true); do
+        if "$bivouac" extract "$folder" temperature --picture -o "$shown/$2" > /dev/null 2>&1; then
+            echo "   The plate in version $(basename "$folder" | sed 's/.*-v0*\([0-9]*\)-.*/\1/'): $shown/$2"
+            return 0
+        fi
+    done
 }
 
 value() { sed -n "s/^$1.* $2=\([^ ]*\).*/\1/p" "$3"; }
@@ -131,6 +149,8 @@ $killed || fail "the run was over before it could be killed, five times" "$work/
 committed=$(newest_committed "$work/killed.log")
 echo "   Rank $victim (process $pid) was killed; the newest checkpoint told to be committed was step $committed."
 
+picture "killed-$attempt" before.png
+
 if [ -n "${DEMO_LOSES_NODES:-}" ]; then
     echo "   All nodes are lost, and with them all that they had in memory."
     rm -rf "${memory:?}"/*
@@ -152,6 +172,14 @@ object) where="the object store" ;;
 esac
 echo "   All ranks elected the checkpoint of step $elected, loaded it from $where in $took s, and went on from there."
 echo "   Digest of the final field: $found"
+
+picture "killed-$attempt" after.png
+if [ -x "$bivouac" ]; then
+    mkdir -p "$shown"
+    "$bivouac" report "$work/killed-$attempt.run" -o "$shown/report.html" 2> "$work/report.log" ||
+        fail "there is no report" "$work/report.log"
+    echo "   What became of the run that was killed: $shown/report.html"
+fi
 
 [ "$elected" -ge "$committed" ] || fail "step $elected is older than step $committed, which had been committed"
 [ "$found" = "$expected" ] || fail "the digests differ"

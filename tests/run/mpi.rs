@@ -6,6 +6,7 @@ use super::common::limit::wait_until;
 use super::interfaces;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -60,6 +61,104 @@ fn ranks(stdout: &str) -> Vec<i32> {
     let started = stdout.lines().rfind(|line| line.starts_with("started ")).expect("it has started");
     let pids = started.rsplit_once("pids=").expect("it names its processes").1;
     pids.split(',').map(|pid| pid.parse().expect("a number")).collect()
+}
+
+#[test]
+fn a_report_of_three_failures_agrees_with_what_was_logged() {
+    let _turn = turn();
+    let bed = Bed::new();
+    let options = ["--pause", "20000", "--wait", "system"];
+    let Some(mut command) = heat(&bed, &["--restarts", "5"], &options) else { return };
+    let events = bed.path().join("events");
+    command.env("BIVOUAC_EVENTS_DIRECTORY", &events);
+    let mut supervisor = bed.start(command);
+    for (attempt, version) in [30, 60, 90].into_iter().enumerate() {
+        supervisor.wait_for_output(&format!("committed version={version} level=system"));
+        let started = || supervisor.stdout().lines().filter(|line| line.starts_with("started ")).count();
+        wait_until("this attempt has started", || started() > attempt);
+        kill(Pid::from_raw(ranks(&supervisor.stdout())[attempt]), Signal::SIGKILL).unwrap();
+    }
+    supervisor.wait().expect(0);
+    let mut command = bed.bivouac();
+    command.arg("report").arg(bed.run_directory()).arg(&events).args(["--json", "-o", "page.html"]);
+    let reported = bed.finish(command).expect(0);
+    let document: Value = serde_json::from_str(&reported.stdout).expect(&reported.stderr);
+    let group = &document["groups"][0];
+    let (runs, attempts) = (group["runs"].as_array().unwrap(), bed.attempts());
+    assert_eq!((runs.len(), attempts.len(), &group["told"]), (4, 4, &Value::from(4)));
+    let number = |value: &Value| value.as_f64().expect("a number");
+
+    // Each attempt as the supervisor wrote it down.
+    for (at, (run, attempt)) in runs.iter().zip(&attempts).enumerate() {
+        assert_eq!(run["ending"], if at < 3 { "died" } else { "closed" });
+        assert_eq!((&run["run"], &run["outcome"]), (&attempt["generations"]["world"], &attempt["outcome"]));
+        assert!(at == 3 || run["ended"] == attempt["ended"], "{run}");
+        let commits = run["commits"].as_array().unwrap();
+        for level in attempt["committed"]["world"].as_array().unwrap() {
+            let known = commits.iter().filter(|commit| commit["level"] == level["level"]).count() as u64;
+            let told = level["committed"].as_u64().unwrap();
+            // A root that dies may have told the one and not the other.
+            assert!(known == told || (at < 3 && known > told), "{level} in {commits:?}");
+        }
+        assert!(run["refused"].as_array().unwrap().is_empty());
+    }
+
+    // What each restored, as the program's log has it; and what that cost.
+    let restored: Vec<Value> =
+        bed.lines("timeline.jsonl").into_iter().filter(|line| line["event"] == "restored").collect();
+    assert_eq!(restored.len(), 3);
+    for (at, (run, line)) in runs[1..].iter().zip(&restored).enumerate() {
+        let version = &run["restored"]["version"];
+        assert!(line["text"].as_str().unwrap().contains(&format!("heat version {version}")), "{version}: {line}");
+        let before = &runs[at];
+        let capture =
+            before["captures"].as_array().unwrap().iter().find(|capture| capture["version"] == *version).unwrap();
+        let lost = number(&before["ended"]) - number(&capture["unix"]);
+        assert!((number(&before["rework"]) - lost).abs() < 1e-6, "{lost}: {before}");
+    }
+
+    // Ranks that were killed lose what they did in their last second; those of the last attempt were not.
+    for capture in runs[3]["captures"].as_array().unwrap() {
+        assert!(capture["bytes"].as_u64().unwrap() >= 93 * 71 * 8, "{capture}");
+    }
+
+    // The bytes of the last session, as its status has them.
+    let status: Value =
+        serde_json::from_str(&std::fs::read_to_string(bed.run_directory().join("status-world.json")).unwrap()).unwrap();
+    let lines = std::fs::read_to_string(events.join("events-world-0.jsonl")).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (level, tier) in [("node-reboot", "local"), ("system", "global")] {
+        let of_tier =
+            |line: &&Value| line["event"] == "written" && line["tier"] == tier && line["run"] == status["generation"];
+        let written: u64 = lines.iter().filter(of_tier).map(|line| line["bytes"].as_u64().unwrap()).sum();
+        let told = status["levels"].as_array().unwrap().iter().find(|it| it["level"] == level).unwrap();
+        assert_eq!(told["root_bytes"], written, "{tier}");
+    }
+    let all = group["tiers"].as_array().unwrap();
+    let of_all = |tier: &str| all.iter().find(|it| it["tier"] == tier).unwrap()["bytes"].as_u64().unwrap();
+    let written: u64 = (0..4)
+        .flat_map(|rank| {
+            let text = std::fs::read_to_string(events.join(format!("events-world-{rank}.jsonl"))).unwrap();
+            let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            lines.into_iter().filter(|line| line["event"] == "written" && line["tier"] == "global")
+        })
+        .map(|line| line["bytes"].as_u64().unwrap())
+        .sum();
+    assert_eq!(of_all("global"), written);
+
+    // Time is divided, and none is lost.
+    let account = &group["account"];
+    let parts = ["work", "checkpoints", "rework", "recovering", "down"].map(|part| number(&account[part]));
+    assert!(
+        (parts.iter().sum::<f64>() - number(&account["total"])).abs() < 1e-6 && parts.iter().all(|part| *part >= 0.0)
+    );
+    assert!((number(&group["ended"]) - number(&group["began"]) - number(&account["total"])).abs() < 1e-6);
+    assert!((number(&group["began"]) - number(&attempts[0]["began"])).abs() < 1e-6);
+    let page = std::fs::read_to_string(bed.path().join("page.html")).unwrap();
+    assert!(page.contains("3 failures") && page.contains("4 runs"), "{page}");
+    if let Some(keep) = std::env::var_os("BIVOUAC_TEST_KEEP_REPORT") {
+        std::fs::write(keep, page).unwrap();
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! It is first proved that every element that is wanted is there once. Then the array is written front to back, in [bands](array) that fit in memory.
 #![forbid(unsafe_code)]
 
+mod image;
 mod section;
 
 use crate::array::{self, Array, BAND_BYTES, Found, Plain, bands};
@@ -11,6 +12,7 @@ use crate::ending::{Ending, Problem};
 use crate::npy;
 use crate::output::{self, SCHEMA, complain, plain, print, print_json, short};
 use bivouac_core::decomposition::Cuboid;
+use image::Image;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::io::Write;
@@ -22,6 +24,7 @@ use std::path::PathBuf;
   bivouac extract bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007 temperature -o t.npy
   bivouac extract bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007 temperature --box 100:200,: -o rows.npy
   bivouac extract bivouac/amr-51d0c4aa/world/amr/g000001-v0000000070-o000007 level2 --fill nan -o level2.npy
+  bivouac extract bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007 temperature --picture -o t.png
   python3 -c 'import numpy; print(numpy.load(\"t.npy\", mmap_mode=\"r\").shape)'
 
 FOLDER is a checkpoint folder of the global or the local tier, or a container file; `bivouac inspect` shows which regions lie on an array. What is
@@ -52,6 +55,9 @@ pub struct Args {
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+    /// Draw a plane of numbers as a picture (PNG) instead, 1024 by 1024 pixels at most
+    #[arg(long)]
+    picture: bool,
     /// One JSON document instead of text
     #[arg(long)]
     json: bool,
@@ -152,7 +158,7 @@ fn no_array(plain: &Plain, Args { region, folder, .. }: &Args) -> String {
     }
 }
 
-/// Writes a section of an array; how many elements of it nobody has.
+/// Writes a section of an array, or a picture of it; how many elements of it nobody has.
 fn write(
     args: &Args,
     array: &mut Array,
@@ -160,10 +166,42 @@ fn write(
     fill: Option<&[u8]>,
     bar: &ProgressBar,
 ) -> Result<u64, Problem> {
-    let size = array.element.bytes();
+    let extents = extents(section, array.dims);
+    let image = args.picture.then(|| Image::new(array.element, *section, &extents)).transpose()?;
     let (draft, mut file) = Draft::create(&args.output)?;
     let failed = |error: std::io::Error| draft.failed("write", &error);
-    file.write_all(&npy::header(array.element, &extents(section, array.dims))).map_err(failed)?;
+    let filled = match image {
+        Some(mut image) => {
+            let filled = read(args, array, section, fill, |band, bytes| {
+                image.add(band, bytes);
+                bar.inc(bytes.len() as u64);
+                Ok(())
+            })?;
+            image.write(&mut file).map_err(failed)?;
+            filled
+        }
+        None => {
+            file.write_all(&npy::header(array.element, &extents)).map_err(failed)?;
+            read(args, array, section, fill, |_, bytes| {
+                bar.inc(bytes.len() as u64);
+                file.write_all(bytes).map_err(|error| draft.failed("write", &error).into())
+            })?
+        }
+    };
+    file.sync_all().map_err(failed)?;
+    draft.publish()?;
+    Ok(filled)
+}
+
+/// Gives the bands of a section to `put`, front to back; how many elements of it nobody has.
+fn read(
+    args: &Args,
+    array: &mut Array,
+    section: &Cuboid,
+    fill: Option<&[u8]>,
+    mut put: impl FnMut(&Cuboid, &[u8]) -> Result<(), Problem>,
+) -> Result<u64, Problem> {
+    let size = array.element.bytes();
     let (mut buffer, mut filled) = (Vec::new(), 0);
     for band in bands(section, array.dims, size, BAND_BYTES) {
         buffer.resize((band.volume() * size) as usize, 0);
@@ -179,11 +217,8 @@ fn write(
             return Err(format!("{file}: region {region:?}: it was replaced while it was read: try again").into());
         }
         filled += lacking;
-        file.write_all(&buffer).map_err(failed)?;
-        bar.inc(buffer.len() as u64);
+        put(&band, &buffer)?;
     }
-    file.sync_all().map_err(failed)?;
-    draft.publish()?;
     Ok(filled)
 }
 

@@ -54,6 +54,7 @@ mod plan;
 mod playing;
 mod rebuild;
 mod removal;
+mod report;
 mod reset;
 mod rm;
 mod run;
@@ -62,6 +63,7 @@ mod standing;
 mod status;
 mod survey;
 mod target;
+mod top;
 mod topo;
 mod unpack;
 mod verify;
@@ -117,6 +119,10 @@ enum Command {
     Run(Box<run::Args>),
     /// Show how a job stands: versions by level, what is in flight, what was refused
     Status(status::Args),
+    /// Watch a job in a terminal
+    Top(top::Args),
+    /// Write a page about a job: runs, failures, levels, tiers, where its time went
+    Report(report::Args),
     /// Set, list and clear the conditions under which a run ends
     Halt(halt::Args),
     /// Show machines, where the threads and pages of ranks are, and what differs
@@ -150,6 +156,8 @@ fn main() -> ExitCode {
         Command::Unpack(args) => unpack::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Halt(args) => halt::run(&args),
         Command::Topo(args) => topo::run(&args),
         Command::Plan(args) => plan::run(&args),

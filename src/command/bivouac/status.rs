@@ -18,6 +18,7 @@ use std::time::Duration;
 const STALE_SECONDS: f64 = 15.0;
 /// What `bivouac run` makes, if nobody names another directory.
 const DIRECTORY_DEFAULT: &str = "bivouac-run";
+const NAME_ONE: &str = "name a run directory, or set run.directory (BIVOUAC_RUN_DIRECTORY) as the job had it";
 
 /// What `status` is asked.
 #[derive(clap::Args)]
@@ -51,17 +52,21 @@ pub struct Args {
 
 /// What is in a run directory.
 #[derive(Serialize)]
-struct View {
-    schema: u32,
-    directory: PathBuf,
+pub struct View {
+    /// As all documents.
+    pub schema: u32,
+    /// Where it was read.
+    pub directory: PathBuf,
     /// The attempt of the supervisor, from 1; absent without one.
-    attempt: Option<u32>,
+    pub attempt: Option<u32>,
     /// How the last attempt that has ended did so.
-    last_attempt: Option<String>,
-    groups: Vec<Status>,
-    problems: Vec<String>,
+    pub last_attempt: Option<String>,
+    /// The groups, by name.
+    pub groups: Vec<Status>,
+    /// What could not be read.
+    pub problems: Vec<String>,
     /// When it was read, seconds since 1970.
-    unix: f64,
+    pub unix: f64,
 }
 
 /// Shows a run directory, once or again and again.
@@ -111,21 +116,32 @@ fn place(target: Option<&str>) -> Result<(RunDirectory, Option<String>), String>
     if let Some(path) = target.map(Path::new).filter(|path| path.is_dir()) {
         return Ok((RunDirectory::at(path), None));
     }
-    let configured = Config::from_env().map_err(|error| error.to_string())?.node.run_directory;
-    let directory = configured.or_else(|| Some(PathBuf::from(DIRECTORY_DEFAULT)).filter(|path| path.is_dir()));
-    match (directory, target) {
+    match (configured()?, target) {
         (Some(directory), job) => Ok((RunDirectory::at(directory), job.map(ToOwned::to_owned))),
         (None, Some(target)) => Err(format!(
             "{target:?} is no directory; to look for a job of that name, set run.directory (BIVOUAC_RUN_DIRECTORY) as the job had it"
         )),
-        (None, None) => {
-            Err("name a run directory, or set run.directory (BIVOUAC_RUN_DIRECTORY) as the job had it".into())
-        }
+        (None, None) => Err(NAME_ONE.into()),
     }
 }
 
+/// The run directory of the configuration, or the one that `bivouac run` makes here, if it is there.
+fn configured() -> Result<Option<PathBuf>, String> {
+    let configured = Config::from_env().map_err(|error| error.to_string())?.node.run_directory;
+    Ok(configured.or_else(|| Some(PathBuf::from(DIRECTORY_DEFAULT)).filter(|path| path.is_dir())))
+}
+
+/// The run directory, where none was named.
+///
+/// # Errors
+/// What to name.
+pub fn here() -> Result<PathBuf, String> {
+    configured()?.ok_or_else(|| NAME_ONE.into())
+}
+
 impl View {
-    fn read(directory: &RunDirectory, job: Option<&str>) -> View {
+    /// Reads it, of all jobs or of one.
+    pub fn read(directory: &RunDirectory, job: Option<&str>) -> View {
         let (mut groups, mut problems) = directory.read_statuses();
         groups.retain(|status| job.is_none_or(|job| is_named(&status.job, job)));
         let attempt = match record::read(directory) {
@@ -147,7 +163,7 @@ fn is_named(key: &str, name: &str) -> bool {
 }
 
 /// What a group is doing, in a word. Pure.
-fn state(status: &Status, now: f64) -> String {
+pub fn state(status: &Status, now: f64) -> String {
     let age = now - status.unix;
     match (&status.failed, status.closed) {
         (Some(why), _) => format!("FAILED: {}", plain(why)),
@@ -157,7 +173,8 @@ fn state(status: &Status, now: f64) -> String {
     }
 }
 
-fn span(seconds: f64) -> String {
+/// Seconds in words, coarsely.
+pub fn span(seconds: f64) -> String {
     match seconds {
         s if s < 120.0 => format!("{s:.0} s"),
         s if s < 7200.0 => format!("{:.0} min", s / 60.0),

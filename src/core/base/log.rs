@@ -9,7 +9,9 @@
 #![forbid(unsafe_code)]
 
 use super::calendar::{unix_now, utc};
+use super::sync::Lock;
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::fmt::Arguments;
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
@@ -83,6 +85,42 @@ pub(crate) fn configure(level: LogLevel) {
     }
 }
 
+/// Warnings that are kept until somebody takes them, at most.
+const KEPT_MAX: usize = 256;
+
+/// A warning, or an error.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    /// When, in seconds since 1970.
+    pub unix: f64,
+    /// Which of both.
+    pub level: Level,
+    /// The line.
+    pub text: String,
+}
+
+/// Somebody takes warnings.
+static KEEPS: AtomicBool = AtomicBool::new(false);
+static KEPT: Lock<VecDeque<Kept>> = Lock::unordered(VecDeque::new());
+
+/// From now on warnings and errors of this process are kept for [`take_kept`], the newest 256, whether or not anybody hears them.
+///
+/// Local, never waits, any thread.
+pub(crate) fn keep() {
+    KEEPS.store(true, Ordering::Relaxed);
+}
+
+/// Those that nobody has taken, the oldest first.
+///
+/// Local, never waits, any thread.
+pub(crate) fn take_kept() -> Vec<Kept> {
+    std::mem::take(&mut *KEPT.lock()).into()
+}
+
+fn is_kept(level: Level) -> bool {
+    level <= Level::Warn && KEEPS.load(Ordering::Relaxed)
+}
+
 /// Writes a line to standard error unless `off` was chosen. For interfaces that tell of each failed call.
 pub fn say(text: &str) {
     if LEVEL.load(Ordering::Relaxed) != LogLevel::Off as u8 {
@@ -92,6 +130,10 @@ pub fn say(text: &str) {
 
 /// Does anybody hear a line of this importance?
 pub fn is_on(level: Level, target: &str) -> bool {
+    is_kept(level) || is_heard(level, target)
+}
+
+fn is_heard(level: Level, target: &str) -> bool {
     match has_logger() {
         true => level <= ::log::max_level(),
         false => match LEVEL.load(Ordering::Relaxed) {
@@ -103,6 +145,18 @@ pub fn is_on(level: Level, target: &str) -> bool {
 
 /// Hands a line that [`is_on`] to the program's logger, or writes it.
 pub fn write(level: Level, target: &str, text: Arguments<'_>) {
+    if is_kept(level) {
+        // Whatever the text is made of may say something itself.
+        let line = Kept { unix: unix_now(), level, text: text.to_string() };
+        let mut kept = KEPT.lock();
+        if kept.len() >= KEPT_MAX {
+            kept.pop_front();
+        }
+        kept.push_back(line);
+    }
+    if !is_heard(level, target) {
+        return;
+    }
     let target = &*as_told(target);
     if has_logger() {
         ::log::log!(target: target, level, "{text}");
@@ -223,13 +277,27 @@ mod tests {
     }
 
     #[test]
+    fn warnings_are_kept_for_whoever_asked_for_them_even_where_nobody_hears_them() {
+        keep();
+        super::warn!("event=kept number={}", 1);
+        super::info!("event=no-warning");
+        let ours = |kept: Vec<Kept>| kept.into_iter().filter(|kept| kept.text.contains("number=1")).count();
+        let kept = take_kept();
+        assert!(!kept.iter().any(|kept| kept.text.contains("no-warning")));
+        assert_eq!((ours(kept), ours(take_kept())), (1, 0));
+        (0..2 * KEPT_MAX).for_each(|number| super::error!("event=many at={number}"));
+        assert!(take_kept().len() <= KEPT_MAX);
+    }
+
+    #[test]
     fn what_the_program_decides_counts_more_than_a_configuration() {
-        assert!(!is_on(Level::Error, SUMMARY), "nobody has asked");
+        // Other tests of this process may have warnings kept, so that more is on than is heard.
+        assert!(!is_heard(Level::Error, SUMMARY), "nobody has asked");
         configure(LogLevel::Info);
-        assert!(is_on(Level::Info, "bivouac::x") && !is_on(Level::Debug, "bivouac::x"));
+        assert!(is_heard(Level::Info, "bivouac::x") && !is_on(Level::Debug, "bivouac::x"));
         decide(LogLevel::Error);
         configure(LogLevel::Trace);
-        assert!(is_on(Level::Error, "bivouac::x") && !is_on(Level::Warn, "bivouac::x"));
+        assert!(is_heard(Level::Error, "bivouac::x") && !is_heard(Level::Warn, "bivouac::x"));
         decide(LogLevel::Off);
     }
 }

@@ -1,8 +1,9 @@
 //! The table of all keys. Each key is listed here and nowhere else.
 #![forbid(unsafe_code)]
 
-use super::error::{ConfigError, Origin, shown};
+use super::error::{ConfigError, shown};
 use super::kinds::*;
+use super::origin::Origin;
 use super::raw::Raw;
 use super::values::Config;
 
@@ -171,6 +172,7 @@ pub(super) const KEYS: &[Key] = &[
     key!("affinity.check_every", node.affinity.check_every, SPAN),
     key!("restart.window", node.restart_window, WINDOW),
     key!("run.directory", node.run_directory, OPTIONAL_PATH),
+    key!("events.directory", node.events_directory, OPTIONAL_PATH),
     key!("plan.profile", node.profile, OPTIONAL_PATH),
 ];
 

@@ -1,7 +1,8 @@
 //! Makes a checked configuration of a source, the environment and the settings of a program.
 
-use super::error::{ConfigError, Origin, Problems};
+use super::error::{ConfigError, Problems};
 use super::keys;
+use super::origin::Origin;
 use super::redundancy::PartStore;
 use super::text;
 use super::values::{Config, Interval};
@@ -55,7 +56,7 @@ impl Config {
             ConfigSource::Environment | ConfigSource::Text(_) => None,
             ConfigSource::File(path) => passed_over(path),
         };
-        let (config, _) = text::resolve_here(source, settings)?;
+        let config = text::resolve_here(source, settings)?;
         Ok(Config { notes: passed_over.into_iter().collect(), ..config })
     }
 
@@ -77,14 +78,20 @@ impl Config {
     /// # Errors
     /// All problems of all sources together: see [`ConfigError`].
     pub fn effective(source: ConfigSource<'_>) -> Result<Vec<Effective>, ConfigError> {
-        let (config, mut origins) = text::resolve_here(source, &[])?;
-        let effective = |key: &keys::Key| Effective {
-            key: key.name,
-            value: (key.show)(&config).to_string(),
-            origin: origins.remove(key.name),
-            is_job: key.is_job,
+        text::resolve_here(source, &[]).map(|config| config.settings())
+    }
+
+    /// Every setting, as [`Config::effective`] gives them. A value that is not the default and was not read from text has
+    /// [`Origin::Program`].
+    pub fn settings(&self) -> Vec<Effective> {
+        let default = Config::default();
+        let effective = |key: &keys::Key| {
+            let value = (key.show)(self).to_string();
+            let by_program = || (value != (key.show)(&default).to_string()).then_some(Origin::Program);
+            let origin = self.origins.get(key.name).cloned().or_else(by_program);
+            Effective { key: key.name, value, origin, is_job: key.is_job }
         };
-        Ok(keys::KEYS.iter().map(effective).collect())
+        keys::KEYS.iter().map(effective).collect()
     }
 
     /// Reads the file at `path`, then the environment, which takes precedence.

@@ -29,7 +29,7 @@
 //! # Unset
 //!
 //! TOML has no word for "nothing". The keys that may be without a value (`job.name`, `job.group`, `exit.signal`, `exit.stop_file`,
-//! `exit.end_time`, `local.directory`, `object.url`, `object.endpoint`, `affinity.cpus`, `run.directory`, `plan.profile`) accept the word
+//! `exit.end_time`, `local.directory`, `object.url`, `object.endpoint`, `affinity.cpus`, `run.directory`, `events.directory`, `plan.profile`) accept the word
 //! `unset`, so that an environment variable can also take back a setting of a file.
 #![forbid(unsafe_code)]
 
@@ -42,6 +42,7 @@ mod load;
 mod names;
 mod nearest;
 mod offload;
+mod origin;
 mod raw;
 mod reduction;
 mod redundancy;
@@ -52,10 +53,11 @@ mod values;
 pub use crate::base::log::LogLevel;
 pub use affinity::{AffinityConfig, AffinityMode};
 pub use compare::KeyDifference;
-pub use error::{ConfigError, Origin};
+pub use error::ConfigError;
 pub use kinds::OBJECT_SCHEMES;
 pub use load::{ConfigSource, Effective};
 pub use offload::{HostWrites, OffloadConfig, OffloadMode};
+pub use origin::Origin;
 pub use reduction::{
     CHUNK_MAX, Compress, Method, NotMethod, NotRegionMethods, ReductionConfig, RegionMethod, RegionMethods,
     SOURCES_MAX, Verify,

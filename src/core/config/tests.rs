@@ -4,7 +4,7 @@ use super::error::Problems;
 use super::*;
 use crate::base::units::KIB;
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -120,6 +120,7 @@ fn unusual() -> Config {
             progress: Progress::Stepped,
             restart_window: 1 << 20,
             run_directory: Some("run".into()),
+            events_directory: Some("events".into()),
             profile: Some("machine.toml".into()),
             device_budget: Budget::Bytes(3 << 30),
             offload_buffer: Budget::Bytes(0),
@@ -134,6 +135,7 @@ fn unusual() -> Config {
             device_tables: Budget::Percent(1.5),
             affinity: AffinityConfig { cpus: Some([0, 1, 2, 8].into()), check_every: Duration::from_millis(1500) },
         },
+        origins: BTreeMap::new(),
         notes: Vec::new(),
     }
 }
@@ -275,6 +277,8 @@ compress = "auto"
 window = "1 MiB"
 [run]
 directory = 'run'
+[events]
+directory = 'events'
 [plan]
 profile = 'machine.toml'
 [device]

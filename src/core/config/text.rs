@@ -5,15 +5,15 @@
 //! nothing is returned.
 #![forbid(unsafe_code)]
 
-use super::error::{ConfigError, Origin, Problems, shown, shown_name};
+use super::error::{ConfigError, Problems, shown, shown_name};
 use super::keys::{self, KEYS, Key, VARIABLE_PREFIX};
 use super::load::ConfigSource;
 use super::nearest::nearest;
+use super::origin::Origin;
 use super::raw::{Raw, by_offset};
 use super::reduction::BLOCK_REDUCED;
 use super::values::Config;
 use crate::base::log;
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::Path;
@@ -57,12 +57,11 @@ pub(super) fn resolve(
     source: Source<'_>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Config, ConfigError> {
-    resolve_traced(source, variables, &[]).map(|(config, _)| config)
+    resolve_all(source, variables, &[])
 }
 
-/// Reads the program's source, the environment of this process, and then settings of the program. Returns the configuration, and the origin
-/// of each key that was written somewhere.
-pub(super) fn resolve_here(source: ConfigSource<'_>, program: &[(String, String)]) -> Result<Traced, ConfigError> {
+/// Reads the program's source, the environment of this process, and then settings of the program.
+pub(super) fn resolve_here(source: ConfigSource<'_>, program: &[(String, String)]) -> Result<Config, ConfigError> {
     let variables: Vec<_> = std::env::vars_os().collect();
     let named = file_variable(variables.iter().cloned());
     let source = match (source, &named) {
@@ -71,17 +70,14 @@ pub(super) fn resolve_here(source: ConfigSource<'_>, program: &[(String, String)
         (ConfigSource::File(path), _) => Source::File(path),
         (ConfigSource::Text(inline), _) => Source::Text(inline),
     };
-    resolve_traced(source, variables, program)
+    resolve_all(source, variables, program)
 }
 
-/// A checked configuration, and the origin of each key that was written somewhere.
-pub(super) type Traced = (Config, BTreeMap<&'static str, Origin>);
-
-fn resolve_traced(
+fn resolve_all(
     source: Source<'_>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
     program: &[(String, String)],
-) -> Result<Traced, ConfigError> {
+) -> Result<Config, ConfigError> {
     let mut problems = Problems::default();
     let mut settings = match source {
         Source::Nothing => Vec::new(),
@@ -93,19 +89,19 @@ fn resolve_traced(
     settings.extend(program.iter().filter_map(|(name, word)| program_setting(name, word, &mut problems)));
     log::debug!("event=configured source_keys={from_source} variable_keys={}", settings.len() - from_source);
 
-    let (mut config, mut origins) = (Config::default(), BTreeMap::new());
+    let mut config = Config::default();
     for Setting { key, raw, origin } in settings {
         match (key.read)(&mut config, &raw) {
-            Some(()) => _ = origins.insert(key.name, origin),
+            Some(()) => _ = config.origins.insert(key.name, origin),
             None => problems.push(|| key.refusal(&raw, origin)),
         }
     }
     // Smaller ones find more that has not changed.
-    if config.job.reduction.is_on() && !origins.contains_key("job.block") {
+    if config.job.reduction.is_on() && !config.origins.contains_key("job.block") {
         config.job.block_bytes = BLOCK_REDUCED;
     }
     config.check_together(&mut problems);
-    problems.into_result().map(|()| (config, origins))
+    problems.into_result().map(|()| config)
 }
 
 /// The value of [`FILE_VARIABLE`], unless it is empty.

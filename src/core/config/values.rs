@@ -3,11 +3,13 @@
 use super::affinity::{AffinityConfig, AffinityMode};
 use super::kinds;
 use super::offload::OffloadConfig;
+use super::origin::Origin;
 use super::reduction::ReductionConfig;
 use super::redundancy::RedundancyConfig;
 use super::stagger::StaggerConfig;
 use crate::base::log::LogLevel;
 use crate::base::units::{KIB, MIB};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -35,7 +37,7 @@ use std::time::Duration;
 /// assert!(mistake.to_string().contains("did you mean global.keep_last?"));
 /// # Ok::<(), bivouac::config::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Config {
     /// The part that all ranks must share.
     pub job: JobConfig,
@@ -43,6 +45,15 @@ pub struct Config {
     pub node: NodeConfig,
     /// Notes on settings that have no effect. A session that is opened with this configuration warns of them.
     pub notes: Vec<String>,
+    /// Where values were written that are not at their default, by key, as far as the configuration was read from text; for reports. It makes
+    /// no difference to whether two configurations are equal.
+    pub origins: BTreeMap<&'static str, Origin>,
+}
+
+impl PartialEq for Config {
+    fn eq(&self, other: &Config) -> bool {
+        (&self.job, &self.node, &self.notes) == (&other.job, &other.node, &other.notes)
+    }
 }
 
 /// The part of the configuration that all ranks of a session must share.
@@ -332,6 +343,8 @@ pub struct NodeConfig {
     /// Where the group's root rank writes its status and looks for halt conditions; `None`: nowhere. Only the root's value counts.
     /// `bivouac run` sets it.
     pub run_directory: Option<PathBuf>,
+    /// Where every rank writes what it does and when, for `bivouac report`; `None`: the group's root rank alone does, to its run directory.
+    pub events_directory: Option<PathBuf>,
     /// The machine profile that the group's root rank begins with, and writes when the session closes; `None`: there is none. Only the
     /// root's value counts.
     pub profile: Option<PathBuf>,
@@ -359,6 +372,7 @@ impl Default for NodeConfig {
             affinity: AffinityConfig::default(),
             restart_window: 64 * MIB,
             run_directory: None,
+            events_directory: None,
             profile: None,
         }
     }

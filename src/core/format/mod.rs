@@ -15,6 +15,7 @@
 pub mod codec;
 pub mod companions;
 pub mod container;
+pub mod events;
 pub mod extents;
 pub mod frames;
 mod index;

@@ -260,6 +260,13 @@ impl Segment {
         self.shared.populator.fresh_bytes()
     }
 
+    /// Bytes of the node's memory that the segment takes now, whoever's they are.
+    pub fn taken_bytes(&self) -> u64 {
+        let header = &self.shared.header;
+        let populated = (0..header.extent_count).filter(|extent| self.shared.is_populated(*extent)).count() as u64;
+        populated * header.extent_size
+    }
+
     /// The bytes of a sealed slot, or `None` if it has been retired.
     pub fn sealed(&self, slot: SlotId) -> Option<SlotRef> {
         match self.shared.books().slots.get(slot.index as usize)? {

@@ -47,6 +47,7 @@ mod decompose;
 mod device;
 mod domains;
 mod error;
+mod events;
 mod files;
 mod layer;
 mod looking;

@@ -8,6 +8,7 @@
 
 use super::domains::node_domains;
 use super::error::{Error, Result};
+use super::events::{events_of, opened_of, run_directory};
 use super::layer::GOODBYE_LIMIT;
 use super::looking::{LOOK, found, look_within, tiers};
 use super::place::{Place, Workers, job_key, local_name, segment_generation, segment_name, segment_prefix, store_hash};
@@ -24,6 +25,7 @@ use crate::config::{AffinityMode, Config, JobConfig, Timeouts};
 use crate::coordination::core::{Effect, Event};
 use crate::coordination::{Ballot, Culprit, Driver, Outcome, Payload, Phase, Ranks, Round, Verdict};
 use crate::format::codec;
+use crate::format::events::What;
 use crate::format::profile::Profile;
 use crate::format::supervision::Status;
 use crate::planner::estimate::{Seen, after, of_ranks};
@@ -183,6 +185,7 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
     let protection = protect(&mut bootstrap, rank, &nodes, place, &config)?;
     let teller = config.node.run_directory.as_ref().filter(|_| rank == Rank::ROOT);
     let teller = teller.map(|directory| teller_of(&place.directory.join(directory), place, &identity));
+    let events = events_of(&config, place, &identity);
     lost.extend(lost_redundancy(&config, &protection, size));
     let file = profile_of(&config, place, &nodes, rank);
     // Only what is left open is chosen by it.
@@ -191,7 +194,7 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
         lost,
         affinity: None,
         scratch: PathBuf::new(),
-        supervision: Supervision::of(introduction.supervised, teller),
+        supervision: Supervision::of(introduction.supervised, teller, events),
         identity,
         clock: place.clock.clone(),
         memory,
@@ -213,7 +216,9 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
     setup.affinity = keeper_of(place, &setup);
     setup.scratch = scratch(place, &setup, &introduction.job);
     let operation = bootstrap.operation;
+    let opened = What::Opened(Box::new(opened_of(&setup, place)));
     let engine = Engine::new(setup, bootstrap.driver, operation);
+    engine.note_event(opened);
     engine.keep_until_commit(old);
     engine.write_status();
     Ok(Arc::new(engine))
@@ -337,10 +342,6 @@ fn expected(config: &Config, place: &Place, nodes: &[u32], rank: Rank, known: Op
 
 fn node_count(nodes: &[u32]) -> u64 {
     nodes.iter().max().map_or(1, |node| u64::from(*node) + 1)
-}
-
-fn run_directory(config: &Config, place: &Place) -> Option<RunDirectory> {
-    config.node.run_directory.as_ref().map(|path| RunDirectory::at(place.directory.join(path)))
 }
 
 /// The machine profile of the root, if one is configured.

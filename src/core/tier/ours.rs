@@ -122,9 +122,17 @@ fn check(path: &Path, stat: &Stat) -> Result<(), NotOurs> {
 /// # Errors
 /// The system's answer, or `InvalidData` with what is wrong.
 pub fn open_file(path: &Path) -> io::Result<File> {
+    open_file_to(path, OFlags::RDONLY)
+}
+
+/// As [`open_file`], in another way; what it creates is private to this user.
+///
+/// # Errors
+/// As [`open_file`].
+pub fn open_file_to(path: &Path, how: OFlags) -> io::Result<File> {
     // Without NONBLOCK, opening a FIFO that somebody has put there would wait for ever.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let flags = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
     let (stat, user) = (rustix::fs::fstat(&file)?, user());
     let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidData, why));
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {

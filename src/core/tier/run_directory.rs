@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::ours::{self, Trust};
+use crate::format::events::{EVENTS_MAX, Event, events_file, events_of};
 use crate::format::supervision::{
     ATTEMPTS_FILE, Attempt, FILE_MAX, HALT_FILE, Halt, Status, is_status_file, status_file,
 };
@@ -74,11 +75,54 @@ impl RunDirectory {
     /// The system's answer, or why the file is not believed, with the path.
     pub fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         let path = self.path.join(name);
-        match read_trusted(&path) {
+        match read_trusted(&path, FILE_MAX) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(named(&path, "read", &error)),
         }
+    }
+
+    /// Appends to a file that then has `max` bytes at most; `false`: it would be longer, and stays as it is.
+    ///
+    /// # Errors
+    /// The system's answer, or why the file is not ours, with the path.
+    pub fn append(&self, name: &str, max: u64, bytes: &[u8]) -> io::Result<bool> {
+        let path = self.path.join(name);
+        let append = || {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND;
+            let file = ours::open_file_to(&path, flags)?;
+            if file.metadata()?.len() + bytes.len() as u64 > max {
+                return Ok(false);
+            }
+            io::Write::write_all(&mut &file, bytes).map(|()| true)
+        };
+        append().map_err(|error| named(&path, "write", &error))
+    }
+
+    /// The events of a rank of a group; none if there is no file.
+    ///
+    /// # Errors
+    /// The system's answer, or why the file is not believed, with the path.
+    pub fn read_events(&self, group: &str, rank: u32) -> io::Result<Vec<Event>> {
+        let path = self.path.join(events_file(group, rank));
+        match read_trusted(&path, EVENTS_MAX) {
+            Ok(bytes) => Ok(Event::decode_all(&bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(named(&path, "read", &error)),
+        }
+    }
+
+    /// The groups and ranks that have files of events here, in their order.
+    ///
+    /// # Errors
+    /// The system's answer, with the path.
+    pub fn events(&self) -> io::Result<Vec<(String, u32)>> {
+        let entries = fs::read_dir(&self.path).map_err(|error| named(&self.path, "list", &error))?;
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let found = names.filter_map(|name| events_of(&name).map(|(group, rank)| (group.to_owned(), rank)));
+        let mut found: Vec<_> = found.collect();
+        found.sort();
+        Ok(found)
     }
 
     /// The halt conditions; none if there is no file.
@@ -194,11 +238,11 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     io::Write::write_all(&mut &file, bytes)
 }
 
-fn read_trusted(path: &Path) -> io::Result<Vec<u8>> {
+fn read_trusted(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    ours::open_file(path)?.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > FILE_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is larger than {FILE_MAX} bytes")));
+    ours::open_file(path)?.take(max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is larger than {max} bytes")));
     }
     Ok(bytes)
 }

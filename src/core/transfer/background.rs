@@ -198,6 +198,7 @@ impl Engine {
                 stats.flushed_bytes[job.tier] += job.bytes;
                 stats.flushed_time[job.tier] += took;
             });
+            self.reporter().note_written(job.operation, job.tier, job.bytes, took);
         }
         if let (Written::SliceDone, Some(node)) = (&written, job.node()) {
             self.wait_for_node(job.tier, job.operation, node.clone());

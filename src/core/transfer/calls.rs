@@ -11,6 +11,7 @@ use crate::base::log;
 use crate::base::{CheckpointKey, Level, Origin, Rank};
 use crate::catalog::{Occasion, Reason, Ruling};
 use crate::coordination::{Ballot, Payload, Verdict};
+use crate::format::events::What;
 use crate::format::supervision::RestoredFrom;
 use crate::segment::OldSegment;
 use std::io;
@@ -269,12 +270,26 @@ impl Engine {
         }
     }
 
-    /// Writes the status (root with a run directory only).
+    /// Writes the events that have come together, and the status (root with a run directory only).
     ///
     /// # Blocking
-    /// Writes and renames one small file.
+    /// Appends to one file, writes and renames a small one.
     pub fn write_status(&self) {
+        self.note_memory();
         self.reporter().write_status(false, || (self.stats(), self.failed()));
+    }
+
+    /// Something happened that reports tell of.
+    pub fn note_event(&self, what: What) {
+        self.reporter().note(|| what);
+    }
+
+    /// The first rank of a node tells how much of the node's memory is in use.
+    fn note_memory(&self) {
+        let segment = self.setup.memory.as_ref().filter(|_| self.setup.identity.is_node_leader());
+        if let Some(segment) = segment {
+            self.reporter().note_memory(segment.taken_bytes(), segment.capacity());
+        }
     }
 
     /// Tells that the session is closed.

@@ -23,6 +23,7 @@ use crate::config::Method;
 use crate::coordination::Ballot;
 use crate::coordination::core::Event;
 use crate::device::Stream;
+use crate::format::events::What;
 use crate::format::shard::{Head, Layout};
 use crate::format::supervision::Bound;
 use crate::format::{ShardHeader, ShardMeta};
@@ -254,6 +255,13 @@ impl Engine {
             stats.blocked_last = blocked;
             stats.blocked_max = stats.blocked_max.max(blocked);
             stats.blocked_total += blocked;
+        });
+        self.reporter().note(|| What::Captured {
+            name: spec.name.clone(),
+            version: spec.version,
+            operation: spec.operation,
+            bytes,
+            seconds: blocked.as_secs_f64(),
         });
     }
 

@@ -36,6 +36,7 @@ use super::remains::Fill;
 use crate::base::Digest;
 use crate::base::log;
 use crate::format::ShardHeader;
+use crate::format::events::What;
 use crate::format::shard::Layout;
 use crate::reduction::Field;
 use crate::segment::SlotMut;
@@ -121,6 +122,7 @@ impl Engine {
             if landed.is_ok() {
                 let took = engine.setup.now().saturating_sub(begun);
                 engine.reporter().count(|stats| stats.costs.landing.add(took, bytes));
+                engine.reporter().note(|| What::Landed { version, bytes, seconds: took.as_secs_f64() });
             }
             landing.land(landed);
         };

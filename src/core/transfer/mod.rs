@@ -15,7 +15,7 @@
 //! | `lanes`, `work`, `background` | the background work: what waits for which tier, which piece is next, its doing |
 //! | `checkpoint`, `capture`, `held`, `stream`, `landing`, `remains` | captures: the regions to a slot or a file, as far as they are not there, and the vote |
 //! | `fetch`, `posting`, `mail`, `desk` | requests of other ranks; posts to ranks that do not expect them; bulk data on its way; rounds that wait to be stepped |
-//! | `report`, `status` | what the application, the log and the supervisor are told |
+//! | `report`, `status`, `events` | what the application, the log, the supervisor and later reports are told |
 //! | `tuning`, `costs`, `profile` | what checkpoints cost: for intervals that set themselves, and for the machine profile |
 //! | `fence`, `inherited`, `shards`, `reducer` and `chunking`, `node`, `write`, `pacing` | the claim; segments of older runs; bytes of the captures, and their packed forms; containers of a node; pieces of writes; the pace |
 //! | `calls` | what calls of the application need: questions to all ranks, waiting, the end |
@@ -33,6 +33,7 @@ pub mod costs;
 mod desk;
 pub mod engine;
 mod error;
+mod events;
 mod fence;
 pub mod fetch;
 mod files;
@@ -70,6 +71,7 @@ pub mod write;
 pub use desk::Decider;
 pub use engine::Engine;
 pub use error::CaptureError;
+pub use events::Events;
 pub use held::{Held, HoldSpec};
 pub use live::LiveStats;
 pub use progress::{LevelVerdict, Progress, Report, Waited};

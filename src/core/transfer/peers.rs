@@ -182,6 +182,7 @@ impl Peers {
                     stats.flushed_time[TierId::PEERS] += took;
                     stats.costs.exchange.add(took, bytes);
                 });
+                self.reporter.note_written(operation, TierId::PEERS, bytes, took);
                 log::debug!(
                     "event=exchanged rank={} operation={operation} bytes={bytes} seconds={:.6}",
                     self.setup.rank(),

@@ -5,12 +5,13 @@ use super::core::{Facts, Outages};
 use super::progress::{LevelVerdict, Progress, Report, level_of};
 use super::setup::Setup;
 use super::stats::Stats;
-use super::status::{EVERY, Supervision, Told};
+use super::status::{Supervision, Told};
 use crate::base::calendar::unix_now;
 use crate::base::log;
 use crate::base::sync::Lock;
 use crate::base::{CheckpointKey, Level, Rank};
 use crate::coordination::Culprit;
+use crate::format::events::What;
 use crate::format::supervision::{Bound, RestoredFrom, status_file};
 use crate::tier::{TierError, TierId, TierSet};
 use std::collections::{HashMap, VecDeque};
@@ -62,6 +63,25 @@ impl Reporter {
         change(&mut self.state.lock().stats)
     }
 
+    /// Something happened that reports tell of.
+    pub(super) fn note(&self, what: impl FnOnce() -> What) {
+        if let Some(events) = &self.supervision.events {
+            events.note(what());
+        }
+    }
+
+    /// So much of the node's memory is in use.
+    pub(super) fn note_memory(&self, used: u64, budget: u64) {
+        if self.supervision.events.is_some() && self.state.lock().told.is_memory_news(used) {
+            self.note(|| What::Memory { used, budget });
+        }
+    }
+
+    /// This rank's part of a checkpoint is on a tier.
+    pub(super) fn note_written(&self, operation: u64, tier: TierId, bytes: u64, took: Duration) {
+        self.note(|| What::Written { operation, tier: tier.to_string(), bytes, seconds: took.as_secs_f64() });
+    }
+
     /// A copy did not come to a tier, or from it.
     pub(super) fn on_tier_failure(&self, tier: TierId, error: &TierError) {
         self.count(|stats| {
@@ -74,6 +94,7 @@ impl Reporter {
         if error.damaged().is_some() {
             log::error!("event=damage-found rank={rank} error={error}");
         }
+        self.note(|| What::Failed { tier: tier.to_string(), reason: error.to_string() });
         // The verdict has the reasons of all ranks, and the root writes it.
         log::info!("event=write-failed rank={rank} tier={tier} errno={:?} error={error}", error.errno());
     }
@@ -140,6 +161,12 @@ impl Reporter {
         drop(state);
         self.tell(name, facts.key, level_of(tier), verdict.clone());
         if let (Some(tier), LevelVerdict::Committed) = (tier, &verdict) {
+            self.note_of_root(|| What::Committed {
+                name: name.clone(),
+                version,
+                operation: facts.key.operation,
+                level: tier.level().name().into(),
+            });
             log::info!(
                 "event=committed rank={} name={name:?} version={version} generation={} operation={} level={}",
                 self.rank,
@@ -184,6 +211,10 @@ impl Reporter {
                 self.rank
             ),
         }
+        if let Some(reason) = verdict.reason() {
+            let level = level.name().into();
+            self.note_of_root(|| What::Refused { name: name.to_owned(), version, operation, level, reason });
+        }
         let mut state = self.state.lock();
         if let Some(reason) = verdict.reason() {
             state.told.on_refused(name, version, level, reason);
@@ -199,6 +230,13 @@ impl Reporter {
         let mut reports = Vec::from(std::mem::take(&mut self.state.lock().reports));
         reports.sort_by_key(|report| (report.key.operation, report.level));
         reports
+    }
+
+    /// As [`Reporter::note`], what all ranks know.
+    fn note_of_root(&self, what: impl FnOnce() -> What) {
+        if self.rank == Rank::ROOT {
+            self.note(what);
+        }
     }
 
     // ---- The supervisor.
@@ -232,6 +270,10 @@ impl Reporter {
 
     /// Something was restored: told to the supervisor, and steps count as first again.
     pub(super) fn on_restored(&self, restored: RestoredFrom) {
+        self.note(|| {
+            let RestoredFrom { name, version, generation, tier, bytes, seconds, elect_seconds, .. } = restored.clone();
+            What::Restored { name, version, generation, tier, bytes, seconds, elect_seconds }
+        });
         let told = &mut self.state.lock().told;
         told.restored = Some(restored);
         told.first_step = None;
@@ -247,10 +289,17 @@ impl Reporter {
 
     /// `should_exit` has answered yes. Known to this rank, the reason is told; the supervisor hears of it in any case.
     pub(super) fn on_exit(&self, reason: Option<&str>) {
-        let told = &mut self.state.lock().told;
-        let reason = reason.unwrap_or("asked for on another rank");
-        told.exit.get_or_insert_with(|| reason.to_owned());
-        told.due = Duration::ZERO;
+        let reason = reason.unwrap_or("asked for on another rank").to_owned();
+        let is_first = {
+            let told = &mut self.state.lock().told;
+            told.due = Duration::ZERO;
+            let is_first = told.exit.is_none();
+            told.exit.get_or_insert_with(|| reason.clone());
+            is_first
+        };
+        if is_first {
+            self.note_of_root(|| What::Exit { reason });
+        }
     }
 
     /// Which halt condition is met, in words (root only; elsewhere none is).
@@ -273,29 +322,28 @@ impl Reporter {
         }
     }
 
-    /// Is it time to write the status? Once for each time.
+    /// Is it time to write the status, or events? Once for each time.
     pub(super) fn take_status_due(&self, now: Duration) -> bool {
-        if self.supervision.teller.is_none() {
+        if self.supervision.teller.is_none() && self.supervision.events.is_none() {
             return false;
         }
-        let told = &mut self.state.lock().told;
-        let is_due = now >= told.due;
-        if is_due {
-            told.due = now + EVERY;
-        }
-        is_due
+        self.state.lock().told.take_due(now)
     }
 
-    /// Writes the status (root with a run directory only). `sum_up` gives the counters and why the session has failed.
+    /// Writes the events that have come together, and the status (root with a run directory only). `sum_up` gives the counters and why the session has failed.
     ///
     /// # Blocking
-    /// Writes and renames one small file.
+    /// Appends to one file, writes and renames a small one.
     pub(super) fn write_status(&self, is_closed: bool, sum_up: impl FnOnce() -> (Stats, Option<String>)) {
         if is_closed {
             self.state.lock().told.closed = true;
+            self.note(|| What::Closed);
+        }
+        let _writing = self.supervision.writing.lock();
+        if let Some(events) = &self.supervision.events {
+            self.supervision.complain("events-not-written", events.write().err().map(|error| error.to_string()));
         }
         let Some(teller) = &self.supervision.teller else { return };
-        let _writing = self.supervision.writing.lock();
         if teller.is_superseded() {
             return;
         }

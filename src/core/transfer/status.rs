@@ -4,6 +4,7 @@
 //! work like any other, and at once when something happens that a supervisor waits for. Trouble with the directory is
 //! reported when it begins, and does nothing to the session.
 
+use super::events::Events;
 use super::stats::Stats;
 use crate::base::Level;
 use crate::base::calendar::unix_now;
@@ -19,7 +20,9 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// How often a status is written when nothing special happens.
-pub(super) const EVERY: Duration = Duration::from_secs(1);
+const EVERY: Duration = Duration::from_secs(1);
+/// How long after the last time at least, when a checkpoint was committed: what a restart may take must be known to whoever reports on it.
+const SOON: Duration = Duration::from_millis(100);
 
 /// What the engine knows of its supervisor.
 pub struct Supervision {
@@ -29,15 +32,17 @@ pub struct Supervision {
     pub teller: Option<Teller>,
     /// Calls of the application so far.
     pub(super) calls: AtomicU64,
-    /// The last complaint about the run directory, so that it is made once.
-    complaint: Lock<Option<String>>,
+    /// Where this rank's events go, if anywhere.
+    pub events: Option<Events>,
+    /// The last complaint of each kind, so that it is made once.
+    complaints: Lock<BTreeMap<&'static str, String>>,
     /// Held while a status is made and written: a worker's must not come after, nor into, the last one of `close`.
     pub(super) writing: Lock<()>,
 }
 
 impl Default for Supervision {
     fn default() -> Supervision {
-        Supervision::of(false, None)
+        Supervision::of(false, None, None)
     }
 }
 
@@ -70,8 +75,12 @@ pub(super) struct Told {
     pub exit: Option<String>,
     /// The session is closed.
     pub closed: bool,
+    /// Node memory in use when that was last told.
+    memory: u64,
     /// When the next status is due.
     pub due: Duration,
+    /// When one was due last.
+    last: Duration,
 }
 
 #[derive(Clone)]
@@ -92,21 +101,22 @@ struct Newest {
 }
 
 impl Supervision {
-    /// For a group whose root has no run directory, or for a rank that is not its root.
-    pub fn of(is_on: bool, teller: Option<Teller>) -> Supervision {
-        let (calls, complaint) = (AtomicU64::default(), Lock::default());
-        Supervision { is_on, teller, calls, complaint, writing: Lock::at(Order::File, ()) }
+    /// `is_on`: the group's root has a run directory; it alone has a `teller`.
+    pub fn of(is_on: bool, teller: Option<Teller>, events: Option<Events>) -> Supervision {
+        let (calls, complaints) = (AtomicU64::default(), Lock::default());
+        Supervision { is_on, teller, events, calls, complaints, writing: Lock::at(Order::File, ()) }
     }
 
-    pub(super) fn complain(&self, event: &str, problem: Option<String>) {
-        let mut last = self.complaint.lock();
-        let text = problem.map(|problem| format!("event={event} error={problem:?}"));
-        if let Some(text) = text.as_ref().filter(|text| last.as_ref() != Some(text)) {
-            log::warn!("{text}");
-        }
-        // A problem of the other kind stays remembered.
-        if text.is_some() || last.as_ref().is_some_and(|last| last.contains(event)) {
-            *last = text;
+    /// Warns of a problem that was not there the last time.
+    pub(super) fn complain(&self, event: &'static str, problem: Option<String>) {
+        let mut complaints = self.complaints.lock();
+        let Some(problem) = problem else {
+            complaints.remove(event);
+            return;
+        };
+        if complaints.get(event) != Some(&problem) {
+            log::warn!("event={event} error={problem:?}");
+            complaints.insert(event, problem);
         }
     }
 }
@@ -187,6 +197,20 @@ impl Teller {
 }
 
 impl Told {
+    /// Is it time to write a status? Once for each time.
+    pub fn take_due(&mut self, now: Duration) -> bool {
+        let is_due = now >= self.due;
+        if is_due {
+            (self.due, self.last) = (now + EVERY, now);
+        }
+        is_due
+    }
+
+    /// Is that another amount of node memory than was told last?
+    pub fn is_memory_news(&mut self, used: u64) -> bool {
+        std::mem::replace(&mut self.memory, used) != used
+    }
+
     /// A checkpoint is not committed, or not at a level.
     pub fn on_refused(&mut self, name: &str, version: u64, level: Level, reason: String) {
         let level = level.name().into();
@@ -200,6 +224,7 @@ impl Told {
             self.note_newest(name, Newest { version, unix: now, bound: bound.clone() });
         }
         self.checkpoints += u64::from(is_first);
+        self.due = self.due.min(self.last + SOON);
         let fresh = Reached { tier, committed: 0, first: now, newest: now, name: String::new(), version };
         let reached = self.levels.entry(level).or_insert_with(|| {
             self.due = Duration::ZERO;

@@ -1,0 +1,588 @@
+//! What became of a group, from the events of its ranks: its runs, what each kept and lost, and where its time went. Pure.
+//!
+//! Time is divided as `bivouac plan` divides it: work that counts, checkpoints that stop the program, work that was done again (rework),
+//! recovery, and in between nothing runs. A run loses what it did after the capture of the checkpoint that the next one restored.
+#![forbid(unsafe_code)]
+
+use super::gather::Gathered;
+use bivouac_core::format::events::{Event, Opened, What};
+use bivouac_core::format::supervision::{Attempt, Status};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A status that is older does not say that a session lives.
+const LIVES_SECONDS: f64 = 15.0;
+
+/// A group.
+#[derive(Serialize)]
+pub struct Story {
+    /// The job's key.
+    pub job: String,
+    /// The group.
+    pub group: String,
+    /// From the first event, or from the start of the attempt that it belongs to, to the last.
+    pub began: f64,
+    /// See `began`.
+    pub ended: f64,
+    /// Ranks that have files of events.
+    pub told: u64,
+    /// Its runs, the oldest first.
+    pub runs: Vec<Run>,
+    /// Where its time went.
+    pub account: Account,
+    /// What each tier has taken, nearest first.
+    pub tiers: Vec<TierFigures>,
+    /// Warnings and errors, those of equal text together.
+    pub warnings: Vec<Warning>,
+    /// Events that are missing, in words.
+    pub missing: Vec<String>,
+}
+
+/// One run: from the opening of a session to its end.
+#[derive(Serialize)]
+pub struct Run {
+    /// Its number.
+    pub run: u64,
+    /// Who opened it, with what; of the lowest rank that has told.
+    #[serde(skip)]
+    pub opened: Opened,
+    /// The ranks that have told, and where they were.
+    #[serde(skip)]
+    pub ranks: Vec<Opened>,
+    /// When it opened.
+    pub began: f64,
+    /// When it ended, as far as that is known.
+    pub ended: f64,
+    /// How it ended: `closed`, `running` or `died`.
+    pub ending: &'static str,
+    /// How the launcher's attempt ended, in words, if `bivouac run` started it.
+    pub outcome: Option<String>,
+    /// What it restored first.
+    pub restored: Option<Restored>,
+    /// Checkpoints that were handed over.
+    pub captures: Vec<Capture>,
+    /// What was committed where.
+    pub commits: Vec<Commit>,
+    /// What was not.
+    pub refused: Vec<Refused>,
+    /// Seconds of its work that had to be done again.
+    pub rework: f64,
+    /// Seconds of its work that a restart won back.
+    pub won_back: f64,
+    /// Node memory in use, over time: the greatest of all nodes as a share of its budget, and bytes.
+    #[serde(skip)]
+    pub memory: Vec<(f64, u64, u64)>,
+}
+
+/// What was restored.
+#[derive(Clone, Serialize)]
+pub struct Restored {
+    /// When it was done.
+    pub unix: f64,
+    /// The series.
+    pub name: String,
+    /// The version.
+    pub version: u64,
+    /// The run that took it.
+    pub generation: u64,
+    /// The farthest tier that a rank read from.
+    pub tier: String,
+    /// Bytes that the ranks that have told read.
+    pub bytes: u64,
+    /// The longest that a rank took.
+    pub seconds: f64,
+}
+
+/// A checkpoint at its call.
+#[derive(Clone, Serialize)]
+pub struct Capture {
+    /// When the last rank went on.
+    pub unix: f64,
+    /// The series.
+    pub name: String,
+    /// The version.
+    pub version: u64,
+    /// Its number within the run.
+    pub operation: u64,
+    /// Bytes of the ranks that have told.
+    pub bytes: u64,
+    /// For how long it stopped the program: the least, and the most of all ranks.
+    pub seconds: [f64; 2],
+}
+
+/// A level that a checkpoint has reached.
+#[derive(Clone, Serialize)]
+pub struct Commit {
+    /// When.
+    pub unix: f64,
+    /// The level.
+    pub level: String,
+    /// The series.
+    pub name: String,
+    /// The version.
+    pub version: u64,
+    /// Its number within the run.
+    pub operation: u64,
+}
+
+/// A level that a checkpoint has not reached.
+#[derive(Clone, Serialize)]
+pub struct Refused {
+    /// When.
+    pub unix: f64,
+    /// The level; `captured`: the call.
+    pub level: String,
+    /// The series.
+    pub name: String,
+    /// The version.
+    pub version: u64,
+    /// Why.
+    pub reason: String,
+}
+
+/// Seconds by what they went for.
+#[derive(Clone, Default, Serialize)]
+pub struct Account {
+    /// All of them.
+    pub total: f64,
+    /// Work that counts.
+    pub work: f64,
+    /// The program was stopped by checkpoints that counted in the end.
+    pub checkpoints: f64,
+    /// Work that was done again.
+    pub rework: f64,
+    /// From the opening of a session until it had restored.
+    pub recovering: f64,
+    /// No session was open.
+    pub down: f64,
+}
+
+impl Account {
+    /// The parts in the order of a drawing, with their names.
+    pub fn parts(&self) -> [(&'static str, f64); 5] {
+        [
+            ("work", self.work),
+            ("checkpoints", self.checkpoints),
+            ("rework", self.rework),
+            ("recovering", self.recovering),
+            ("down", self.down),
+        ]
+    }
+}
+
+/// What a tier has taken.
+#[derive(Clone, Default, Serialize)]
+pub struct TierFigures {
+    /// Its name.
+    pub tier: String,
+    /// Files, slots or exchanges.
+    pub writes: u64,
+    /// Bytes of all ranks that have told.
+    pub bytes: u64,
+    /// Seconds that they took, of all ranks together.
+    pub seconds: f64,
+    /// Bytes per second of one rank: the slowest, the median and the fastest rank.
+    pub rates: [f64; 3],
+    /// Copies that failed.
+    pub failures: u64,
+}
+
+/// Warnings of one text.
+#[derive(Clone, Serialize)]
+pub struct Warning {
+    /// When the first of them was.
+    pub unix: f64,
+    /// `WARN` or `ERROR`.
+    pub importance: String,
+    /// The text.
+    pub text: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// The groups that have told something, by their names.
+pub fn stories(gathered: &Gathered, now: f64) -> Vec<Story> {
+    gathered.events.iter().filter_map(|(group, ranks)| story(group, ranks, gathered, now)).collect()
+}
+
+fn story(group: &str, ranks: &BTreeMap<u32, Vec<Event>>, gathered: &Gathered, now: f64) -> Option<Story> {
+    let mut runs: BTreeMap<u64, Vec<(u32, &Event)>> = BTreeMap::new();
+    for (rank, events) in ranks {
+        for event in events {
+            runs.entry(event.run).or_default().push((*rank, event));
+        }
+    }
+    let status = gathered.statuses.iter().find(|status| status.group == group);
+    let mut runs: Vec<Run> =
+        runs.into_iter().filter_map(|(number, events)| run(number, &events, status, gathered, now)).collect();
+    runs.sort_by(|one, other| one.began.total_cmp(&other.began));
+    share_work(&mut runs);
+    let first = runs.first()?;
+    let began = attempt_of(&gathered.attempts, first.began).map_or(first.began, |attempt| attempt.began);
+    let ended = runs.iter().map(|run| run.ended).fold(began, f64::max);
+    let tiers_known = runs.last()?.opened.tiers.iter().map(|(tier, _)| tier.clone()).collect::<Vec<_>>();
+    let all = || ranks.iter().flat_map(|(rank, events)| events.iter().map(|event| (*rank, event)));
+    Some(Story {
+        job: first.opened.job.clone(),
+        group: group.to_owned(),
+        began,
+        ended,
+        told: ranks.len() as u64,
+        account: account(&runs, began, ended),
+        tiers: tiers(all(), &tiers_known),
+        warnings: warnings(all()),
+        missing: missing(all()),
+        runs,
+    })
+}
+
+/// The attempt of the launcher that was under way at that time.
+fn attempt_of(attempts: &[Attempt], unix: f64) -> Option<&Attempt> {
+    attempts.iter().find(|attempt| (attempt.began..=attempt.ended).contains(&unix))
+}
+
+fn run(number: u64, events: &[(u32, &Event)], status: Option<&Status>, gathered: &Gathered, now: f64) -> Option<Run> {
+    let opened = |(_, event): &(u32, &Event)| match &event.what {
+        What::Opened(opened) => Some((event.unix, Opened::clone(opened))),
+        _ => None,
+    };
+    let mut all: Vec<(f64, Opened)> = events.iter().filter_map(opened).collect();
+    all.sort_by_key(|(_, opened)| opened.rank);
+    let (_, first) = all.first()?.clone();
+    let began = all.iter().map(|(unix, _)| *unix).fold(f64::INFINITY, f64::min);
+    let last = events.iter().map(|(_, event)| event.unix).fold(began, f64::max);
+    let attempt = attempt_of(&gathered.attempts, began);
+    let status = status.filter(|status| status.generation == number && status.job == first.job);
+    let is_closed = events.iter().any(|(_, event)| event.what == What::Closed);
+    let is_running = attempt.is_none() && status.is_some_and(|it| !it.closed && now - it.unix < LIVES_SECONDS);
+    let (ending, ended) = match (is_closed, is_running) {
+        (true, _) => ("closed", last),
+        (false, true) => ("running", now.max(last)),
+        (false, false) => {
+            let known = attempt.map(|attempt| attempt.ended).or(status.map(|status| status.unix));
+            ("died", known.unwrap_or(last).max(last))
+        }
+    };
+    let mut run = Run {
+        run: number,
+        opened: first,
+        ranks: all.into_iter().map(|(_, opened)| opened).collect(),
+        began,
+        ended,
+        ending,
+        outcome: attempt.map(|attempt| attempt.outcome.clone()).filter(|outcome| !outcome.is_empty()),
+        restored: None,
+        captures: Vec::new(),
+        commits: Vec::new(),
+        refused: Vec::new(),
+        rework: 0.0,
+        won_back: 0.0,
+        memory: Vec::new(),
+    };
+    run.fill(events);
+    Some(run)
+}
+
+impl Run {
+    fn fill(&mut self, events: &[(u32, &Event)]) {
+        let mut captures: BTreeMap<u64, Capture> = BTreeMap::new();
+        // The first restart of a rank only: a program may restore again and again.
+        let mut has_restored: BTreeMap<u32, ()> = BTreeMap::new();
+        for (rank, event) in events {
+            let unix = event.unix;
+            match event.what.clone() {
+                What::Captured { name, version, operation, bytes, .. } => {
+                    let took = event.what.seconds();
+                    let fresh = Capture { unix, name, version, operation, bytes: 0, seconds: [took; 2] };
+                    let capture = captures.entry(operation).or_insert(fresh);
+                    capture.unix = capture.unix.max(unix);
+                    capture.bytes = capture.bytes.saturating_add(bytes);
+                    capture.seconds = [capture.seconds[0].min(took), capture.seconds[1].max(took)];
+                }
+                What::Committed { name, version, operation, level } => {
+                    self.commits.push(Commit { unix, level, name, version, operation });
+                }
+                What::Refused { name, version, level, reason, .. } => {
+                    self.refused.push(Refused { unix, level, name, version, reason });
+                }
+                What::Restored { name, version, generation, tier, bytes, .. } => {
+                    if has_restored.insert(*rank, ()).is_some() {
+                        continue;
+                    }
+                    let seconds = event.what.seconds();
+                    let fresh = Restored { unix, name, version, generation, tier, bytes: 0, seconds };
+                    let restored = self.restored.get_or_insert(fresh);
+                    restored.unix = restored.unix.max(unix);
+                    restored.bytes = restored.bytes.saturating_add(bytes);
+                    restored.seconds = restored.seconds.max(seconds);
+                }
+                What::Memory { used, budget } => self.memory.push((unix, used, budget)),
+                _ => {}
+            }
+        }
+        self.captures = captures.into_values().collect();
+        self.commits.sort_by(|one, other| one.unix.total_cmp(&other.unix));
+        self.refused.sort_by(|one, other| one.unix.total_cmp(&other.unix));
+        self.memory.sort_by(|one, other| one.0.total_cmp(&other.0));
+    }
+
+    /// When its program began, or went on.
+    pub fn work_began(&self) -> f64 {
+        let restored = self.restored.as_ref().map_or(self.began, |restored| restored.unix);
+        restored.clamp(self.began, self.ended)
+    }
+
+    /// Seconds that checkpoints stopped its program in that time.
+    fn stopped(&self, from: f64, to: f64) -> f64 {
+        let within = self.captures.iter().filter(|capture| capture.unix > from && capture.unix <= to);
+        within.map(|capture| capture.seconds[1]).sum::<f64>().min((to - from).max(0.0))
+    }
+
+    /// The failure that ended it, in words.
+    pub fn failure(&self) -> Option<String> {
+        (self.ending == "died")
+            .then(|| self.outcome.clone().unwrap_or_else(|| "its processes ended without a word".into()))
+    }
+}
+
+/// Notes for each run how much of its work the next ones did again.
+fn share_work(runs: &mut [Run]) {
+    for next in 1..runs.len() {
+        let from = runs[next].restored.clone();
+        // When the state that the run goes on from was taken, and by which earlier run.
+        let taken = from.and_then(|from| {
+            let run = runs[..next].iter().rposition(|run| run.run == from.generation)?;
+            let is_it = |capture: &&Capture| (&capture.name, capture.version) == (&from.name, from.version);
+            Some((run, runs[run].captures.iter().rev().find(is_it)?.unix))
+        });
+        // A run that was restored from, of which no capture is known, is taken to have lost nothing: it is not guessed.
+        let is_unknown = taken.is_none() && runs[next].restored.is_some();
+        if is_unknown {
+            continue;
+        }
+        for earlier in 0..next {
+            let run = &mut runs[earlier];
+            let kept_until = match taken {
+                Some((of, unix)) if earlier == of => unix,
+                Some((of, _)) if earlier < of => continue,
+                _ => run.work_began(),
+            };
+            let lost = (run.ended - kept_until.max(run.work_began())).max(0.0);
+            run.rework = run.rework.max(lost);
+        }
+    }
+    for run in 0..runs.len() {
+        let all = runs[run].ended - runs[run].work_began();
+        let has_next = run + 1 < runs.len();
+        runs[run].won_back = if has_next { (all - runs[run].rework).max(0.0) } else { 0.0 };
+    }
+}
+
+fn account(runs: &[Run], began: f64, ended: f64) -> Account {
+    let mut account = Account { total: ended - began, ..Account::default() };
+    let mut at = began;
+    for run in runs {
+        account.down += (run.began - at).max(0.0);
+        // Of a run that another one has followed already, only what came after that.
+        let from = run.began.max(at);
+        let to = run.ended.max(from);
+        let work = run.work_began().clamp(from, to);
+        account.recovering += work - from;
+        let kept_until = (to - run.rework).max(work);
+        account.rework += to - kept_until;
+        let stopped = run.stopped(work, kept_until);
+        account.checkpoints += stopped;
+        account.work += kept_until - work - stopped;
+        at = at.max(to);
+    }
+    account.down += (ended - at).max(0.0);
+    account
+}
+
+fn tiers<'a>(events: impl Iterator<Item = (u32, &'a Event)>, order: &[String]) -> Vec<TierFigures> {
+    let mut tiers: BTreeMap<String, TierFigures> = BTreeMap::new();
+    let mut of_ranks: BTreeMap<String, BTreeMap<u32, (u64, f64)>> = BTreeMap::new();
+    for (rank, event) in events {
+        match &event.what {
+            What::Written { tier, bytes, .. } => {
+                let (figures, took) = (tiers.entry(tier.clone()).or_default(), event.what.seconds());
+                figures.writes += 1;
+                figures.bytes = figures.bytes.saturating_add(*bytes);
+                figures.seconds += took;
+                let of_rank = of_ranks.entry(tier.clone()).or_default().entry(rank).or_default();
+                *of_rank = (of_rank.0.saturating_add(*bytes), of_rank.1 + took);
+            }
+            What::Failed { tier, .. } => tiers.entry(tier.clone()).or_default().failures += 1,
+            _ => {}
+        }
+    }
+    let place = |tier: &str| order.iter().position(|known| known == tier).unwrap_or(order.len());
+    let mut tiers: Vec<TierFigures> =
+        tiers.into_iter().map(|(tier, figures)| TierFigures { tier, ..figures }).collect();
+    tiers.sort_by_key(|figures| place(&figures.tier));
+    for figures in &mut tiers {
+        let ranks = of_ranks.remove(&figures.tier).unwrap_or_default();
+        let timed = ranks.values().filter(|(_, seconds)| *seconds > 0.0);
+        let mut rates: Vec<f64> = timed.map(|(bytes, seconds)| *bytes as f64 / seconds).collect();
+        rates.sort_by(f64::total_cmp);
+        if let (Some(least), Some(most)) = (rates.first(), rates.last()) {
+            figures.rates = [*least, rates[rates.len() / 2], *most];
+        }
+    }
+    tiers
+}
+
+fn warnings<'a>(events: impl Iterator<Item = (u32, &'a Event)>) -> Vec<Warning> {
+    let mut found: BTreeMap<(&str, &str), Warning> = BTreeMap::new();
+    for (_, event) in events {
+        if let What::Warned { importance, text } = &event.what {
+            let (unix, fresh) = (event.unix, (importance.clone(), text.clone()));
+            let warning = found.entry((importance, text)).or_insert_with(|| {
+                let (importance, text) = fresh;
+                Warning { unix, importance, text, count: 0 }
+            });
+            (warning.unix, warning.count) = (warning.unix.min(unix), warning.count + 1);
+        }
+    }
+    let mut found: Vec<Warning> = found.into_values().collect();
+    found.sort_by(|one, other| one.unix.total_cmp(&other.unix));
+    found
+}
+
+fn missing<'a>(events: impl Iterator<Item = (u32, &'a Event)>) -> Vec<String> {
+    let said = events.filter_map(|(rank, event)| match &event.what {
+        What::Missing { count: 0, reason } => Some(format!("rank {rank}: all after run {}: {reason}", event.run)),
+        What::Missing { count, reason } => Some(format!("rank {rank}: {count} of run {}: {reason}", event.run)),
+        _ => None,
+    });
+    said.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(run: u64, unix: f64, what: What) -> Event {
+        Event { unix, run, what }
+    }
+
+    fn opened(rank: u32) -> What {
+        let tiers = vec![("local".to_owned(), "/l".to_owned()), ("global".to_owned(), "/g".to_owned())];
+        What::Opened(Box::new(Opened { job: "heat-1".into(), rank, ranks: 2, tiers, ..Opened::default() }))
+    }
+
+    fn captured(version: u64, seconds: f64) -> What {
+        What::Captured { name: "t".into(), version, operation: version, bytes: 100, seconds }
+    }
+
+    fn restored(version: u64, generation: u64) -> What {
+        let (name, tier) = ("t".to_owned(), "local".to_owned());
+        What::Restored { name, version, generation, tier, bytes: 100, seconds: 1.0, elect_seconds: 0.1 }
+    }
+
+    fn told(ranks: Vec<Vec<Event>>) -> Gathered {
+        let ranks = ranks.into_iter().enumerate().map(|(rank, events)| (rank as u32, events)).collect();
+        Gathered { events: [("world".to_owned(), ranks)].into(), ..Gathered::default() }
+    }
+
+    #[test]
+    fn time_goes_where_it_went() {
+        let root = vec![
+            event(1, 100.0, opened(0)),
+            event(1, 110.0, captured(1, 0.5)),
+            event(1, 130.0, captured(2, 1.0)),
+            event(1, 131.0, What::Committed { name: "t".into(), version: 2, operation: 2, level: "System".into() }),
+            event(1, 145.0, captured(3, 0.5)),
+            // It dies at 150 and the next one goes on from version 2.
+            event(2, 160.0, opened(0)),
+            event(2, 163.0, restored(2, 1)),
+            event(2, 180.0, captured(3, 0.5)),
+            event(2, 200.0, What::Closed),
+        ];
+        let other = vec![event(1, 100.5, opened(1)), event(1, 130.5, captured(2, 2.0))];
+        let mut gathered = told(vec![root, other]);
+        let attempt =
+            |began, ended, outcome: &str| Attempt { began, ended, outcome: outcome.into(), ..Attempt::default() };
+        gathered.attempts = vec![attempt(98.0, 150.0, "killed"), attempt(155.0, 201.0, "status 0")];
+        let stories = stories(&gathered, 1000.0);
+        let story = &stories[0];
+        assert_eq!((story.began, story.ended, story.told, story.runs.len()), (98.0, 200.0, 2, 2));
+        let [first, second] = &story.runs[..] else { panic!() };
+        assert_eq!((first.ending, first.ended, first.failure().as_deref()), ("died", 150.0, Some("killed")));
+        assert_eq!((first.rework, first.won_back, second.rework), (19.5, 30.5, 0.0));
+        assert_eq!(
+            (first.captures[1].unix, first.captures[1].bytes, first.captures[1].seconds),
+            (130.5, 200, [1.0, 2.0])
+        );
+        let Account { total, work, checkpoints, rework, recovering, down } = story.account;
+        assert_eq!((total, rework, recovering, down), (102.0, 19.5, 3.0, 12.0));
+        assert_eq!((checkpoints, work), (3.0, 102.0 - 19.5 - 3.0 - 12.0 - 3.0));
+    }
+
+    #[test]
+    fn a_run_that_restores_nothing_does_all_again() {
+        let events = vec![
+            event(1, 0.0, opened(0)),
+            event(1, 40.0, captured(1, 0.0)),
+            event(2, 50.0, opened(0)),
+            event(2, 60.0, What::Closed),
+        ];
+        let story = &stories(&told(vec![events]), 1000.0)[0];
+        assert_eq!((story.runs[0].rework, story.runs[0].won_back), (40.0, 0.0));
+        assert_eq!((story.account.work, story.account.down), (10.0, 10.0));
+    }
+
+    #[test]
+    fn later_runs_may_go_back_behind_earlier_ones() {
+        let events = vec![
+            event(1, 0.0, opened(0)),
+            event(1, 10.0, captured(1, 0.0)),
+            event(1, 20.0, captured(2, 0.0)),
+            event(2, 30.0, opened(0)),
+            event(2, 30.0, restored(2, 1)),
+            event(2, 50.0, captured(3, 0.0)),
+            event(3, 60.0, opened(0)),
+            event(3, 60.0, restored(1, 1)),
+            event(3, 90.0, What::Closed),
+        ];
+        let story = &stories(&told(vec![events]), 1000.0)[0];
+        let rework: Vec<f64> = story.runs.iter().map(|run| run.rework).collect();
+        assert_eq!(rework, [10.0, 20.0, 0.0]);
+        let sum: f64 = story.account.parts().iter().map(|(_, seconds)| seconds).sum();
+        assert_eq!((sum, story.account.total), (90.0, 90.0));
+    }
+
+    #[test]
+    fn tiers_and_warnings_are_summed_up() {
+        let written = |bytes, seconds| What::Written { operation: 1, tier: "global".into(), bytes, seconds };
+        let warned = || What::Warned { importance: "WARN".into(), text: "event=x".into() };
+        let one = vec![event(1, 0.0, opened(0)), event(1, 1.0, written(100, 1.0)), event(1, 2.0, warned())];
+        let other = vec![
+            event(1, 0.0, opened(1)),
+            event(1, 1.0, written(100, 2.0)),
+            event(1, 1.5, warned()),
+            event(1, 2.0, What::Failed { tier: "global".into(), reason: "full".into() }),
+            event(1, 3.0, What::Missing { count: 7, reason: "late".into() }),
+        ];
+        let story = &stories(&told(vec![one, other]), 1000.0)[0];
+        let [global] = &story.tiers[..] else { panic!() };
+        assert_eq!((global.writes, global.bytes, global.seconds, global.failures), (2, 200, 3.0, 1));
+        assert_eq!(global.rates, [50.0, 100.0, 100.0]);
+        assert_eq!((story.warnings[0].count, story.warnings[0].unix), (2, 1.5));
+        assert!(story.missing[0].contains("rank 1: 7 of run 1"));
+    }
+
+    #[test]
+    fn strange_numbers_make_no_strange_story() {
+        let strange = vec![
+            event(1, 5.0, captured(1, -1e300)),
+            event(1, 1e18, opened(0)),
+            event(1, -1e18, captured(2, 1e300)),
+            event(2, 0.0, restored(9, 9)),
+            event(2, 0.0, opened(0)),
+        ];
+        for story in stories(&told(vec![strange]), 1000.0) {
+            assert!(story.account.parts().iter().all(|(_, seconds)| *seconds >= 0.0), "{:?}", story.account.parts());
+        }
+    }
+}
