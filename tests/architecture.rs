@@ -39,7 +39,7 @@ const ORDER: [&str; 21] = [
 ];
 
 /// The only files (or folders, with a closing slash) in which the keyword `unsafe` may stand.
-const UNSAFE: [&str; 11] = [
+const UNSAFE: [&str; 12] = [
     "src/core/affinity/",
     "src/core/base/digest.rs",
     "src/core/base/pages.rs",
@@ -51,6 +51,7 @@ const UNSAFE: [&str; 11] = [
     "src/core/live/memory.rs",
     "src/core/live/watch.rs",
     "src/core/segment/",
+    "src/mpi-sys/bindings/",
 ];
 
 /// The folders of the crates: of `bivouac-core`, the C interface, the command, and `bivouac`.

@@ -1,0 +1,12 @@
+/* Made by tests/mpi_bindings.rs. */
+SHIM_SAME("ompi_status_public_t", sizeof(struct ompi_status_public_t), 24)
+SHIM_SAME("ompi_status_public_t::MPI_SOURCE", offsetof(struct ompi_status_public_t, MPI_SOURCE), 0)
+SHIM_SAME("ompi_status_public_t::MPI_TAG", offsetof(struct ompi_status_public_t, MPI_TAG), 4)
+SHIM_SAME("ompi_status_public_t::MPI_ERROR", offsetof(struct ompi_status_public_t, MPI_ERROR), 8)
+SHIM_SAME("MPI_APPNUM", MPI_APPNUM, 4)
+SHIM_SAME("MPI_KEYVAL_INVALID", MPI_KEYVAL_INVALID, -1)
+SHIM_SAME("MPI_SUCCESS", MPI_SUCCESS, 0)
+SHIM_SAME("MPI_UNDEFINED", MPI_UNDEFINED, -32766)
+SHIM_SAME("MPI_UNIVERSE_SIZE", MPI_UNIVERSE_SIZE, 6)
+SHIM_ENOUGH("MPI_MAX_ERROR_STRING", MPI_MAX_ERROR_STRING, 256)
+SHIM_ENOUGH("MPI_MAX_OBJECT_NAME", MPI_MAX_OBJECT_NAME, 64)

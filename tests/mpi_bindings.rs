@@ -1,0 +1,151 @@
+//! The bindings for MPI that `src/mpi-sys` keeps, against fresh ones: for the MPI of `mpicc`, for that of `mpicc.mpich` where it is installed, and for
+//! the headers in the folder that `BIVOUAC_TEST_MPI_INCLUDE` names. With `BIVOUAC_TEST_BLESS` they are written.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+/// Constants that Rust code uses as such. Lengths of texts differ within a kind; that of the kept bindings must be enough.
+const EQUAL: [&str; 5] = ["MPI_APPNUM", "MPI_KEYVAL_INVALID", "MPI_SUCCESS", "MPI_UNDEFINED", "MPI_UNIVERSE_SIZE"];
+const ENOUGH: [&str; 2] = ["MPI_MAX_ERROR_STRING", "MPI_MAX_OBJECT_NAME"];
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../mpi-sys")
+}
+
+/// The folders with the headers of a compiler; `None`: it is not there.
+fn includes(mpicc: &str) -> Option<Vec<String>> {
+    let output = Command::new(mpicc).arg("-show").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Some(text.split_whitespace().filter_map(|word| word.strip_prefix("-I")).map(str::to_owned).collect())
+}
+
+/// Which bindings are those of these headers.
+fn kind(includes: &[String]) -> &'static str {
+    let header = includes.iter().map(|folder| Path::new(folder).join("mpi.h")).find(|path| path.exists());
+    let text = fs::read_to_string(header.expect("mpi.h is in one of them")).expect("it can be read");
+    if text.contains("OPEN_MPI") { "openmpi" } else { "mpich" }
+}
+
+/// The bindings, and the checks of them for a C compiler.
+fn fresh(includes: &[String]) -> (String, String) {
+    let functions = fs::read_to_string(folder().join("bindings/functions")).expect("it is there");
+    let functions = functions.lines().collect::<Vec<_>>().join("|");
+    let constants = EQUAL.iter().chain(&ENOUGH).copied().collect::<Vec<_>>().join("|");
+    let bindings = bindgen::builder()
+        .header(folder().join("shim.h").to_str().expect("UTF-8"))
+        .clang_args(includes.iter().map(|folder| format!("-I{folder}")))
+        .allowlist_function(format!("{functions}|RSMPI_.*"))
+        .allowlist_var(format!("{constants}|RSMPI_.*"))
+        .allowlist_type("MPI_Status|RSMPI_Fint")
+        .new_type_alias("MPI_(Comm|Datatype|Errhandler|Group|Info|Message|Op|Request|Session|Win)")
+        .derive_partialeq(true)
+        .generate_comments(false)
+        .disable_header_comment()
+        .raw_line("// Made by bindgen (tests/mpi_bindings.rs).")
+        .generate()
+        .expect("bindgen can read it")
+        .to_string();
+    let checks = checks(&bindings);
+    (without_checks(&bindings), checks)
+}
+
+/// What bindgen itself would look at in Rust says nothing of another `mpi.h`: it is for the C compiler.
+fn without_checks(bindings: &str) -> String {
+    let mut kept = String::new();
+    let mut is_check = false;
+    for line in bindings.lines() {
+        is_check |= line.starts_with("const _: () = {");
+        // Its allowances stand before it.
+        if !is_check && !line.starts_with("#[allow(clippy::unnecessary_operation") {
+            _ = writeln!(kept, "{line}");
+        }
+        is_check &= line != "};";
+    }
+    kept
+}
+
+fn checks(bindings: &str) -> String {
+    let mut checks = "/* Made by tests/mpi_bindings.rs. */\n".to_owned();
+    let joined = bindings.split_whitespace().collect::<Vec<_>>().join(" ");
+    for (what, of) in [("Size of ", "sizeof"), ("Offset of field: ", "offsetof")] {
+        for part in joined.split(&format!("[\"{what}")).skip(1) {
+            let (name, rest) = part.split_once("\"]").expect("a name");
+            let number = rest.split(" - ").nth(1).and_then(|rest| rest.split("usize").next()).expect("a number");
+            let here = match name.split_once("::") {
+                // What a library keeps between these is its own affair.
+                Some((_, field)) if !field.starts_with("MPI_") => continue,
+                Some((of_type, field)) => format!("{of}({}, {field})", in_c(of_type)),
+                None => format!("{of}({})", in_c(name)),
+            };
+            _ = writeln!(checks, "SHIM_SAME(\"{name}\", {here}, {number})");
+        }
+    }
+    for (names, rule) in [(&EQUAL[..], "SHIM_SAME"), (&ENOUGH[..], "SHIM_ENOUGH")] {
+        for name in names {
+            let number = joined.split(&format!("pub const {name}: ")).nth(1).or_else(|| {
+                // An enumerator.
+                joined.split(&format!("_{name}: ")).nth(1)
+            });
+            let number =
+                number.and_then(|rest| rest.split(" = ").nth(1)?.split(';').next()).unwrap_or_else(|| panic!("{name}"));
+            _ = writeln!(checks, "{rule}(\"{name}\", {name}, {number})");
+        }
+    }
+    checks
+}
+
+/// What bindings say, whatever the order and whatever the parameters are called: releases of one library differ in that. Of constants only those count
+/// that are used.
+fn items(bindings: &str) -> BTreeSet<String> {
+    let joined = bindings.split_whitespace().collect::<Vec<_>>().join(" ");
+    let items =
+        joined.split("; ").map(|item| item.trim_start_matches("} ").trim_start_matches("unsafe extern \"C\" { "));
+    let is_used = |item: &&str| {
+        let constant = item.strip_prefix("pub const ").and_then(|rest| rest.split_once(": "));
+        constant.is_none_or(|(name, _)| EQUAL.iter().chain(&ENOUGH).any(|used| name.ends_with(used)))
+    };
+    items.filter(is_used).map(without_parameters).collect()
+}
+
+fn without_parameters(item: &str) -> String {
+    let Some((head, rest)) = item.strip_prefix("pub fn ").and_then(|item| item.split_once("(")) else {
+        return item.to_owned();
+    };
+    let types: Vec<&str> =
+        rest.split(", ").map(|part| part.split_once(": ").map_or(part, |(_, of_type)| of_type)).collect();
+    format!("{head} {}", types.join(", "))
+}
+
+/// The structure behind a name in Rust.
+fn in_c(name: &str) -> String {
+    if name.starts_with("ompi_") { format!("struct {name}") } else { name.to_owned() }
+}
+
+#[test]
+fn kept_bindings_are_those_of_the_mpi_that_is_here() {
+    let named = env::var("BIVOUAC_TEST_MPI_INCLUDE").ok().map(|folder| vec![folder]);
+    let compiler = env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
+    let here: Vec<Vec<String>> = [includes(&compiler), includes("mpicc.mpich"), named].into_iter().flatten().collect();
+    assert!(!here.is_empty(), "no MPI is here");
+    for includes in here {
+        let (rust, checks) = fresh(&includes);
+        for (extension, text) in [("rs", rust), ("h", checks)] {
+            let path = folder().join("bindings").join(kind(&includes)).with_extension(extension);
+            if env::var_os("BIVOUAC_TEST_BLESS").is_some() {
+                fs::write(&path, &text).expect("written");
+            }
+            let kept = fs::read_to_string(&path).unwrap_or_default();
+            let (kept, fresh) = (items(&kept), items(&text));
+            let differences: Vec<&String> = kept.symmetric_difference(&fresh).collect();
+            assert!(
+                differences.is_empty(),
+                "{} differs from fresh ones of {includes:?}: BIVOUAC_TEST_BLESS=1 writes them. {differences:#?}",
+                path.display()
+            );
+        }
+    }
+}
