@@ -9,7 +9,7 @@
 use super::engine::Engine;
 use super::error::CaptureError;
 use super::held::{CHANGED, Held, HoldSpec, Store};
-use crate::base::digest::{copy_digest, digest_bytes, store_fence};
+use crate::base::digest::{PAIR, Sums, digest_bytes, store_fence};
 use crate::base::ids::text_hash;
 use crate::base::units::{KIB, MIB, page_ceil};
 use crate::format::Region;
@@ -41,6 +41,8 @@ pub struct ByteStream {
     length: u64,
     /// As far as there is room.
     limit: u64,
+    /// Of a slot: those of the block that is not full, up to the last whole pair of words.
+    sums: Sums,
     /// Of a file: what belongs behind the last byte that was written to it, `length` modulo its own length.
     staged: Option<PageBuffer>,
 }
@@ -87,7 +89,7 @@ impl Engine {
         regions: Vec<SavedRegion<'static>>,
         before: Option<Held>,
     ) -> Result<ByteStream, CaptureError> {
-        let mut stream = ByteStream { held: None, regions, length: 0, limit: 0, staged: None };
+        let mut stream = ByteStream { held: None, regions, length: 0, limit: 0, sums: Sums::default(), staged: None };
         let last = self.stream_lengths.lock().get(&key(spec, stream.region())).copied();
         let room = last.map_or(FIRST, |last| last + last / 16) + spec.others;
         let mut regions = stream.regions.clone();
@@ -163,31 +165,29 @@ impl Engine {
         self.no_tier(spec.name, spec.version, vec![why])
     }
 
-    /// Copies into the slot, block by block.
+    /// Copies into the slot past the cache, and adds what is copied to the sums of its block: pieces of any size are read once and written once.
     fn write_to_slot(&self, spec: &StreamSpec<'_>, stream: &mut ByteStream, bytes: &[u8]) -> Result<(), CaptureError> {
         let (start, _) = stream.place().ok_or_else(|| self.lost(spec))?;
-        let Some(Held { store: Some(Store::Slot(slot)), layout, digests, .. }) = &mut stream.held else {
+        let ByteStream { held, length, sums, .. } = stream;
+        let Some(Held { store: Some(Store::Slot(slot)), layout, digests, .. }) = held else {
             return Err(self.lost(spec));
         };
         let block = layout.block_size as usize;
         let body = &mut slot.as_mut_slice()[start as usize..];
-        let (mut at, mut left) = (stream.length as usize, bytes);
+        let (mut at, mut left) = (*length as usize, bytes);
         while !left.is_empty() {
             let within = at % block;
             let (now, later) = left.split_at(left.len().min(block - within));
-            let target = &mut body[at..at + now.len()];
+            // The room may end before the block does.
+            let end = (at - within + block).min(body.len());
+            add_to_block(sums, &mut body[at - within..end], within, now);
             at += now.len();
-            if now.len() == block {
-                digests.push(copy_digest(now, target));
-            } else {
-                target.copy_from_slice(now);
-                if at.is_multiple_of(block) {
-                    digests.push(digest_bytes(&body[at - block..at]));
-                }
+            if at.is_multiple_of(block) {
+                digests.push(std::mem::take(sums).finish(block as u64));
             }
             left = later;
         }
-        stream.length = at as u64;
+        *length = at as u64;
         Ok(())
     }
 
@@ -247,7 +247,9 @@ impl Engine {
             let body = &mut slot.as_mut_slice()[start as usize..];
             let full = (held.digests.len() - first) * layout.block_size as usize;
             if full < length {
-                held.digests.push(digest_bytes(&body[full..length]));
+                let (mut sums, whole) = (stream.sums, full + (length - full) / PAIR * PAIR);
+                sums.add((whole - full) as u64, &body[whole..length]);
+                held.digests.push(sums.finish((length - full) as u64));
             }
             body[length..page_ceil(length as u64) as usize].fill(0);
         }
@@ -347,7 +349,47 @@ impl Engine {
     }
 }
 
+/// Copies bytes to a block, of which `within` are there already, and adds those of whole pairs to its sums.
+fn add_to_block(sums: &mut Sums, block: &mut [u8], within: usize, bytes: &[u8]) {
+    // What an earlier write has begun, whole pairs, and what a later one completes.
+    let (near, rest) = bytes.split_at(bytes.len().min(within.next_multiple_of(PAIR) - within));
+    let (whole, far) = rest.split_at(rest.len() / PAIR * PAIR);
+    let mut at = within + near.len();
+    block[within..at].copy_from_slice(near);
+    if !near.is_empty() && at.is_multiple_of(PAIR) {
+        sums.add((at - PAIR) as u64, &block[at - PAIR..at]);
+    }
+    sums.add_copying(at as u64, whole, &mut block[at..at + whole.len()]);
+    at += whole.len();
+    block[at..at + far.len()].copy_from_slice(far);
+}
+
 /// By what the length of a stream is remembered.
 fn key(spec: &StreamSpec<'_>, region: &Region) -> (u64, u64) {
     (text_hash(spec.name), text_hash(&region.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn pieces_of_any_size_have_the_digest_of_the_whole(
+            bytes in proptest::collection::vec(any::<u8>(), 1..700),
+            cuts in proptest::collection::vec(0usize..700, 0..40),
+        ) {
+            let (mut sums, mut block) = (Sums::default(), vec![0xaa; bytes.len()]);
+            let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).chain([0, bytes.len()]).collect();
+            ends.sort_unstable();
+            for two in ends.windows(2) {
+                add_to_block(&mut sums, &mut block, two[0], &bytes[two[0]..two[1]]);
+            }
+            let whole = bytes.len() / PAIR * PAIR;
+            sums.add(whole as u64, &block[whole..]);
+            prop_assert_eq!(&block, &bytes);
+            prop_assert_eq!(sums.finish(bytes.len() as u64), digest_bytes(&bytes));
+        }
+    }
 }
