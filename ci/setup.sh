@@ -12,7 +12,7 @@ ci/setup.sh [--with-mpich] [--with-hosts] [--with-object-store] [--with-tests]
                  a server that speaks S3 (s3s-fs, by cargo, a minute), for launch/demo-object.sh
   --with-tests   that and a second one (moto, by pip), rustfmt, clippy, a word about cargo-nextest, the compiler of the GPU kernels (by pip), and what the test
                  hosts need (SLURM and a few tools, no service is started), the machines with several NUMA nodes (QEMU) and
-                 programs in other languages (gfortran, CMake, cereal, Python with mpi4py, numpy and h5py); without the rights to install
+                 programs in other languages (gfortran, CMake, cereal, libclang, Python with mpi4py, numpy and h5py) and Chromium; without the rights to install
                  those, their tests are skipped
 END
 }
@@ -38,16 +38,13 @@ has() { command -v "$1" > /dev/null 2>&1; }
 finds_mpi() { has "$1" && { ! has cc || echo '#include <mpi.h>' | "$1" -E -x c - > /dev/null 2>&1; }; }
 any_file() { compgen -G "$1" > /dev/null; }
 
-# What is there counts, not which package it came from: clusters bring MPI and LLVM as modules.
+# What is there counts, not which package it came from: clusters bring MPI as modules.
 packages=()
 need() { packages+=("$@"); }
 has cc && has make || need build-essential
 has pkg-config || need pkg-config
 has mpirun || need openmpi-bin
 finds_mpi mpicc || need libopenmpi-dev
-has clang || need clang
-[ -n "${LIBCLANG_PATH:-}" ] || any_file '/usr/lib/llvm-*/lib/libclang*.so*' || any_file '/usr/lib*/libclang*.so*' ||
-    any_file '/usr/lib/*/libclang*.so*' || need libclang-dev
 any_file '/usr/include/numa.h' || { has pkg-config && pkg-config --exists numa; } || need libnuma-dev
 any_file '/usr/include/hwloc.h' || { has pkg-config && pkg-config --exists 'hwloc >= 2.8'; } || need libhwloc-dev
 any_file '/usr/include/libudev.h' || { has pkg-config && pkg-config --exists libudev; } || need libudev-dev
@@ -165,6 +162,11 @@ install_test_languages() {
     # Libraries whose files become regions of checkpoints.
     { [ -x "$python" ] && "$python" -c 'import h5py' > /dev/null 2>&1; } || need python3-h5py
     [ -e /usr/include/cereal/cereal.hpp ] || need libcereal-dev
+    # Fresh bindings of MPI, for a test that compares them with those that are kept.
+    [ -n "${LIBCLANG_PATH:-}" ] || any_file '/usr/lib/llvm-*/lib/libclang*.so*' || any_file '/usr/lib*/libclang*.so*' ||
+        any_file '/usr/lib/*/libclang*.so*' || need libclang-dev
+    # For pages that a test looks at.
+    has chromium || has chromium-browser || has google-chrome || need chromium
     [ "${#packages[@]}" -gt 0 ] || return 0
     if ! may_install; then
         echo "tests in other languages will be skipped; they need:" >&2

@@ -125,8 +125,22 @@ fn in_c(name: &str) -> String {
     if name.starts_with("ompi_") { format!("struct {name}") } else { name.to_owned() }
 }
 
+/// Is libclang here, by which bindings are made?
+fn has_libclang() -> bool {
+    let found = std::panic::catch_unwind(bindgen::clang_version).is_ok();
+    if !found {
+        eprintln!(
+            "SKIPPED: libclang is not here: apt-get install libclang-dev, then cargo nextest run --test mpi_bindings"
+        );
+    }
+    found
+}
+
 #[test]
 fn kept_bindings_are_those_of_the_mpi_that_is_here() {
+    if !has_libclang() {
+        return;
+    }
     let named = env::var("BIVOUAC_TEST_MPI_INCLUDE").ok().map(|folder| vec![folder]);
     let compiler = env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
     let here: Vec<Vec<String>> = [includes(&compiler), includes("mpicc.mpich"), named].into_iter().flatten().collect();
