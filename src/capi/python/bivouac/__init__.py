@@ -24,7 +24,8 @@ A call that fails raises :class:`Error` or one of its children, with the status 
 all ranks of the session, in one order. Start programs with ``python3 -m mpi4py program.py``: an exception that nobody catches then
 ends all ranks instead of leaving the others to wait.
 
-The shared library is the one that ``BIVOUAC_LIBRARY`` names, or else the one that the loader finds (``LD_LIBRARY_PATH``).
+The shared library is the one that ``BIVOUAC_LIBRARY`` names. Otherwise a wheel brings one for each kind of MPI, and that of the
+program's MPI is taken; without a wheel it is the one that the loader finds (``LD_LIBRARY_PATH``).
 """
 
 from ._boxes import Boxes, OnResize
