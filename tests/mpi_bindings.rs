@@ -98,26 +98,33 @@ fn checks(bindings: &str) -> String {
     checks
 }
 
-/// What bindings say, whatever the order and whatever the parameters are called: releases of one library differ in that. Of constants only those count
-/// that are used.
+/// What bindings say, whatever the order, whatever the parameters are called, and however it is laid out: releases of one library, and of rustfmt,
+/// differ in that. Of constants only those count that are used.
 fn items(bindings: &str) -> BTreeSet<String> {
-    let joined = bindings.split_whitespace().collect::<Vec<_>>().join(" ");
-    let items =
-        joined.split("; ").map(|item| item.trim_start_matches("} ").trim_start_matches("unsafe extern \"C\" { "));
+    let text: String =
+        bindings.lines().filter(|line| !line.starts_with("//")).flat_map(str::split_whitespace).collect();
+    let text = text.replace(",)", ")").replace(",>", ">");
+    let items = text.split(';').map(|item| item.trim_start_matches('}').trim_start_matches("unsafeextern\"C\"{"));
     let is_used = |item: &&str| {
-        let constant = item.strip_prefix("pub const ").and_then(|rest| rest.split_once(": "));
+        let constant = item.strip_prefix("pubconst").and_then(|rest| rest.split_once(':'));
         constant.is_none_or(|(name, _)| EQUAL.iter().chain(&ENOUGH).any(|used| name.ends_with(used)))
     };
     items.filter(is_used).map(without_parameters).collect()
 }
 
+/// A function with the types of its parameters alone; anything else as it is.
 fn without_parameters(item: &str) -> String {
-    let Some((head, rest)) = item.strip_prefix("pub fn ").and_then(|item| item.split_once("(")) else {
+    let Some((head, rest)) = item.strip_prefix("pubfn").and_then(|item| item.split_once('(')) else {
         return item.to_owned();
     };
-    let types: Vec<&str> =
-        rest.split(", ").map(|part| part.split_once(": ").map_or(part, |(_, of_type)| of_type)).collect();
-    format!("{head} {}", types.join(", "))
+    let is_name =
+        |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let of_type = |part| match str::split_once(part, ':') {
+        Some((name, of_type)) if is_name(name) => of_type,
+        _ => part,
+    };
+    let types = rest.split(',').map(of_type);
+    format!("{head}({}", types.collect::<Vec<_>>().join(","))
 }
 
 /// The structure behind a name in Rust.

@@ -23,7 +23,8 @@ fn wait_for_hold_in(run: &mut Run, job: &Job, generation: u64, version: u64) {
 fn a_host_whose_network_is_cut_counts_as_dead_and_its_stale_data_is_not_believed_when_it_is_back() {
     let Some(hosts) = Hosts::up(5) else { return };
     let job = protected(&hosts, "partner(1)");
-    let args = ["--versions", "30", "--hold", "25", "--pause-ms", "100"];
+    // Slow enough that the host is cut off long before all wait at version 25, also on a machine that is busy.
+    let args = ["--versions", "30", "--hold", "25", "--pause-ms", "400"];
     let mut run = job.supervise_worker("run", 5, &["--spares", "1"], &args);
     wait_for_protected(&mut run, &job, 8);
     // Without its daemon nobody on the cut host ends its ranks: they compute on and capture versions that nobody commits.
@@ -33,6 +34,7 @@ fn a_host_whose_network_is_cut_counts_as_dead_and_its_stale_data_is_not_believed
     assert_eq!(job.seats(), ["node1", "node2", "node5", "node4"], "node5 stands in for node3");
     assert_eq!(hosts.on("node3", &["pgrep", "-c", "damage-worker"]), "2", "the cut host's ranks did not live on");
     let (elected, _, _) = restored_by_all(&job.generations()[&2]);
+    assert!(elected < 24, "version {elected}: the host was cut off too late for it to get further than the others");
     run.wait_until("the cut host has captured something that the others do not have", || {
         let generations = job.generations();
         let stale = generations[&1].iter().find(|attempt| attempt.rank == 4).unwrap();

@@ -175,6 +175,8 @@ pub struct Opened {
     pub ranks: u32,
     /// The lowest rank of this node: ranks of one node name the same one.
     pub node: u32,
+    /// The run's random identity, the same on all of its ranks.
+    pub incarnation: String,
     /// The host.
     pub host: String,
     /// The process.

@@ -47,6 +47,7 @@ pub(super) fn opened_of(setup: &Setup, place: &Place) -> Opened {
         rank: identity.rank.0,
         ranks: identity.size,
         node: identity.node_ranks.first().map_or(0, |rank| rank.0),
+        incarnation: identity.incarnation.to_string(),
         host: place.host.clone(),
         pid: std::process::id(),
         cpus: show_cpus(&of_this_thread()),

@@ -5,7 +5,7 @@ use crate::base::ids::text_hash;
 use crate::base::sync::Lock;
 use crate::base::{Generation, Rank};
 use crate::coordination::core::Event;
-use crate::coordination::{Ballot, Outcome, Round, Verdict};
+use crate::coordination::{Ballot, Culprit, Outcome, Round, Verdict};
 use std::collections::{HashMap, HashSet};
 
 /// Answers a round that is not about a checkpoint's level. Runs on the root only.
@@ -31,6 +31,8 @@ struct State {
     deciders: HashMap<Round, Decision>,
     /// What this rank has to say with its next vote.
     notes: Vec<String>,
+    /// Who has said what, by the hashes of the texts (root).
+    told: HashMap<u64, Vec<Rank>>,
     /// Things that are said once.
     said: HashSet<&'static str>,
     /// Series, by the hashes of their names, of which it was said that this run has started them over.
@@ -109,6 +111,19 @@ impl Desk {
         self.0.lock().notes.push(text);
     }
 
+    /// Is a note new to the root, or said again by ranks that have said it before? What all ranks say alike comes with the votes of two rounds
+    /// where some notice it while a round is under way.
+    pub fn is_news(&self, note: &Culprit) -> bool {
+        let mut state = self.0.lock();
+        let said = state.told.entry(text_hash(&note.text)).or_default();
+        let is_news = said.is_empty() || note.ranks.named().iter().any(|rank| said.contains(rank));
+        if is_news {
+            said.clear();
+        }
+        said.extend_from_slice(note.ranks.named());
+        is_news
+    }
+
     /// [`Desk::note`], once in a session.
     pub fn note_once(&self, what: &'static str, text: impl FnOnce() -> String) {
         let mut state = self.0.lock();
@@ -132,5 +147,25 @@ impl Desk {
              instead, end this run and restart from version {version} by its number; to keep both, take checkpoints under another name. \
              `bivouac ls` shows both"
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordination::Ranks;
+
+    #[test]
+    fn what_other_ranks_say_with_a_later_vote_is_no_news() {
+        let desk = Desk::default();
+        let says = |ranks: &[u32], text: &str| {
+            let ranks = Ranks::of(ranks.iter().copied().map(Rank));
+            desk.is_news(&Culprit { ranks, text: text.into(), retry: false })
+        };
+        assert!(says(&[0], "a"));
+        assert!(!says(&[1, 2], "a"));
+        assert!(says(&[1], "b"));
+        assert!(says(&[2], "a"), "it says it again");
+        assert!(!says(&[0], "a"));
     }
 }

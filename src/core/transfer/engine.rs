@@ -463,7 +463,7 @@ impl Engine {
         match said {
             Said::Send(..) => {}
             Said::Decide(round, ballot) => {
-                for note in ballot.notes() {
+                for note in ballot.notes().iter().filter(|note| self.desk.is_news(note)) {
                     log::warn!("{note}");
                 }
                 let (outcome, decision) = match self.desk.take_decider(&round) {

@@ -200,28 +200,51 @@ pub struct Warning {
     pub count: u64,
 }
 
-/// The groups that have told something, by their names.
+/// The groups that have told something, by their names; of several jobs that have used the directories each by itself.
 pub fn stories(gathered: &Gathered, now: f64) -> Vec<Story> {
-    gathered.events.iter().filter_map(|(group, ranks)| story(group, ranks, gathered, now)).collect()
+    let mut all = Vec::new();
+    for (group, ranks) in &gathered.events {
+        let mut jobs: BTreeMap<&str, BTreeMap<u32, Vec<&Event>>> = BTreeMap::new();
+        for (rank, events) in ranks {
+            for (opened, event) in with_openings(events) {
+                jobs.entry(&opened.job).or_default().entry(*rank).or_default().push(event);
+            }
+        }
+        all.extend(jobs.into_values().filter_map(|ranks| story(group, &ranks, gathered, now)));
+    }
+    all
 }
 
-fn story(group: &str, ranks: &BTreeMap<u32, Vec<Event>>, gathered: &Gathered, now: f64) -> Option<Story> {
-    let mut runs: BTreeMap<u64, Vec<(u32, &Event)>> = BTreeMap::new();
+/// Events with what opened their session: the last one before them of the same run. A store that was made anew counts its runs anew.
+fn with_openings<'e>(events: impl IntoIterator<Item = &'e Event>) -> Vec<(&'e Opened, &'e Event)> {
+    let mut known: BTreeMap<u64, &Opened> = BTreeMap::new();
+    let mut found = Vec::new();
+    for event in events {
+        if let What::Opened(opened) = &event.what {
+            known.insert(event.run, opened);
+        }
+        found.extend(known.get(&event.run).map(|opened| (*opened, event)));
+    }
+    found
+}
+
+fn story(group: &str, ranks: &BTreeMap<u32, Vec<&Event>>, gathered: &Gathered, now: f64) -> Option<Story> {
+    let mut runs: BTreeMap<(u64, &str), Vec<(u32, &Event)>> = BTreeMap::new();
     for (rank, events) in ranks {
-        for event in events {
-            runs.entry(event.run).or_default().push((*rank, event));
+        for (opened, event) in with_openings(events.iter().copied()) {
+            runs.entry((event.run, &opened.incarnation)).or_default().push((*rank, event));
         }
     }
     let status = gathered.statuses.iter().find(|status| status.group == group);
     let mut runs: Vec<Run> =
-        runs.into_iter().filter_map(|(number, events)| run(number, &events, status, gathered, now)).collect();
+        runs.into_iter().filter_map(|((number, _), events)| run(number, &events, status, gathered, now)).collect();
     runs.sort_by(|one, other| one.began.total_cmp(&other.began));
     share_work(&mut runs);
     let first = runs.first()?;
     let began = attempt_of(&gathered.attempts, first.began).map_or(first.began, |attempt| attempt.began);
     let ended = runs.iter().map(|run| run.ended).fold(began, f64::max);
     let tiers_known = runs.last()?.opened.tiers.iter().map(|(tier, _)| tier.clone()).collect::<Vec<_>>();
-    let all = || ranks.iter().flat_map(|(rank, events)| events.iter().map(|event| (*rank, event)));
+    let all = || ranks.iter().flat_map(|(rank, events)| events.iter().map(|event| (*rank, *event)));
     Some(Story {
         job: first.opened.job.clone(),
         group: group.to_owned(),
@@ -252,7 +275,7 @@ fn run(number: u64, events: &[(u32, &Event)], status: Option<&Status>, gathered:
     let began = all.iter().map(|(unix, _)| *unix).fold(f64::INFINITY, f64::min);
     let last = events.iter().map(|(_, event)| event.unix).fold(began, f64::max);
     let attempt = attempt_of(&gathered.attempts, began);
-    let status = status.filter(|status| status.generation == number && status.job == first.job);
+    let status = status.filter(|status| status.incarnation == first.incarnation && status.job == first.job);
     let is_closed = events.iter().any(|(_, event)| event.what == What::Closed);
     let is_running = attempt.is_none() && status.is_some_and(|it| !it.closed && now - it.unix < LIVES_SECONDS);
     let (ending, ended) = match (is_closed, is_running) {
@@ -570,6 +593,27 @@ mod tests {
         assert_eq!(global.rates, [50.0, 100.0, 100.0]);
         assert_eq!((story.warnings[0].count, story.warnings[0].unix), (2, 1.5));
         assert!(story.missing[0].contains("rank 1: 7 of run 1"));
+    }
+
+    #[test]
+    fn runs_of_one_number_on_two_stores_and_two_jobs_are_told_apart() {
+        let opened = |job: &str, incarnation: &str| {
+            let (job, incarnation) = (job.to_owned(), incarnation.to_owned());
+            What::Opened(Box::new(Opened { job, incarnation, ranks: 1, ..Opened::default() }))
+        };
+        let events = vec![
+            event(1, 0.0, opened("a", "first")),
+            event(1, 5.0, captured(1, 0.1)),
+            event(1, 9.0, What::Closed),
+            event(1, 20.0, opened("a", "second")),
+            event(1, 29.0, What::Closed),
+            event(1, 40.0, opened("b", "third")),
+            event(1, 49.0, What::Closed),
+        ];
+        let stories = stories(&told(vec![events]), 1000.0);
+        let counts: Vec<_> = stories.iter().map(|story| (story.job.as_str(), story.runs.len())).collect();
+        assert_eq!(counts, [("a", 2), ("b", 1)]);
+        assert_eq!((stories[0].runs[0].captures.len(), stories[0].runs[1].captures.len()), (1, 0));
     }
 
     #[test]
