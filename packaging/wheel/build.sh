@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Makes a wheel with the shared library inside, one for each kind of MPI: `import bivouac` loads that of the program's MPI.
+set -euo pipefail
+
+usage() {
+    cat << 'END'
+packaging/wheel/build.sh [--mpich] [--output FOLDER] [--try]
+  --mpich          a library for MPICH (mpicc.mpich) too, beside that of mpicc
+  --output FOLDER  where to (default: dist)
+  --try            install it into a new virtual environment, and run a program under each MPI (needs mpi4py from pip)
+The wheel is for this machine's C library or a later one, and needs libhwloc and libnuma where it is installed.
+END
+}
+
+fail() {
+    echo "packaging/wheel/build.sh: $1" >&2
+    exit 1
+}
+
+mpich=false
+output=dist
+is_tried=false
+while [ $# -gt 0 ]; do
+    case "$1" in
+    --mpich) mpich=true ;;
+    --output)
+        output=${2:-}
+        shift
+        ;;
+    --try) is_tried=true ;;
+    --help | -h) usage && exit 0 ;;
+    *) usage >&2 && exit 2 ;;
+    esac
+    [ $# -eq 0 ] || shift
+done
+[ -n "$output" ] || { usage >&2 && exit 2; }
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. launch/env.sh
+mkdir -p "$output"
+output=$(cd "$output" && pwd)
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/bivouac-wheel.XXXXXX")
+trap 'rm -rf "$scratch"' EXIT
+
+cp -r src/capi/python "$scratch/source"
+find "$scratch/source" -name __pycache__ -prune -exec rm -r {} +
+
+# add KIND FOLDER: the library that Cargo made in a folder, as that of a kind of MPI.
+add() {
+    local library=$2/release/libbivouac_capi.so soname
+    soname=$(readelf -d "$library" | sed -n 's/.*(SONAME).*\[\(.*\)\]$/\1/p')
+    install -D -m 755 "$library" "$scratch/source/bivouac/lib/$1/$soname"
+    strip --strip-unneeded "$scratch/source/bivouac/lib/$1/$soname"
+}
+kind_of() { if echo '#include <mpi.h>' | "$1" -E -dM -x c - | grep -q 'define OPEN_MPI '; then echo openmpi; else echo mpich; fi; }
+
+built=${CARGO_TARGET_DIR:-$PWD/target}
+cargo build --release --locked -p bivouac-capi
+add "$(kind_of "${MPICC:-mpicc}")" "$built"
+if $mpich; then
+    MPICC=mpicc.mpich CARGO_TARGET_DIR=$built/mpich cargo build --release --locked -p bivouac-capi
+    add mpich "$built/mpich"
+fi
+
+cat >> "$scratch/source/pyproject.toml" << 'END'
+
+[tool.setuptools.package-data]
+bivouac = ["lib/*/*"]
+END
+printf '[bdist_wheel]\npython_tag = py3\nplat_name = linux_%s\n' "$(uname -m)" > "$scratch/source/setup.cfg"
+python3 -m venv "$scratch/tools"
+"$scratch/tools/bin/pip" --quiet install 'setuptools>=61' wheel
+(cd "$scratch/source" && "$scratch/tools/bin/pip" --quiet wheel --no-deps --no-build-isolation -w "$scratch/made" .)
+mv "$scratch"/made/*.whl "$output/"
+wheel=$(ls -t "$output"/bivouac-*.whl | head -n 1)
+echo "packaging/wheel/build.sh: $wheel, $(du -h "$wheel" | cut -f1)"
+$is_tried || exit 0
+
+cat > "$scratch/program.py" << 'END'
+import numpy
+from mpi4py import MPI
+import bivouac
+
+with bivouac.Session(MPI.COMM_WORLD) as session:
+    field = numpy.full(1000, float(MPI.COMM_WORLD.rank))
+    session.protect("field", field)
+    session.checkpoint("tried", 1).wait()
+    field[:] = -1.0
+    session.restore("tried")
+    assert (field == MPI.COMM_WORLD.rank).all()
+if MPI.COMM_WORLD.rank == 0:
+    print(MPI.Get_library_version().split(",")[0].split("\n")[0], bivouac._library.LIBRARY._name)
+END
+# try_under LAUNCHER...: the wheel under one MPI.
+try_under() {
+    local place=$scratch/work-$1
+    mkdir -p "$place"
+    (cd "$place" && env -u BIVOUAC_LIBRARY BIVOUAC_LOCAL_ALLOW_TMPFS=true BIVOUAC_MEMORY_DIRECTORY="$place" \
+        "$@" -n 2 "$scratch/venv/bin/python" "$scratch/program.py") || fail "it does not work under $1"
+}
+python3 -m venv "$scratch/venv"
+# From pip, mpi4py works with any MPI that the loader finds.
+"$scratch/venv/bin/pip" --quiet install numpy 'mpi4py>=4.1' "$wheel"
+export MPI4PY_MPIABI=${MPI4PY_MPIABI:-openmpi}
+try_under "${mpirun_command[@]}"
+if $mpich; then MPI4PY_MPIABI=mpich try_under mpirun.mpich; fi
+echo "packaging/wheel/build.sh: the wheel is good"
