@@ -359,8 +359,10 @@ fn add_to_block(sums: &mut Sums, block: &mut [u8], within: usize, bytes: &[u8]) 
     if !near.is_empty() && at.is_multiple_of(PAIR) {
         sums.add((at - PAIR) as u64, &block[at - PAIR..at]);
     }
-    sums.add_copying(at as u64, whole, &mut block[at..at + whole.len()]);
-    at += whole.len();
+    if !whole.is_empty() {
+        sums.add_copying(at as u64, whole, &mut block[at..at + whole.len()]);
+        at += whole.len();
+    }
     block[at..at + far.len()].copy_from_slice(far);
 }
 
