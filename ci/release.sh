@@ -43,6 +43,7 @@ trap 'rm -rf "$scratch"' EXIT
 
 mkdir "$scratch/$name"
 git archive HEAD | tar -x -C "$scratch/$name"
+epoch=$(git log -1 --format=%ct)
 cd "$scratch/$name"
 mkdir -p .cargo
 cargo vendor --locked --versioned-dirs vendor > "$scratch/source.toml" 2> "$scratch/vendor.log" ||
@@ -72,14 +73,13 @@ for crate in pathlib.Path("vendor").iterdir():
     for line in (crate / "Cargo.toml").read_text().splitlines():
         if line.startswith("["):
             skips = line.strip() in ("[lib]", "[[bin]]", "[[test]]", "[[bench]]", "[[example]]")
-        if not skips and not line.startswith("build = "):
+        if not skips and not line.startswith(("build = ", "auto", "links = ")):
             text.append(line)
     (crate / "Cargo.toml").write_text("\n".join(text) + "\n")
     checksum.write_text(json.dumps({"files": {}, "package": package}))
 END
 
 cd "$scratch"
-epoch=$(git -C "$OLDPWD/.." log -1 --format=%ct 2> /dev/null || date +%s)
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$epoch" -cf - "$name" | xz -T0 -6 > "$output/$name.tar.xz"
 (cd "$output" && sha256sum "$name.tar.xz" > "$name.tar.xz.sha256")
 echo "ci/release.sh: $output/$name.tar.xz, $(du -h "$output/$name.tar.xz" | cut -f1), $(wc -l < "$scratch/used") crates with their sources"
