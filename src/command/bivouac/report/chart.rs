@@ -40,7 +40,7 @@ pub fn escaped(text: &str) -> String {
 /// Seconds in words: `1.25 s`, `3.5 min`.
 pub fn span(seconds: f64) -> String {
     match seconds.abs() {
-        s if s == 0.0 => "0 s".into(),
+        0.0 => "0 s".into(),
         s if s < 1e-3 => format!("{:.0} µs", seconds * 1e6),
         s if s < 0.1 => format!("{:.1} ms", seconds * 1e3),
         s if s < 10.0 => format!("{seconds:.2} s"),

@@ -383,8 +383,7 @@ fn share_work(runs: &mut [Run]) {
         if is_unknown {
             continue;
         }
-        for earlier in 0..next {
-            let run = &mut runs[earlier];
+        for (earlier, run) in runs.iter_mut().enumerate().take(next) {
             let kept_until = match taken {
                 Some((of, unix)) if earlier == of => unix,
                 Some((of, _)) if earlier < of => continue,
