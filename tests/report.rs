@@ -146,6 +146,17 @@ fn a_trace_has_a_line_for_each_tier() {
 #[test]
 fn what_events_say_is_text_on_the_page_and_nothing_else() {
     let folder = folder_of(2, 20);
+    // Tiers and levels are classes of what is drawn, too.
+    let (tier, level, name) = ("x'><script>", "y'><script>", "t".to_owned());
+    let whats = [
+        What::Written { operation: 1, tier: tier.into(), bytes: 1, seconds: 0.1 },
+        What::Committed { name, version: 1, operation: 1, level: level.into() },
+    ];
+    let bytes: Vec<u8> =
+        whats.into_iter().flat_map(|what| Event { unix: START + 5.0, run: 1, what }.encode()).collect();
+    let path = folder.path().join(events_file("world", 0));
+    let mut file = fs::File::options().append(true).open(path).expect("it is there");
+    file.write_all(&bytes).expect("written");
     assert_eq!(report(folder.path(), &[]).status, 0);
     let page = fs::read_to_string(folder.path().join("bivouac-report.html")).expect("written");
     assert!(page.contains("&lt;script&gt;alert(1)") && !page.contains("<script"));

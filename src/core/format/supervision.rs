@@ -334,14 +334,8 @@ impl Status {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Attempt {
-    /// Its number within its run of `bivouac run`, from 1.
-    pub attempt: u32,
-    /// How many ranks it had; `None` where the launcher alone knew.
-    pub ranks: Option<u32>,
     /// How it ended, in words.
     pub outcome: String,
-    /// Why the supervisor decided as it did.
-    pub reason: String,
     /// Start and end, seconds since 1970.
     pub began: f64,
     /// See `began`.

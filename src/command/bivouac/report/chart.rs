@@ -109,7 +109,8 @@ fn svg(label: &str, height: f64, body: &str) -> String {
 fn rect(text: &mut String, class: &str, [x, y, width, height]: [f64; 4], title: &str) {
     _ = write!(
         text,
-        "<rect class='{class}' x={x:.1} y={y:.1} width={:.1} height={height:.1}><title>{}</title></rect>",
+        "<rect class='{}' x={x:.1} y={y:.1} width={:.1} height={height:.1}><title>{}</title></rect>",
+        escaped(class),
         width.max(0.8),
         escaped(title)
     );
@@ -123,6 +124,18 @@ fn name(text: &mut String, y: f64, words: &str) {
         LEFT - 8.0,
         y + ROW * 0.7,
         escaped(&short),
+        escaped(words)
+    );
+}
+
+/// A line across, and what it stands for.
+fn rule(text: &mut String, y: f64, words: &str) {
+    _ = write!(
+        text,
+        "<line class=grid x1={LEFT} x2={:.0} y1={y:.1} y2={y:.1} /><text class=name x={:.0} y={:.1}>{}</text>",
+        WIDTH - RIGHT,
+        LEFT - 8.0,
+        y + 4.0,
         escaped(words)
     );
 }
@@ -155,22 +168,16 @@ pub fn runs(story: &Story) -> String {
     for (row, level) in levels.iter().enumerate() {
         let y = ROW * (1 + row) as f64;
         name(&mut body, y, level);
-        let mut columns: BTreeMap<usize, (u64, &str, u64)> = BTreeMap::new();
-        for commit in story.runs.iter().flat_map(|run| &run.commits).filter(|commit| commit.level == *level) {
-            let column = columns.entry(axis.column(commit.unix)).or_default();
-            *column = (column.0 + 1, &commit.name, commit.version);
-        }
-        marks(&mut body, y, &format!("at-{level}"), &columns, "committed");
+        let commits = story.runs.iter().flat_map(|run| &run.commits).filter(|commit| commit.level == *level);
+        let commits = commits.map(|commit| (commit.unix, commit.name.as_str(), commit.version));
+        marks(&mut body, &axis, y, &format!("at-{level}"), commits, "committed");
     }
     if refused {
         let y = ROW * (1 + levels.len()) as f64;
         name(&mut body, y, "refused");
-        let mut columns: BTreeMap<usize, (u64, &str, u64)> = BTreeMap::new();
-        for refused in story.runs.iter().flat_map(|run| &run.refused) {
-            let column = columns.entry(axis.column(refused.unix)).or_default();
-            *column = (column.0 + 1, &refused.name, refused.version);
-        }
-        marks(&mut body, y, "refused", &columns, "refused");
+        let refused = story.runs.iter().flat_map(|run| &run.refused);
+        let refused = refused.map(|refused| (refused.unix, refused.name.as_str(), refused.version));
+        marks(&mut body, &axis, y, "refused", refused, "refused");
     }
     svg("runs, and the levels that checkpoints reached", height + 20.0, &body)
 }
@@ -198,11 +205,24 @@ fn run_bar(body: &mut String, axis: &Axis, run: &Run) {
     }
 }
 
-fn marks(body: &mut String, y: f64, class: &str, columns: &BTreeMap<usize, (u64, &str, u64)>, what: &str) {
+/// What happened to which versions of which series when.
+fn marks<'a>(
+    body: &mut String,
+    axis: &Axis,
+    y: f64,
+    class: &str,
+    all: impl Iterator<Item = (f64, &'a str, u64)>,
+    what: &str,
+) {
+    let mut columns: BTreeMap<usize, (u64, &str, u64)> = BTreeMap::new();
+    for (unix, series, version) in all {
+        let column = columns.entry(axis.column(unix)).or_default();
+        *column = (column.0 + 1, series, version);
+    }
     let width = (WIDTH - LEFT - RIGHT) / COLUMNS as f64;
     for (column, (count, series, version)) in columns {
-        let more = if *count > 1 { format!(" and {} more", count - 1) } else { String::new() };
-        let place = [LEFT + *column as f64 * width, y + 4.0, width.max(2.0), ROW - 8.0];
+        let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+        let place = [LEFT + column as f64 * width, y + 4.0, width.max(2.0), ROW - 8.0];
         rect(body, class, place, &format!("{series:?} version {version}{more} {what}"));
     }
 }
@@ -226,15 +246,7 @@ pub fn stopped(story: &Story) -> String {
     let (axis, mut body, height) = (Axis::of(story), String::new(), 140.0);
     axis.draw(&mut body, height);
     for part in [0.0, 0.5, 1.0] {
-        let y = height - part * (height - 10.0);
-        _ = write!(
-            body,
-            "<line class=grid x1={LEFT} x2={:.0} y1={y:.1} y2={y:.1} /><text class=name x={:.0} y={:.1}>{}</text>",
-            WIDTH - RIGHT,
-            LEFT - 8.0,
-            y + 4.0,
-            span(part * most)
-        );
+        rule(&mut body, height - part * (height - 10.0), &span(part * most));
     }
     // Of those that lie in one column the one that stopped the program for longest.
     let mut columns: BTreeMap<usize, &Capture> = BTreeMap::new();
@@ -341,14 +353,7 @@ pub fn memory(story: &Story) -> Option<(String, [u64; 2])> {
     let most = all().map(|(_, used, _)| *used).max().filter(|most| *most > 0)?;
     axis.draw(&mut body, height);
     for (part, words) in [(0.0, "0".to_owned()), (1.0, Bytes(most).to_string())] {
-        let y = height - part * (height - 10.0);
-        _ = write!(
-            body,
-            "<line class=grid x1={LEFT} x2={:.0} y1={y:.1} y2={y:.1} /><text class=name x={:.0} y={:.1}>{words}</text>",
-            WIDTH - RIGHT,
-            LEFT - 8.0,
-            y + 4.0
-        );
+        rule(&mut body, height - part * (height - 10.0), &words);
     }
     let mut columns: BTreeMap<usize, (u64, f64)> = BTreeMap::new();
     for (unix, used, _) in all() {

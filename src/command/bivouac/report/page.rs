@@ -149,7 +149,7 @@ fn tiles(text: &mut String, story: &Story) {
 fn legend(text: &mut String, names: &[(String, &str)]) {
     text.push_str("<p class=legend>");
     for (class, name) in names {
-        _ = write!(text, "<span><i class='{class}'></i>{}</span> ", escaped(name));
+        _ = write!(text, "<span><i class='{}'></i>{}</span> ", escaped(class), escaped(name));
     }
     text.push_str("</p>\n");
 }
@@ -336,12 +336,10 @@ fn settings(text: &mut String, story: &Story) {
         }
     }
     _ = writeln!(text, "<details><summary>{} at their defaults</summary>", count(default.len() as u64, "setting"));
-    let row = |(key, value, _): &&(String, String, String)| vec![code(key), code(value)];
-    // All of them: they are folded away already.
-    let rows: Vec<_> = default.iter().map(row).collect();
     _ = writeln!(text, "<div class=wide><table><tbody>");
-    for row in rows {
-        _ = writeln!(text, "<tr><td>{}<td>{}", row[0], row[1]);
+    // All of them: they are folded away already.
+    for (key, value, _) in default {
+        _ = writeln!(text, "<tr><td>{}<td>{}", code(key), code(value));
     }
     text.push_str("</tbody></table></div></details>\n");
 }

@@ -8,7 +8,7 @@ use super::gather::Gathered;
 use bivouac_core::format::events::{Event, Opened, What};
 use bivouac_core::format::supervision::{Attempt, Status};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A status that is older does not say that a session lives.
 const LIVES_SECONDS: f64 = 15.0;
@@ -310,7 +310,7 @@ impl Run {
     fn fill(&mut self, events: &[(u32, &Event)]) {
         let mut captures: BTreeMap<u64, Capture> = BTreeMap::new();
         // The first restart of a rank only: a program may restore again and again.
-        let mut has_restored: BTreeMap<u32, ()> = BTreeMap::new();
+        let mut has_restored: BTreeSet<u32> = BTreeSet::new();
         for (rank, event) in events {
             let unix = event.unix;
             match event.what.clone() {
@@ -329,7 +329,7 @@ impl Run {
                     self.refused.push(Refused { unix, level, name, version, reason });
                 }
                 What::Restored { name, version, generation, tier, bytes, .. } => {
-                    if has_restored.insert(*rank, ()).is_some() {
+                    if !has_restored.insert(*rank) {
                         continue;
                     }
                     let seconds = event.what.seconds();
