@@ -216,9 +216,11 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
     setup.affinity = keeper_of(place, &setup);
     setup.scratch = scratch(place, &setup, &introduction.job);
     let operation = bootstrap.operation;
-    let opened = What::Opened(Box::new(opened_of(&setup, place)));
+    let opened = setup.supervision.events.is_some().then(|| What::Opened(Box::new(opened_of(&setup, place))));
     let engine = Engine::new(setup, bootstrap.driver, operation);
-    engine.note_event(opened);
+    if let Some(opened) = opened {
+        engine.note_event(opened);
+    }
     engine.keep_until_commit(old);
     engine.write_status();
     Ok(Arc::new(engine))

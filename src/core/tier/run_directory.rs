@@ -74,8 +74,13 @@ impl RunDirectory {
     /// # Errors
     /// The system's answer, or why the file is not believed, with the path.
     pub fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        self.read_within(name, FILE_MAX)
+    }
+
+    /// [`RunDirectory::read`] of a file of `max` bytes at most.
+    fn read_within(&self, name: &str, max: u64) -> io::Result<Option<Vec<u8>>> {
         let path = self.path.join(name);
-        match read_trusted(&path, FILE_MAX) {
+        match read_trusted(&path, max) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(named(&path, "read", &error)),
@@ -104,12 +109,8 @@ impl RunDirectory {
     /// # Errors
     /// The system's answer, or why the file is not believed, with the path.
     pub fn read_events(&self, group: &str, rank: u32) -> io::Result<Vec<Event>> {
-        let path = self.path.join(events_file(group, rank));
-        match read_trusted(&path, EVENTS_MAX) {
-            Ok(bytes) => Ok(Event::decode_all(&bytes)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(named(&path, "read", &error)),
-        }
+        let bytes = self.read_within(&events_file(group, rank), EVENTS_MAX)?;
+        Ok(bytes.map(|bytes| Event::decode_all(&bytes)).unwrap_or_default())
     }
 
     /// The groups and ranks that have files of events here, in their order.
@@ -117,12 +118,17 @@ impl RunDirectory {
     /// # Errors
     /// The system's answer, with the path.
     pub fn events(&self) -> io::Result<Vec<(String, u32)>> {
-        let entries = fs::read_dir(&self.path).map_err(|error| named(&self.path, "list", &error))?;
-        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let names = self.names().map_err(|error| named(&self.path, "list", &error))?;
         let found = names.filter_map(|name| events_of(&name).map(|(group, rank)| (group.to_owned(), rank)));
         let mut found: Vec<_> = found.collect();
         found.sort();
         Ok(found)
+    }
+
+    /// The names of what is in it, as far as they are text.
+    fn names(&self) -> io::Result<impl Iterator<Item = String> + use<>> {
+        let entries = fs::read_dir(&self.path)?;
+        Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()))
     }
 
     /// The halt conditions; none if there is no file.
@@ -195,12 +201,11 @@ impl RunDirectory {
 
     /// The status of every group, in the order of their names, and what is wrong with files that cannot be used.
     pub fn read_statuses(&self) -> (Vec<Status>, Vec<String>) {
-        let entries = match fs::read_dir(&self.path) {
-            Ok(entries) => entries,
+        let names = match self.names() {
+            Ok(names) => names,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return (Vec::new(), Vec::new()),
             Err(error) => return (Vec::new(), vec![named(&self.path, "list", &error).to_string()]),
         };
-        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let mut names: Vec<String> = names.filter(|name| is_status_file(name)).collect();
         names.sort();
         let (mut statuses, mut problems) = (Vec::new(), Vec::new());

@@ -17,7 +17,7 @@ use crate::base::digest::{copy_digest, digest_bytes, store_fence};
 use crate::base::sync::Lock;
 use crate::base::threads::{self, spawn_scoped};
 use crate::base::units::{PAGE, page_ceil};
-use crate::base::{CheckpointKey, Rank};
+use crate::base::{CheckpointKey, Digest, Rank};
 use crate::comm::Slice;
 use crate::device::{DeviceError, DeviceSpan, Run, Stream};
 use crate::format::packed::{Outline, SourceKey};
@@ -410,17 +410,7 @@ impl Source {
             Source::Memory(shard) => {
                 let start = (shard.head.header.body_offset + region.offset) as usize;
                 let bytes = shard.part(start, region.bytes as usize)?;
-                let block = shard.head.header.block_size as usize;
-                // Whole blocks: one is 1 MiB at most.
-                let parts = bytes.chunks(MEMORY_PART).zip(target.chunks_mut(MEMORY_PART));
-                let parts = parts.zip((0..).step_by(MEMORY_PART / block));
-                in_threads(region.bytes, parts, |((from, to), first)| {
-                    for (index, (from, to)) in (first..).zip(from.chunks(block).zip(to.chunks_mut(block))) {
-                        self.compare(region, index, copy_digest(from, to))?;
-                    }
-                    store_fence();
-                    Ok(())
-                })
+                self.copy_blocks(region, 0, bytes, target, copy_digest)
             }
             Source::File(shard) => {
                 if is_read_in_place(shard, region) {
@@ -501,6 +491,29 @@ impl Source {
             self.compare(region, (at / block + index) as u64, copy_digest(from, to))?;
         }
         Ok(())
+    }
+
+    /// Copies whole blocks of a region from memory, of which the first has the number `first`, in threads if they are many; `copy` gives the digest
+    /// of what it has copied.
+    fn copy_blocks(
+        &self,
+        region: &Region,
+        first: u64,
+        bytes: &[u8],
+        target: &mut [u8],
+        copy: impl Fn(&[u8], &mut [u8]) -> Digest + Sync,
+    ) -> Result<(), TierError> {
+        let block = self.head().header.block_size as usize;
+        // Whole blocks: one is 1 MiB at most.
+        let parts = bytes.chunks(MEMORY_PART).zip(target.chunks_mut(MEMORY_PART));
+        let parts = parts.zip((first..).step_by(MEMORY_PART / block));
+        in_threads(bytes.len() as u64, parts, |((from, to), first)| {
+            for (index, (from, to)) in (first..).zip(from.chunks(block).zip(to.chunks_mut(block))) {
+                self.compare(region, index, copy(from, to))?;
+            }
+            store_fence();
+            Ok(())
+        })
     }
 
     fn read_in_place(&self, shard: &FileShard, region: &Region, target: &mut [u8]) -> Result<(), TierError> {

@@ -288,7 +288,7 @@ impl Engine {
     fn note_memory(&self) {
         let segment = self.setup.memory.as_ref().filter(|_| self.setup.identity.is_node_leader());
         if let Some(segment) = segment {
-            self.reporter().note_memory(segment.taken_bytes(), segment.capacity());
+            self.reporter().note_memory(segment);
         }
     }
 

@@ -19,6 +19,9 @@ pub(super) enum Decision {
     Custom(Decider),
 }
 
+/// Notes that the root remembers; then it begins anew.
+const TOLD_MAX: usize = 1024;
+
 /// Between those who call and those who step.
 #[derive(Default)]
 pub(super) struct Desk(Lock<State>);
@@ -115,6 +118,9 @@ impl Desk {
     /// where some notice it while a round is under way.
     pub fn is_news(&self, note: &Culprit) -> bool {
         let mut state = self.0.lock();
+        if state.told.len() >= TOLD_MAX {
+            state.told.clear();
+        }
         let said = state.told.entry(text_hash(&note.text)).or_default();
         let is_news = said.is_empty() || note.ranks.named().iter().any(|rank| said.contains(rank));
         if is_news {

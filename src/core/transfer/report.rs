@@ -13,6 +13,7 @@ use crate::base::{CheckpointKey, Level, Rank};
 use crate::coordination::Culprit;
 use crate::format::events::What;
 use crate::format::supervision::{Bound, RestoredFrom, status_file};
+use crate::segment::Segment;
 use crate::tier::{TierError, TierId, TierSet};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -71,8 +72,12 @@ impl Reporter {
     }
 
     /// So much of the node's memory is in use.
-    pub(super) fn note_memory(&self, used: u64, budget: u64) {
-        if self.supervision.events.is_some() && self.state.lock().told.is_memory_news(used) {
+    pub(super) fn note_memory(&self, segment: &Segment) {
+        if self.supervision.events.is_none() {
+            return;
+        }
+        let (used, budget) = (segment.taken_bytes(), segment.capacity());
+        if self.state.lock().told.is_memory_news(used) {
             self.note(|| What::Memory { used, budget });
         }
     }

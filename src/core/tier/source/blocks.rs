@@ -1,7 +1,7 @@
 //! Reading some blocks of a region.
 
 use super::pass::Pass;
-use super::{BlockShare, MEMORY_PART, READ_BYTES, Source, in_threads, read_piece};
+use super::{BlockShare, READ_BYTES, Source, read_piece};
 use crate::base::digest::digest_bytes;
 use crate::base::pages;
 use crate::base::units::page_ceil;
@@ -30,14 +30,9 @@ impl Source {
             Source::Memory(shard) => {
                 let start = (shard.head.header.body_offset + region.offset) as usize + at;
                 let bytes = shard.part(start, target.len())?;
-                let parts = bytes.chunks(MEMORY_PART).zip(target.chunks_mut(MEMORY_PART));
-                let parts = parts.zip((first..).step_by(MEMORY_PART / block));
-                in_threads(bytes.len() as u64, parts, |((from, to), first)| {
-                    for (index, (from, to)) in (first..).zip(from.chunks(block).zip(to.chunks_mut(block))) {
-                        to.copy_from_slice(from);
-                        self.compare(region, index, digest_bytes(to))?;
-                    }
-                    Ok(())
+                self.copy_blocks(region, first, bytes, target, |from, to| {
+                    to.copy_from_slice(from);
+                    digest_bytes(to)
                 })?;
             }
             Source::File(shard) => {
