@@ -84,7 +84,7 @@ fn a_usable_environment_is_good_and_nothing_stays_behind() {
         "local tier",
         "global tier",
         "limits",
-        "SLURM",
+        "batch system",
         "libraries",
         "clock",
     ] {
@@ -235,7 +235,7 @@ fn slurms_words_are_understood() {
     place.script("squeue", "echo 1-00:00:00");
     let job = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NUM_NODES", "4"), ("SLURM_TASKS_PER_NODE", "2(x4)")];
     let ran = place.doctor(&job);
-    let found = check(&ran.json(), "SLURM")["found"].as_str().expect("text").to_owned();
+    let found = check(&ran.json(), "batch system")["found"].as_str().expect("text").to_owned();
     assert_eq!(found, "job 7, 4 nodes, 2(x4) tasks per node, 24 h 0 min left, may be requeued");
     expect(&ran, "end of allocation", "warning", "BIVOUAC_EXIT_END_TIME");
     // A disk of one node does not serve four.
@@ -254,7 +254,7 @@ fn slurms_words_are_understood() {
     let array = [&job[..1], &[("SLURM_ARRAY_TASK_ID", "3")]].concat();
     expect(&place.doctor(&array), "job array", "warning", "SLURM_ARRAY_TASK_ID");
     std::fs::remove_file(place.path("bin/scontrol")).expect("removed");
-    expect(&place.doctor(&job[..1]), "SLURM", "warning", "PATH");
+    expect(&place.doctor(&job[..1]), "batch system", "warning", "PATH");
 }
 
 #[test]

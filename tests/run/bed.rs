@@ -95,7 +95,9 @@ impl Bed {
     /// `bivouac` in the bed, with nothing of the caller's environment that would change what it does.
     pub fn bivouac(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bivouac"));
-        let strange = |name: &str| ["BIVOUAC_", "SLURM_", "HYDRA_"].iter().any(|prefix| name.starts_with(prefix));
+        let strange = |name: &str| {
+            ["BIVOUAC_", "SLURM_", "HYDRA_", "FLUX_", "PBS_", "LSB_"].iter().any(|prefix| name.starts_with(prefix))
+        };
         for (name, _) in std::env::vars_os() {
             if name.to_str().is_some_and(strange) {
                 command.env_remove(name);

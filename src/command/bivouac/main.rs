@@ -29,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod array;
+mod batch;
 mod bench;
 mod body;
 mod clean;
@@ -42,6 +43,7 @@ mod export;
 mod extract;
 mod generate;
 mod halt;
+mod hosts;
 mod inspect;
 mod living;
 mod ls;
@@ -71,7 +73,7 @@ mod verify;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Looks at the checkpoints of Bivouac, checks and removes them, and helps around a job that has died.
+/// Inspects, checks and removes Bivouac's checkpoints, and helps when a job has died.
 #[derive(Parser)]
 #[command(
     name = "bivouac",
@@ -80,7 +82,7 @@ use std::process::ExitCode;
     after_help = "A PATH is a local or global root directory, a job, group, series or checkpoint folder below it, a \
 container file (.bvs, .bvc, .bvp) or a manifest, a memory segment (/dev/shm/bivouac-…), or a folder of segments.\n\n\
 Exit status of all commands: 0 done, and all is good; 1 damage, problems or differences found; 2 wrong usage, not readable, or \
-refused; 3 nothing there: no checkpoint, segment or job where one was looked for. `bivouac run --help` has those of a supervised job."
+refused; 3 nothing found: no checkpoint, segment or job. `bivouac run --help` has those of a supervised job."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -99,7 +101,7 @@ enum Command {
     Export(export::Args),
     /// Write an array that is decomposed over the ranks, or a box of it, for NumPy
     Extract(extract::Args),
-    /// Show what of two checkpoints differs
+    /// Show how two checkpoints differ
     Diff(diff::Args),
     /// Remove checkpoints and dead memory segments
     Rm(rm::Args),
@@ -111,13 +113,13 @@ enum Command {
     Doctor(doctor::Args),
     /// Copy what a dead job left on this node to the global directory
     Drain(drain::Args),
-    /// Make lost shards again from what is left of the nodes, and complete a checkpoint in the global directory
+    /// Rebuild lost shards from what is left of the nodes, and complete a checkpoint in the global directory
     Rebuild(rebuild::Args),
-    /// Make checkpoints whole whose files refer to earlier ones, to copy them away
+    /// Make checkpoints self-contained, so that they can be copied elsewhere
     Unpack(unpack::Args),
-    /// Start a job, watch it, and start it again on the nodes that are left
+    /// Start a job, watch it, and relaunch it on the remaining nodes
     Run(Box<run::Args>),
-    /// Show how a job stands: versions by level, what is in flight, what was refused
+    /// Show the state of a job: versions by level, what is in flight, what was refused
     Status(status::Args),
     /// Watch a job in a terminal
     Top(top::Args),
@@ -127,7 +129,7 @@ enum Command {
     Halt(halt::Args),
     /// Show machines, where the threads and pages of ranks are, and what differs
     Topo(topo::Args),
-    /// Say how often a job had better checkpoint where
+    /// Say how often a job should checkpoint to which tier
     Plan(plan::Args),
     /// Measure what checkpoints cost on this node, for plan
     Bench(bench::Args),

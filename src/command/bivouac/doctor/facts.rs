@@ -1,6 +1,7 @@
 //! What the doctor knows about an environment: values only, so that a test can make up any machine.
 #![forbid(unsafe_code)]
 
+use crate::batch::System;
 use crate::places::Orphan;
 use bivouac_core::Config;
 use bivouac_core::segment::Available;
@@ -36,6 +37,8 @@ pub struct Facts {
     pub objects: Option<Result<Objects, String>>,
     /// Limits of this process.
     pub limits: Limits,
+    /// The allocation that this process is in.
+    pub allocation: Option<Allocation>,
     /// The SLURM job that this process is in.
     pub slurm: Option<Slurm>,
     /// Libraries, and where they are.
@@ -156,6 +159,15 @@ pub struct Limits {
     pub core: Option<u64>,
 }
 
+/// An allocation of a batch system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// Whose.
+    pub system: System,
+    /// Time until it ends; `None`: unlimited or unknown.
+    pub left: Option<Duration>,
+}
+
 /// A SLURM job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slurm {
@@ -165,8 +177,6 @@ pub struct Slurm {
     pub nodes: Option<u32>,
     /// Tasks per node, as SLURM writes them.
     pub tasks_per_node: Option<String>,
-    /// Time until the allocation ends; `None`: unlimited or unknown.
-    pub left: Option<Duration>,
     /// May SLURM start it again?
     pub requeue: Option<bool>,
     /// Number within a job array.

@@ -3,7 +3,10 @@
 //! Nothing stays behind, nothing waits without a bound, and what cannot be found out is left open.
 #![forbid(unsafe_code)]
 
-use super::facts::{Directory, Facts, Launcher, Library, Limits, Memory, Objects, Ranks, Slurm, Store, Trial};
+use super::facts::{
+    Allocation, Directory, Facts, Launcher, Library, Limits, Memory, Objects, Ranks, Slurm, Store, Trial,
+};
+use crate::batch;
 use crate::living::claimed;
 use crate::memory::{self, Stock};
 use crate::places::{local_directories, orphans, store_of};
@@ -83,6 +86,7 @@ pub fn gather(with_ranks: bool) -> Option<Facts> {
         objects: config.job.object_url.is_some().then(|| look_into_objects(&config)),
         limits: limits(),
         slurm: slurm(),
+        allocation: allocation(),
         libraries: libraries(),
         numa_nodes: numa_nodes(Path::new("/sys/devices/system/node")),
         watch: Watch::open().map(|_| ()).map_err(|why| why.to_string()),
@@ -410,7 +414,14 @@ fn in_folders(folders: &[PathBuf], name: &str) -> Option<PathBuf> {
     folders.iter().find_map(files)
 }
 
-// ------------------------------------------------------------------------------------------- SLURM
+// ------------------------------------------------------------------------------------------- batch systems
+
+fn allocation() -> Option<Allocation> {
+    let system = batch::here()?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let left = system.end_time().map(|end| Duration::from_secs(end).saturating_sub(now));
+    Some(Allocation { system, left })
+}
 
 fn slurm() -> Option<Slurm> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -420,20 +431,11 @@ fn slurm() -> Option<Slurm> {
         true => None,
         false => answer(Command::new("scontrol").args(["-o", "show", "job", &job]), ANSWER_LIMIT).ok(),
     };
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let by_variable = variable("SLURM_JOB_END_TIME")
-        .and_then(|end| end.parse().ok())
-        .map(|end| Duration::from_secs(end).saturating_sub(now));
-    let by_queue = || {
-        let said = answer(Command::new("squeue").args(["-h", "-j", &job, "-o", "%L"]), ANSWER_LIMIT).ok()?;
-        time_left(&said)
-    };
     Some(Slurm {
         nodes: variable("SLURM_JOB_NUM_NODES")
             .or_else(|| variable("SLURM_NNODES"))
             .and_then(|nodes| nodes.parse().ok()),
         tasks_per_node: variable("SLURM_TASKS_PER_NODE"),
-        left: by_variable.or_else(by_queue),
         requeue: shown.as_deref().and_then(requeue),
         array_task: variable("SLURM_ARRAY_TASK_ID"),
         missing,
@@ -447,36 +449,9 @@ fn requeue(shown: &str) -> Option<bool> {
     Some(value != "0")
 }
 
-/// `1-02:03:04`, `2:03:04`, `3:04` or `4` as squeue writes them; words such as `UNLIMITED` are no time.
-fn time_left(text: &str) -> Option<Duration> {
-    let text = text.trim();
-    let (days, clock) = match text.split_once('-') {
-        Some((days, clock)) => (days.parse::<u64>().ok()?, clock),
-        None => (0, text),
-    };
-    let numbers = clock.split(':').map(|part| part.parse::<u64>().ok()).collect::<Option<Vec<u64>>>()?;
-    let seconds = match numbers.as_slice() {
-        [hours, minutes, seconds] => hours.checked_mul(3600)?.checked_add(minutes * 60 + seconds)?,
-        [minutes, seconds] if days == 0 => minutes.checked_mul(60)?.checked_add(*seconds)?,
-        [seconds] if days == 0 => *seconds,
-        _ => return None,
-    };
-    Some(Duration::from_secs(days.checked_mul(86_400)?.checked_add(seconds)?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_left_are_read_as_squeue_writes_them() {
-        let seconds = |text| time_left(text).map(|time| time.as_secs());
-        assert_eq!(seconds("1-02:03:04\n"), Some(93_784));
-        assert_eq!([seconds("2:03:04"), seconds("3:04"), seconds("0:00")], [Some(7384), Some(184), Some(0)]);
-        for bad in ["UNLIMITED", "INVALID", "", "1-2", "x:1", "1-2-3", "99999999999999999999:00", "1:2:3:4"] {
-            assert_eq!(seconds(bad), None, "{bad}");
-        }
-    }
 
     #[test]
     fn requeue_is_found_among_the_words() {

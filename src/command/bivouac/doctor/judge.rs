@@ -1,7 +1,8 @@
 //! From facts to findings. Pure.
 #![forbid(unsafe_code)]
 
-use super::facts::{Directory, Facts, Launcher, Ranks, Slurm, Trial};
+use super::facts::{Allocation, Directory, Facts, Launcher, Ranks, Trial};
+use crate::batch::System;
 use crate::output::bytes;
 use bivouac_core::base::units::{GIB, MIB};
 use bivouac_core::config::{Budget, Direct, Progress};
@@ -459,19 +460,27 @@ fn limits(facts: &Facts) -> Vec<Finding> {
 }
 
 fn slurm(facts: &Facts) -> Vec<Finding> {
-    let Some(slurm) = &facts.slurm else { return vec![ok("SLURM", "not in a SLURM job")] };
-    let mut parts = vec![format!("job {}", slurm.job)];
+    let left = facts.allocation.and_then(|allocation| allocation.left).map(|left| format!("{} left", span(left)));
+    let Some(slurm) = &facts.slurm else {
+        return vec![match facts.allocation {
+            Some(Allocation { system, .. }) => {
+                ok("batch system", format!("{}, {}", system.name(), left.unwrap_or("no end is known".into())))
+            }
+            None => ok("batch system", "not in a job of SLURM, LSF, PBS or Flux"),
+        }];
+    };
+    let mut parts = vec![format!("SLURM, job {}", slurm.job)];
     parts.extend(slurm.nodes.map(|nodes| format!("{nodes} nodes")));
     parts.extend(slurm.tasks_per_node.as_ref().map(|tasks| format!("{tasks} tasks per node")));
-    parts.extend(slurm.left.map(|left| format!("{} left", span(left))));
+    parts.extend(left);
     parts.extend(
         slurm.requeue.map(|requeue| if requeue { "may be requeued".into() } else { "is not requeued".to_owned() }),
     );
     let found = parts.join(", ");
     let mut findings = vec![match slurm.missing.as_slice() {
-        [] => ok("SLURM", found),
+        [] => ok("batch system", found),
         missing => warning(
-            "SLURM",
+            "batch system",
             format!("{found}; {} not in PATH", missing.join(" and ")),
             "add SLURM's commands to PATH: without them nodes cannot be probed and jobs not be requeued",
         ),
@@ -544,17 +553,33 @@ fn end_of_allocation(facts: &Facts) -> Vec<Finding> {
     let exit = &facts.config.job.exit;
     let now = facts.now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let configured = exit.end_time.map(|end| Duration::from_secs(end).saturating_sub(now));
-    let known = facts.slurm.as_ref().and_then(|slurm: &Slurm| slurm.left);
+    let known = facts.allocation.and_then(|allocation| allocation.left);
+    let (variable, more, signal) = match facts.allocation.map(|allocation| allocation.system) {
+        Some(System::Flux) => (
+            "BIVOUAC_EXIT_END_TIME=$(($(date +%s) + $(flux job timeleft)))",
+            "--time-limit",
+            "flux batch --signal=USR1@300",
+        ),
+        Some(System::Lsf) => {
+            ("BIVOUAC_EXIT_END_TIME, or use bivouac run, which asks LSF", "bsub -W", "bsub -wa USR1 -wt 5")
+        }
+        Some(System::Pbs) => {
+            ("BIVOUAC_EXIT_END_TIME, or use bivouac run, which asks PBS", "qsub -l walltime", "a signal of the script")
+        }
+        _ => ("BIVOUAC_EXIT_END_TIME=$SLURM_JOB_END_TIME", "sbatch --time", "sbatch --signal=B:USR1@300"),
+    };
     match (configured, known) {
         (Some(left), _) if left <= exit.reserve => vec![problem(
             check,
             format!("exit.end_time is in {}, exit.reserve is {}", span(left), span(exit.reserve)),
-            "should_exit() says yes at once: set exit.end_time to the end of this allocation (export BIVOUAC_EXIT_END_TIME=$SLURM_JOB_END_TIME), or lower exit.reserve",
+            format!(
+                "should_exit() says yes at once: set exit.end_time to the end of this allocation (export {variable}), or lower exit.reserve"
+            ),
         )],
         (Some(left), Some(known)) if left > known + Duration::from_secs(60) => vec![warning(
             check,
             format!("exit.end_time is in {}, but the allocation ends in {}", span(left), span(known)),
-            "export BIVOUAC_EXIT_END_TIME=$SLURM_JOB_END_TIME",
+            format!("export {variable}"),
         )],
         (Some(left), _) => vec![ok(
             check,
@@ -563,12 +588,14 @@ fn end_of_allocation(facts: &Facts) -> Vec<Finding> {
         (None, Some(known)) if known <= exit.reserve => vec![problem(
             check,
             format!("the allocation ends in {}, exit.reserve is {}", span(known), span(exit.reserve)),
-            "there is no time for a run and its last checkpoint: ask for more (sbatch --time), or lower exit.reserve",
+            format!("there is no time for a run and its last checkpoint: ask for more ({more}), or lower exit.reserve"),
         )],
         (None, Some(known)) if exit.signal.is_none() && exit.stop_file.is_none() => vec![warning(
             check,
             format!("in {}, and nothing tells the program", span(known)),
-            "export BIVOUAC_EXIT_END_TIME=$SLURM_JOB_END_TIME, or exit.signal = \"USR1\" with sbatch --signal=B:USR1@300, so that should_exit() says yes in time",
+            format!(
+                "export {variable}, or exit.signal = \"USR1\" with {signal}, so that should_exit() says yes in time"
+            ),
         )],
         (None, Some(known)) => vec![ok(check, format!("in {}; the program is told by signal or file", span(known)))],
         (None, None) => Vec::new(),
@@ -671,6 +698,7 @@ mod tests {
             store: None,
             objects: None,
             limits: Limits { files: Some(65_536), locked: None, core: Some(0) },
+            allocation: None,
             slurm: None,
             libraries: ["libhwloc", "libnuma", "libisal"].map(library).into(),
             numa_nodes: 2,
@@ -717,7 +745,7 @@ mod tests {
             "local tier",
             "global tier",
             "limits",
-            "SLURM",
+            "batch system",
             "libraries",
             "live memory",
             "clock",
@@ -903,20 +931,19 @@ mod tests {
         expect(|facts| facts.limits.files = Some(256), "limits", Warning, "ulimit -n");
     }
 
-    fn allocation(left: u64) -> Option<Slurm> {
-        let left = Some(Duration::from_secs(left));
-        Some(Slurm { job: "7".into(), nodes: Some(1), left, requeue: Some(true), ..Default::default() })
+    fn allocation(left: u64) -> Option<Allocation> {
+        Some(Allocation { system: System::Slurm, left: Some(Duration::from_secs(left)) })
     }
 
     #[test]
     fn a_program_has_to_hear_of_the_end_of_its_allocation() {
         let check = "end of allocation";
-        expect(|facts| facts.slurm = allocation(3600), check, Warning, "BIVOUAC_EXIT_END_TIME");
-        expect(|facts| facts.slurm = allocation(100), check, Problem, "sbatch --time");
+        expect(|facts| facts.allocation = allocation(3600), check, Warning, "BIVOUAC_EXIT_END_TIME");
+        expect(|facts| facts.allocation = allocation(100), check, Problem, "sbatch --time");
         let by_time = |end: u64, left: u64| {
             move |facts: &mut Facts| {
                 facts.config.job.exit.end_time = Some(1_800_000_000 + end);
-                facts.slurm = allocation(left);
+                facts.allocation = allocation(left);
             }
         };
         expect(by_time(100, 3600), check, Problem, "exit.reserve");
@@ -938,7 +965,7 @@ mod tests {
                 facts.slurm = Some(slurm);
             }
         };
-        expect(inside(|slurm| slurm.missing = vec!["scontrol"]), "SLURM", Warning, "PATH");
+        expect(inside(|slurm| slurm.missing = vec!["scontrol"]), "batch system", Warning, "PATH");
         expect(inside(|slurm| slurm.array_task = Some("3".into())), "job array", Warning, "SLURM_ARRAY_TASK_ID");
         let mut named = healthy();
         inside(|slurm| slurm.array_task = Some("3".into()))(&mut named);

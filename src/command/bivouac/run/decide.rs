@@ -26,9 +26,9 @@
 //! without progress.
 #![forbid(unsafe_code)]
 
-use super::hosts::{Host, names, room};
 use super::ranks::{Allowed, Binding, HOW_TO_RESIZE};
-use super::slurm::Standing;
+use crate::batch::Standing;
+use crate::hosts::{Host, names, room};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -540,7 +540,7 @@ fn is_success(attempt: &Attempt, lost_host: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::hosts::parse_list;
+    use crate::hosts::parse_list;
     use bivouac_core::format::supervision::{Bound, NewestStatus};
     use proptest::prelude::*;
 

@@ -4,7 +4,7 @@
 //! a value; the tables below list them. What comes after it is the program's business and never touched.
 #![forbid(unsafe_code)]
 
-use super::hosts::{self, Host};
+use crate::hosts::{self, Host};
 use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -26,7 +26,9 @@ pub enum Family {
     Hydra,
     /// SLURM's srun.
     Srun,
-    /// Anything else: it is started as it is, on this machine, and never moved.
+    /// `flux run`.
+    Flux,
+    /// Anything else: it is started unchanged, on this machine, and never moved.
     None,
 }
 
@@ -79,10 +81,23 @@ const SRUN: Arity = Arity {
     two: "",
 };
 
+const FLUX: Arity = Arity {
+    one: "add-file B bank bcc begin-time c cc cores cores-per-task cwd dependency env env-file env-remove error flags g \
+          gpus-per-node gpus-per-task i input job-name label-file n N nodes ntasks o output q queue requires rlimit S s setattr \
+          setopt signal t taskmap tasks-per-core tasks-per-node time-limit urgency wait-event watch-event",
+    two: "",
+};
+
 /// What is done with the options that name hosts.
 const OPENMPI_HOSTS: [&str; 5] = ["H", "host", "hostfile", "machinefile", "default-hostfile"];
 const HYDRA_HOSTS: [&str; 7] = ["f", "host", "hostfile", "hosts", "machine", "machinefile", "machines"];
 const SRUN_HOSTS: [&str; 6] = ["w", "nodelist", "F", "nodefile", "N", "nodes"];
+const FLUX_HOSTS: [&str; 3] = ["N", "nodes", "requires"];
+
+/// Options of `flux run` that give the number of ranks by that of cores or nodes; it takes no other number beside them.
+const FLUX_PER_RESOURCE: [&str; 3] = ["cores", "tasks-per-core", "tasks-per-node"];
+/// Options of `flux run` that choose which variables its tasks see; all, where none is given.
+const FLUX_ENVIRONMENT: [&str; 3] = ["env", "env-file", "env-remove"];
 
 /// One word or group of words of a launcher's command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -118,7 +133,8 @@ impl Seats<'_> {
 pub struct CommandLine {
     /// Which family it belongs to.
     pub family: Family,
-    launcher: String,
+    /// With its subcommand, where it has one.
+    launcher: Vec<String>,
     /// One part for each program; several where the command line has `:`.
     parts: Vec<Vec<Item>>,
     /// What srun exports if the command line does not say it: `SLURM_EXPORT_ENV`, which `sbatch --export` sets.
@@ -132,6 +148,7 @@ pub fn family_of(program: &str) -> Family {
     let name = Path::new(program).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     match name.as_str() {
         "srun" => return Family::Srun,
+        "flux" => return Family::Flux,
         "mpiexec.hydra" | "mpiexec.mpich" | "mpirun.mpich" => return Family::Hydra,
         "mpirun.openmpi" | "mpiexec.openmpi" | "orterun" | "prterun" => return Family::Openmpi,
         name if name.starts_with("mpirun") || name.starts_with("mpiexec") => {}
@@ -152,22 +169,28 @@ impl CommandLine {
     /// # Errors
     /// It has no program, or an option lacks its value.
     pub fn parse(command: &[String], family: Family) -> Result<CommandLine, String> {
-        let (launcher, words) = command.split_first().ok_or("no command was given after --")?;
+        let verbs = 1 + usize::from(family == Family::Flux);
+        let (launcher, words) = command.split_at_checked(verbs).ok_or("no command was given after --")?;
+        if family == Family::Flux && launcher[1] != "run" {
+            return Err(format!("flux {} cannot be supervised: use flux run", launcher[1]));
+        }
+        let launcher = launcher.to_vec();
         let arity = match family {
             Family::Openmpi => &OPENMPI,
             Family::Hydra => &HYDRA,
             Family::Srun => &SRUN,
+            Family::Flux => &FLUX,
             Family::None => {
                 let parts = vec![vec![Item::Program(words.to_vec())]];
-                return Ok(CommandLine { family, launcher: launcher.clone(), parts, export: None, is_elastic: false });
+                return Ok(CommandLine { family, launcher, parts, export: None, is_elastic: false });
             }
         };
         let groups: Vec<&[String]> = match family {
-            Family::Srun => vec![words],
+            Family::Srun | Family::Flux => vec![words],
             _ => words.split(|word| word == ":").collect(),
         };
         let parts = groups.into_iter().map(|words| parse_part(words, arity, family)).collect::<Result<_, _>>()?;
-        Ok(CommandLine { family, launcher: launcher.clone(), parts, export: None, is_elastic: false })
+        Ok(CommandLine { family, launcher, parts, export: None, is_elastic: false })
     }
 
     /// What srun would export by its environment.
@@ -192,7 +215,7 @@ impl CommandLine {
         match self.family {
             Family::Openmpi => &["n", "np", "c"],
             Family::Hydra => &["n", "np"],
-            Family::Srun => &["n", "ntasks"],
+            Family::Srun | Family::Flux => &["n", "ntasks"],
             Family::None => &[],
         }
     }
@@ -232,7 +255,8 @@ impl CommandLine {
             Family::Openmpi => (&["H", "host"], &["hostfile", "machinefile", "default-hostfile"]),
             Family::Hydra => (&["host", "hosts"], &["f", "hostfile", "machine", "machinefile", "machines"]),
             Family::Srun => (&["w", "nodelist"], &["F", "nodefile"]),
-            Family::None => return Ok(None),
+            // A constraint says which hosts would do, not which there are.
+            Family::Flux | Family::None => return Ok(None),
         };
         let lists: Vec<&str> = self.values(lists).collect();
         if !lists.is_empty() {
@@ -261,7 +285,7 @@ impl CommandLine {
     /// The words to start it with: on these hosts if any are given, otherwise wherever it says itself, with these variables
     /// handed to the ranks.
     pub fn words(&self, seats: Option<&Seats<'_>>, ranks: u32, variables: &[Variable]) -> Vec<String> {
-        let mut words = vec![self.launcher.clone()];
+        let mut words = self.launcher.clone();
         for (number, part) in self.parts.iter().enumerate() {
             if number > 0 {
                 words.push(":".into());
@@ -276,7 +300,10 @@ impl CommandLine {
                         words.push(format!("--export={}", with_variables(list, variables)));
                     }
                     Item::Option { words: written, .. } => words.extend(written.iter().cloned()),
-                    Item::Program(written) => words.extend(written.iter().cloned()),
+                    Item::Program(written) => {
+                        words.extend(self.last_variables(variables));
+                        words.extend(written.iter().cloned());
+                    }
                 }
             }
         }
@@ -284,6 +311,12 @@ impl CommandLine {
             words.iter_mut().for_each(|word| *word = word.replace(RANKS, &ranks.to_string()));
         }
         words
+    }
+
+    /// What is put behind `flux run`'s own rules about variables, which are followed in their order.
+    fn last_variables(&self, variables: &[Variable]) -> Vec<String> {
+        let has_rules = self.family == Family::Flux && self.values(&FLUX_ENVIRONMENT).next().is_some();
+        variables.iter().filter(|_| has_rules).map(|(name, _)| format!("--env={name}")).collect()
     }
 
     /// Does an Open MPI command line say itself where ranks go, or has it several programs that would each start anew?
@@ -299,6 +332,7 @@ impl CommandLine {
             Family::Openmpi => OPENMPI_HOSTS.contains(&name),
             Family::Hydra => HYDRA_HOSTS.contains(&name),
             Family::Srun => SRUN_HOSTS.contains(&name),
+            Family::Flux => FLUX_HOSTS.contains(&name),
             Family::None => false,
         }
     }
@@ -352,7 +386,19 @@ impl CommandLine {
                     push(&[&format!("--export={}", with_variables(list, variables))]);
                 }
             }
-            _ => {}
+            Family::Flux => {
+                let by_resource = self.values(&FLUX_PER_RESOURCE).next().is_some();
+                if let Some(hosts) = hosts {
+                    let own: Vec<String> =
+                        self.values(&["requires"]).map(|theirs| format!("({theirs}) and ")).collect();
+                    let names = list(hosts, &|host| host.name.clone());
+                    push(&["--nodes", &hosts.len().to_string(), &format!("--requires={}hosts:{names}", own.concat())]);
+                }
+                if adds_ranks && !by_resource {
+                    push(&["--ntasks", &ranks.to_string()]);
+                }
+            }
+            Family::Hydra | Family::None => {}
         }
         words
     }
@@ -403,8 +449,8 @@ fn option(words: &[String], bare: &str, arity: &Arity, family: Family) -> Result
         let values = vec![value.to_owned()];
         return Ok(Item::Option { name: name.into(), values, words: words[..1].to_vec() });
     }
-    // srun: `-n8`, and a cluster of flags such as `-lu`.
-    if family == Family::Srun && !is_long && bare.chars().count() > 1 {
+    // srun and flux: `-n8`, and a cluster of flags such as `-lu`.
+    if matches!(family, Family::Srun | Family::Flux) && !is_long && bare.chars().count() > 1 {
         let (name, value) = bare.split_at(bare.chars().next().map_or(0, char::len_utf8));
         let values = if arity.of(name) == 1 { vec![value.to_owned()] } else { Vec::new() };
         return Ok(Item::Option { name: name.into(), values, words: words[..1].to_vec() });
@@ -412,6 +458,20 @@ fn option(words: &[String], bare: &str, arity: &Arity, family: Family) -> Result
     let count = arity.of(bare);
     let values = words.get(1..=count).ok_or_else(|| format!("{} lacks its value", words[0]))?;
     Ok(Item::Option { name: bare.into(), values: values.to_vec(), words: words[..=count].to_vec() })
+}
+
+/// Has a shell command submit the next job, and waits for it. What it says.
+///
+/// # Errors
+/// It cannot be started, or fails: its status and what it says.
+pub fn submit(command: &str) -> Result<String, String> {
+    let output = Command::new("/bin/sh").arg("-c").arg(command).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("cannot start /bin/sh: {error}"))?;
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    match output.status.success() {
+        true => Ok(format!("the next job is submitted: {}", said(&output.stdout))),
+        false => Err(format!("{command}: {} {}", output.status, said(&output.stderr))),
+    }
 }
 
 /// Starts a job in a process group of its own, with our standard output and error, so that nothing that happens to the
@@ -458,6 +518,26 @@ mod tests {
 
     fn variables() -> [Variable; 1] {
         [("BIVOUAC_RUN_DIRECTORY", "/run".to_owned())]
+    }
+
+    #[test]
+    fn flux_gets_a_constraint_that_names_the_hosts() {
+        assert_eq!(
+            rewritten("flux run -n 4 -o mpi=none prog -N 1", Family::Flux),
+            "flux run --nodes 2 --requires=hosts:a,b -n 4 -o mpi=none prog -N 1"
+        );
+        assert_eq!(
+            rewritten("flux run -N2 -n4 --requires=gpu|big --env=-* prog", Family::Flux),
+            "flux run --nodes 2 --requires=(gpu|big) and hosts:a,b -n4 --env=-* --env=BIVOUAC_RUN_DIRECTORY prog"
+        );
+        assert_eq!(rewritten("flux run prog", Family::Flux), "flux run --nodes 2 --requires=hosts:a,b --ntasks 4 prog");
+        assert_eq!(
+            rewritten("flux run -N 2 --tasks-per-node=2 prog", Family::Flux),
+            "flux run --nodes 2 --requires=hosts:a,b --tasks-per-node=2 prog"
+        );
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert!(CommandLine::parse(&words("flux batch job"), Family::Flux).unwrap_err().contains("flux run"));
+        assert!(CommandLine::parse(&words("flux"), Family::Flux).is_err());
     }
 
     #[test]

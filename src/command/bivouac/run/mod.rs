@@ -1,7 +1,7 @@
 //! `bivouac run`: starts a job, watches it, and starts it again on the nodes that are left.
 //!
-//! [`launch`] knows the launchers' command lines, [`hosts`] the host lists, [`ranks`] which numbers of ranks a job may have, [`probe`] asks hosts whether they answer,
-//! [`watch`] reads what the sessions say in the run directory, [`record`] keeps the records, [`slurm`] asks the batch
+//! [`launch`] knows the launchers' command lines, [`crate::hosts`] the host lists, [`ranks`] which numbers of ranks a job may have, [`probe`] asks hosts whether they answer,
+//! [`watch`] reads what the sessions say in the run directory, [`record`] keeps the records, [`crate::batch`] asks the batch
 //! system, [`process`] waits for the job and ends it. [`decide`] is pure: it says what comes after an attempt. This file
 //! carries it out.
 //!
@@ -35,25 +35,26 @@
 #![forbid(unsafe_code)]
 
 mod decide;
-mod hosts;
 mod launch;
 mod probe;
 mod process;
 pub mod ranks;
 pub mod record;
 mod returns;
-mod slurm;
 mod watch;
 
+use crate::batch;
+use crate::batch::{System, slurm};
 use crate::ending::Ending;
 use crate::halt;
+use crate::hosts;
+use crate::hosts::Host;
 use crate::output::complain;
 use bivouac_core::base::calendar::unix_now;
 use bivouac_core::base::units::{parse_cpus, parse_duration};
 use bivouac_core::format::supervision::{Condition, Halt, LevelStatus, When};
 use bivouac_core::tier::run_directory::RunDirectory;
 use decide::{Attempt, Decision, Limits, Outcome, Requeue, Resize, Stop};
-use hosts::Host;
 use launch::{CommandLine, Family, Seats};
 use nix::sys::signal::Signal;
 use probe::{Answer, Method, Probe};
@@ -75,6 +76,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// So many times the time-out have hosts that are asked once more.
 const LAST_PATIENCE: u32 = 6;
 
+/// Flux knows which of its hosts are up; one that is drained gets no job.
+const FLUX_PROBE: &str = "flux hostlist --quiet --fallback --intersect avail {host}";
+
 /// The host of each rank, a line each, where a launcher needs a file of them.
 const SEATS_FILE: &str = "seats";
 
@@ -83,21 +87,22 @@ const SEATS_FILE: &str = "seats";
 #[command(after_help = "Examples:
   bivouac run -- mpirun -n 8 ./simulation in.toml
   bivouac run --hosts node1:2,node2:2,node3:2,node4:2,node5:2 --spares 1 -- mpirun -n 8 ./simulation
-  bivouac run --spares 1 --hang-timeout 10min --requeue -- mpirun -n 8 ./simulation      in an sbatch script
+  bivouac run --spares 1 --hang-timeout 10min --requeue -- mpirun -n 8 ./simulation      in a script of SLURM or LSF
+  bivouac run --spares 1 --requeue='qsub next.pbs' -- mpirun -n 8 ./simulation           in a script of PBS
   bivouac run --ranks 4..8/2 --hosts node[1-4]:2 -- mpirun ./simulation     continue with fewer nodes
   bivouac run --probe 'ping -c 1 -W 1 {host}' --hostfile nodes.txt -- mpirun -n 8 ./simulation
   bivouac halt bivouac-run --after 2                       elsewhere: end after two more checkpoints
 
-The launcher may be Open MPI's or MPICH's mpirun and mpiexec, or srun; its host list is replaced for each attempt. Any other
-program is started as it is and never moved. The number of ranks stays the same in all attempts.
+The launcher may be Open MPI's or MPICH's mpirun and mpiexec, srun, or flux run; its host list is replaced for each attempt. Any other
+program is started unchanged and never moved. The number of ranks stays the same in all attempts.
 
 With --ranks it is the largest number that is allowed and for which the hosts have slots; the launcher's -n is replaced, and
 {ranks} in all words of the command. Without a spare for a lost host the job continues with fewer ranks, and with more again at a
-later start if hosts answer again; bivouac halt DIR --resize N asks for N. All of that only if ranks of any number can restore the
+later launch if hosts answer again; bivouac halt DIR --resize N asks for N. All of that only if ranks of any number can restore the
 newest checkpoints: bivouac status says so, and docs/ELASTIC.md has more.
 
-Hosts come from --hosts or --hostfile, else from the launcher's own options, else from SLURM (SLURM_JOB_NODELIST); else all
-runs where the launcher puts it. Slots that nobody gives are filled in so that all hosts but the spares hold all ranks.
+Hosts come from --hosts or --hostfile, else from the launcher's own options, else from the batch system (SLURM, LSF, PBS or Flux); else
+all runs where the launcher puts it. Slots that are not given are filled in so that all hosts but the spares hold all ranks.
 
 After an attempt, the first rule that applies:
   interrupted by the user                                      stop, 130
@@ -108,25 +113,25 @@ After an attempt, the first rule that applies:
   all restarts are used up                                     stop, 11 (14 if the watchdog ended the last attempt)
   too few nodes answer, or with --ranks: too few for as
   many ranks as can restore the newest checkpoint              stop, 13
-  otherwise                                                    start again on the nodes that answer
+  otherwise                                                    relaunch on the nodes that answer
 
 Signals to bivouac run:
   INT (Ctrl-C)     end the job: TERM, after --grace KILL; a second INT kills at once
   TERM, USR1, HUP  ask for a last checkpoint (a halt condition), then as INT if the job has not ended after --reserve
-  USR2             handed on to the launcher
+  USR2             passed on to the launcher
 
 Exit status: 0 success; 2 wrong usage, or the job cannot be started; 10 halted (start again to continue); 11 restarts used up;
 12 no progress; 13 too few nodes; 14 hang; 130 interrupted.
 
 Durations are seconds, or 90s, 10min, 2h. docs/RECOVERY.md has more.")]
 pub struct Args {
-    /// Restarts in all
+    /// Restarts in total
     #[arg(long, default_value_t = 3, value_name = "N")]
     restarts: u32,
     /// Stop after N attempts in a row that committed no newer checkpoint although all nodes answer
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     fruitless: u32,
-    /// Hold back the last N hosts until they are needed
+    /// Reserve the last N hosts until they are needed
     #[arg(long, default_value_t = 0, value_name = "N")]
     spares: usize,
     /// Stop when fewer nodes than this answer
@@ -150,7 +155,7 @@ pub struct Args {
     /// The wait before a restart without progress; it doubles each time
     #[arg(long, default_value = "2s", value_name = "SECONDS", value_parser = duration)]
     backoff: Duration,
-    /// A shell command that succeeds if {host} answers [default: a connection to slurmd, or the launcher's remote shell]
+    /// A shell command that succeeds if {host} answers [default: a connection to slurmd, Flux's list, or the remote shell of the launcher or of the batch system]
     #[arg(long, value_name = "COMMAND")]
     probe: Option<String>,
     /// How long a host may take to answer
@@ -168,22 +173,22 @@ pub struct Args {
     /// The time that a last checkpoint and a clean end take: before the end of the allocation, and after TERM or USR1
     #[arg(long, default_value = "2min", value_name = "SECONDS", value_parser = duration)]
     reserve: Duration,
-    /// The end of the allocation: seconds since 1970, UTC such as 2026-01-31T12:00:00Z, or +2h [default: from SLURM]
+    /// The end of the allocation: seconds since 1970, UTC such as 2026-01-31T12:00:00Z, or +2h [default: from the batch system]
     #[arg(long, value_name = "TIME", value_parser = halt::time)]
     end_time: Option<u64>,
-    /// Halted because the allocation ends or is taken away: ask SLURM to queue the job again
-    #[arg(long)]
-    requeue: bool,
-    /// Where sessions and supervisor tell each other what they do; on a file system that all nodes see
+    /// Halted because the allocation ends or is taken away: have SLURM or LSF requeue the job, or COMMAND submit the next one
+    #[arg(long, value_name = "COMMAND", num_args = 0..=1, require_equals = true)]
+    requeue: Option<Option<String>>,
+    /// Where sessions and supervisor exchange their state; on a file system that all nodes see
     #[arg(long, default_value = "bivouac-run", value_name = "DIR")]
     run_directory: PathBuf,
-    /// What a restart brings back of where threads and pages were (affinity.mode)
+    /// Which placement of threads and pages a restart brings back (affinity.mode)
     #[arg(long, value_name = "MODE", value_parser = ["full", "threads", "pages", "capture", "off"])]
     affinity: Option<String>,
     /// CPUs that the ranks of each node share after a restart, such as 0-3,8 (affinity.cpus)
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     affinity_cpus: Option<String>,
-    /// Print nothing but problems and the end
+    /// Print only problems and the outcome
     #[arg(short, long)]
     quiet: bool,
     /// The launcher with its options, the program with its own
@@ -215,10 +220,15 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     parsed.ok_or_else(|| "write a number of seconds, or 90s, 10min, 2h".to_owned())
 }
 
-/// The end of the allocation, as the supervisor of a run directory or SLURM knows it.
+/// The end of the allocation, as the supervisor of a run directory or the batch system knows it.
 pub fn end_time(directory: &RunDirectory) -> Option<u64> {
     let recorded = record::read(directory).ok().flatten().and_then(|record| record.end_time);
-    recorded.or_else(slurm::end_time)
+    recorded.or_else(allocation_end)
+}
+
+/// The end of the allocation, as its batch system knows it.
+fn allocation_end() -> Option<u64> {
+    batch::here().and_then(System::end_time)
 }
 
 /// May the job of a run directory be asked to go on with so many ranks?
@@ -343,6 +353,13 @@ impl<'a> Supervisor<'a> {
         let directory_text = directory_text.ok_or_else(|| format!("run directory {path:?} is not UTF-8"))?;
         let program = args.command.first().ok_or("no command was given after --")?;
         find_program(program)?;
+        if let (Some(None), Some(system)) = (&args.requeue, batch::here()) {
+            system.can_requeue().map_err(|why| {
+                format!(
+                    "--requeue: {why}; give the command that submits the next job, such as --requeue='qsub job.pbs'"
+                )
+            })?;
+        }
         let family = args.launcher.unwrap_or_else(|| launch::family_of(program));
         let mut line = CommandLine::parse(&args.command, family)?;
         line.set_export(std::env::var("SLURM_EXPORT_ENV").ok());
@@ -433,7 +450,7 @@ impl<'a> Supervisor<'a> {
         self.record.allowed = self.args.ranks.as_ref().map(ToString::to_string);
         self.record.hosts = record::texts(if self.is_placed { self.job.hosts() } else { Vec::new() }.as_slice());
         self.record.command.clone_from(&self.args.command);
-        self.record.end_time = self.args.end_time.or_else(slurm::end_time);
+        self.record.end_time = self.args.end_time.or_else(allocation_end);
         self.record.write(&self.directory)
     }
 
@@ -486,27 +503,40 @@ impl<'a> Supervisor<'a> {
                     "this condition stays and stops the next start too, until bivouac halt {directory} --clear: {condition}"
                 ));
             }
-            if self.args.requeue && matches!(stop, Stop::Halted(_)) {
-                self.requeue(is_lost);
+            if let (Some(command), Stop::Halted(_)) = (&self.args.requeue, stop) {
+                self.requeue(command.as_deref(), is_lost);
             }
         }
         self.journal.finish();
         stop
     }
 
-    /// Has SLURM queue a halted job again, if that is what its end calls for.
-    fn requeue(&mut self, is_lost: bool) {
-        let attempt = self.record.attempt;
-        match decide::requeue(is_lost, attempt > 0, slurm::standing()) {
-            Requeue::No => {}
-            Requeue::Refused(why) => self.journal.complain(&format!("the job is not queued again: {why}")),
-            Requeue::Yes => {
-                self.journal.event(attempt, "requeues", "asking SLURM to queue this job again, which ends it here");
-                match slurm::requeue() {
-                    Ok(job) => self.journal.event(attempt, "requeued", &format!("SLURM queues job {job} again")),
-                    Err(problem) => self.journal.complain(&format!("the job is not queued again: {problem}")),
-                }
+    /// Has the batch system queue a halted job again, or a command submit the next one, if that is what its end calls for.
+    fn requeue(&mut self, command: Option<&str>, is_lost: bool) {
+        let (attempt, system) = (self.record.attempt, batch::here());
+        let standing = system.map_or_else(Default::default, |system| {
+            system.standing(self.last_checkpoint.as_deref(), self.is_allocation_ending())
+        });
+        match decide::requeue(is_lost, attempt > 0, standing) {
+            Requeue::No => return,
+            Requeue::Refused(why) => return self.journal.complain(&format!("the job is not queued again: {why}")),
+            Requeue::Yes => {}
+        }
+        let asked = match (command, system) {
+            (Some(command), _) => {
+                self.journal.event(attempt, "requeues", &format!("submitting the next job: {command}"));
+                launch::submit(command)
             }
+            (None, Some(system)) => {
+                let text = format!("asking {} to queue this job again, which ends it here", system.name());
+                self.journal.event(attempt, "requeues", &text);
+                system.requeue().map(|job| format!("{} queues job {job} again", system.name()))
+            }
+            (None, None) => Err("this is no job of SLURM, LSF, PBS or Flux".into()),
+        };
+        match asked {
+            Ok(text) => self.journal.event(attempt, "requeued", &text),
+            Err(problem) => self.journal.complain(&format!("the job is not queued again: {problem}")),
         }
     }
 
@@ -545,7 +575,7 @@ impl<'a> Supervisor<'a> {
     fn launch(&mut self) -> Result<(Job, Vec<String>), String> {
         let hosts = self.job.manned();
         let file = self.directory.path().join(SEATS_FILE).display().to_string();
-        let file = Some(file.as_str()).filter(|_| slurm::is_here());
+        let file = Some(file.as_str()).filter(|_| batch::here().is_some());
         // srun deals tasks out evenly, unless it is told the node of each.
         let is_even = hosts.windows(2).all(|pair| pair[0].slots == pair[1].slots);
         let in_order =
@@ -981,7 +1011,7 @@ fn settle(args: &Args, line: &CommandLine) -> Result<(decide::Job, bool), String
     let listed = match given {
         Some(hosts) => Some(hosts),
         None if line.family == Family::None => None,
-        None => line.hosts()?.map_or_else(slurm::hosts, |hosts| Ok(Some(hosts)))?,
+        None => line.hosts()?.map_or_else(|| batch::here().map_or(Ok(None), System::hosts), |hosts| Ok(Some(hosts)))?,
     };
     // The number that the launcher's options give is replaced.
     let said = if args.ranks.is_some() { None } else { line.ranks()? };
@@ -1021,30 +1051,43 @@ fn probe_method(args: &Args, line: &CommandLine, hosts: &[Host]) -> Method {
         return Method::Command(command.clone());
     }
     let is_given = args.hosts.is_some() || args.hostfile.is_some();
-    let from_slurm = slurm::is_here() && (!is_given || slurm::has_all(hosts));
-    if from_slurm || line.family == Family::Srun {
-        return Method::Slurm { port: slurm::slurmd_port() };
+    let system = batch::here().filter(|system| !is_given || system.has_all(hosts));
+    match system {
+        Some(System::Slurm) => return Method::Slurm { port: slurm::slurmd_port() },
+        Some(System::Flux) => return Method::Command(FLUX_PROBE.to_owned()),
+        _ if line.family == Family::Srun => return Method::Slurm { port: slurm::slurmd_port() },
+        _ => {}
     }
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let agent = line.agent().or_else(|| match line.family {
         Family::Hydra => variable("HYDRA_LAUNCHER_EXEC"),
         _ => variable("OMPI_MCA_plm_rsh_agent").or_else(|| variable("PRTE_MCA_plm_ssh_agent")),
     });
+    // The remote shells of batch systems work where nodes let nobody in by ssh.
+    let of_system = || match system {
+        Some(System::Pbs) => Some("pbs_tmrsh"),
+        Some(System::Lsf) => Some("blaunch"),
+        _ => None,
+    };
+    let agent = agent.or_else(|| of_system().filter(|name| is_program(name)).map(str::to_owned));
     Method::Agent(probe::agent_words(&agent.unwrap_or_default()))
 }
 
 /// Finds out before anything else whether there is such a program.
 fn find_program(program: &str) -> Result<(), String> {
+    if is_program(program) { Ok(()) } else { Err(format!("cannot start {program:?}: there is no such program")) }
+}
+
+fn is_program(program: &str) -> bool {
     let is_program = |path: &Path| {
         use std::os::unix::fs::PermissionsExt;
         path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
     };
-    let found = match program.contains('/') {
+    match program.contains('/') {
         true => is_program(Path::new(program)),
         false => {
             let path = std::env::var_os("PATH").unwrap_or_default();
             std::env::split_paths(&path).any(|folder| is_program(&folder.join(program)))
         }
-    };
-    if found { Ok(()) } else { Err(format!("cannot start {program:?}: there is no such program")) }
+    }
 }

@@ -1,7 +1,7 @@
 //! Does a host answer? Asked of all hosts at once, and never for longer than the time-out.
 #![forbid(unsafe_code)]
 
-use super::hosts::Host;
+use crate::hosts::Host;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::io::ErrorKind;
@@ -186,7 +186,7 @@ fn answer(mut command: Command, deadline: Instant) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::hosts::parse_list;
+    use crate::hosts::parse_list;
 
     fn ask(command: &str, list: &str, timeout: Duration) -> Vec<Answer> {
         let probe = Probe { method: Method::Command(command.into()), timeout };

@@ -9,8 +9,8 @@
 //! | `timeline.jsonl` | a line for each event |
 #![forbid(unsafe_code)]
 
-use super::hosts::{Host, names, parse_list, room};
 use super::ranks::{Allowed, Binding, HOW_TO_RESIZE};
+use crate::hosts::{Host, names, parse_list, room};
 use bivouac_core::base::calendar::{unix_now, utc};
 use bivouac_core::format::supervision::{ATTEMPTS_FILE, LevelStatus};
 use bivouac_core::tier::run_directory::RunDirectory;

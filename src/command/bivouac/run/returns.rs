@@ -1,8 +1,8 @@
 //! Which of the hosts that did not answer do so again while an attempt runs: they are of use to a job that may have more ranks.
 #![forbid(unsafe_code)]
 
-use super::hosts::Host;
 use super::probe::{Answer, Probe};
+use crate::hosts::Host;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Instant;
 
@@ -56,7 +56,7 @@ impl Returns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::hosts::parse_list;
+    use crate::hosts::parse_list;
     use crate::run::probe::Method;
     use std::time::Duration;
 

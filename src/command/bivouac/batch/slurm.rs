@@ -1,31 +1,17 @@
 //! What SLURM says of the allocation that this process runs in.
 #![forbid(unsafe_code)]
 
-use super::hosts::{self, Host};
-use bivouac_core::base::calendar::unix_now;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use super::{Standing, answer, ask, from_now, seconds, variable};
+use crate::hosts::{self, Host};
 
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
+pub(super) fn is_here() -> bool {
+    variable("SLURM_JOB_ID").is_some()
 }
 
-/// Does this process run in an allocation?
-pub fn is_here() -> bool {
-    variable("SLURM_JOB_ID").is_some() && variable("SLURM_JOB_NODELIST").is_some()
-}
-
-/// The hosts of the allocation; `None` outside of one.
-///
-/// # Errors
-/// SLURM's variables cannot be read.
-pub fn hosts() -> Result<Option<Vec<Host>>, String> {
-    if !is_here() {
-        return Ok(None);
-    }
-    let nodes = variable("SLURM_JOB_NODELIST").unwrap_or_default();
+pub(super) fn hosts() -> Result<Option<Vec<Host>>, String> {
+    let Some(nodes) = variable("SLURM_JOB_NODELIST") else { return Ok(None) };
     let tasks = variable("SLURM_TASKS_PER_NODE");
-    hosts::parse_slurm(&nodes, tasks.as_deref()).map(Some).map_err(|why| format!("SLURM_JOB_NODELIST: {why}"))
+    hosts::parse_nodes(&nodes, tasks.as_deref()).map(Some).map_err(|why| format!("SLURM_JOB_NODELIST: {why}"))
 }
 
 /// These nodes in the order in which SLURM has them in the allocation, as a list for `SLURM_JOB_NODELIST`; `None` if they are
@@ -36,48 +22,24 @@ pub fn hosts() -> Result<Option<Vec<Host>>, String> {
 /// that rank's first message comes before all ranks have left `MPI_Init`. If that node is dead, the one who asks waits for
 /// five minutes, and has lost the message then. With the nodes of the step alone the two numbers are one.
 pub fn list_of_step(seats: &[Host]) -> Option<String> {
-    let nodes = hosts::parse_slurm(&variable("SLURM_JOB_NODELIST")?, None).ok()?;
+    let nodes = hosts::parse_nodes(&variable("SLURM_JOB_NODELIST")?, None).ok()?;
     let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
     let of_step: Vec<&str> = names.into_iter().filter(|name| seats.iter().any(|seat| seat.name == *name)).collect();
     (of_step.len() == seats.len()).then(|| of_step.join(","))
 }
 
-/// Are these all nodes of the allocation?
-pub fn has_all(given: &[Host]) -> bool {
-    let nodes = variable("SLURM_JOB_NODELIST").and_then(|nodes| hosts::parse_slurm(&nodes, None).ok());
-    nodes.is_some_and(|nodes| given.iter().all(|host| nodes.iter().any(|node| node.name == host.name)))
-}
-
-/// The end of the allocation, seconds since 1970, if SLURM tells.
-pub fn end_time() -> Option<u64> {
+pub(super) fn end_time() -> Option<u64> {
     if let Some(time) = variable("SLURM_JOB_END_TIME").and_then(|time| time.parse().ok()) {
         return Some(time);
     }
     // The time left, since squeue prints the end in a time zone that it does not name.
     let job = variable("SLURM_JOB_ID")?;
-    let output = bounded("squeue").args(["-h", "-j", &job, "-o", "%L"]).output().ok()?;
-    let left = seconds_left(String::from_utf8_lossy(&output.stdout).trim())?;
-    Some(unix_now() as u64 + left)
-}
-
-/// `1-02:03:04`, `03:04` and the like in seconds; `None` for `UNLIMITED` and the rest.
-fn seconds_left(text: &str) -> Option<u64> {
-    let (days, clock) = match text.split_once('-') {
-        Some((days, clock)) => (days.parse::<u64>().ok()?, clock),
-        None => (0, text),
-    };
-    let parts: Vec<u64> = clock.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
-    if !(2..=3).contains(&parts.len()) {
-        return None;
-    }
-    let seconds = parts.iter().try_fold(0u64, |sum, part| sum.checked_mul(60)?.checked_add(*part))?;
-    days.checked_mul(86_400)?.checked_add(seconds)
+    answer("squeue", &["-h", "-j", &job, "-o", "%L"]).ok().and_then(|left| seconds(&left)).map(from_now)
 }
 
 /// The port of slurmd on the nodes, if SLURM tells.
 pub fn slurmd_port() -> Option<u16> {
-    let output = bounded("scontrol").args(["show", "config"]).output().ok()?;
-    slurmd_port_in(&String::from_utf8_lossy(&output.stdout))
+    slurmd_port_in(&answer("scontrol", &["show", "config"]).ok()?)
 }
 
 fn slurmd_port_in(config: &str) -> Option<u16> {
@@ -86,20 +48,11 @@ fn slurmd_port_in(config: &str) -> Option<u16> {
     value.parse().ok().filter(|port| *port > 0)
 }
 
-/// How a job stands that is about to end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Standing {
-    /// SLURM is taking its nodes away, to give them to another job. Then it has told the ranks, not this process.
-    pub is_preempted: bool,
-    /// Somebody has cancelled it.
-    pub is_cancelled: bool,
-}
-
-/// How this job stands; neither if SLURM does not answer.
-pub fn standing() -> Standing {
-    let Some(job) = variable("SLURM_JOB_ID") else { return Standing::default() };
-    let output = bounded("scontrol").args(["--oneliner", "show", "job", &job]).output();
-    output.map_or_else(|_| Standing::default(), |output| standing_in(&String::from_utf8_lossy(&output.stdout)))
+/// Neither if SLURM does not answer.
+pub(super) fn standing() -> Standing {
+    let job = variable("SLURM_JOB_ID").unwrap_or_default();
+    answer("scontrol", &["--oneliner", "show", "job", &job])
+        .map_or_else(|_| Standing::default(), |shown| standing_in(&shown))
 }
 
 fn standing_in(shown: &str) -> Standing {
@@ -115,26 +68,9 @@ fn standing_in(shown: &str) -> Standing {
     Standing { is_preempted, is_cancelled }
 }
 
-/// Asks SLURM to queue this job again, which also ends it: both this process and the command that asks may be ended before
-/// the answer is there. The job's id.
-///
-/// # Errors
-/// There is no job, or what SLURM says.
-pub fn requeue() -> Result<String, String> {
+pub(super) fn requeue() -> Result<String, String> {
     let job = variable("SLURM_JOB_ID").ok_or("SLURM_JOB_ID is not set, so this is no SLURM job")?;
-    let output = bounded("scontrol").args(["requeue", &job]).output().map_err(|error| format!("scontrol: {error}"))?;
-    if output.status.success() || output.status.signal().is_some() {
-        return Ok(job);
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!("scontrol requeue {job}: {} {}", output.status, said.trim()))
-}
-
-/// A command of SLURM's, which may hang when its controller does.
-fn bounded(program: &str) -> Command {
-    let mut command = Command::new("timeout");
-    command.args(["15", program]).stdin(Stdio::null());
-    command
+    ask("scontrol", &["requeue", &job]).map(|()| job)
 }
 
 #[cfg(test)]
@@ -175,16 +111,6 @@ mod tests {
         for config in ["", "SlurmdPort = \n", "SlurmdPort = 0\n", "SlurmctldPort = 1\n", "slurm_load_ctl_conf error\n"]
         {
             assert_eq!(slurmd_port_in(config), None, "{config}");
-        }
-    }
-
-    #[test]
-    fn the_time_left_is_read() {
-        assert_eq!(seconds_left("1-02:03:04"), Some(86_400 + 7384));
-        assert_eq!(seconds_left("03:04"), Some(184));
-        assert_eq!(seconds_left("0:00"), Some(0));
-        for text in ["", "UNLIMITED", "INVALID", "NOT_SET", "1:2:3:4", "5", "9999999999999999999-00:00", "x-00:00"] {
-            assert_eq!(seconds_left(text), None, "{text}");
         }
     }
 }

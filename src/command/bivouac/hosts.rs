@@ -1,4 +1,4 @@
-//! Host lists: as users, host files and SLURM write them, to hosts with slots.
+//! Host lists, as users, host files and batch systems write them, to hosts with slots.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -127,11 +127,11 @@ pub fn parse_file(text: &str) -> Result<Vec<Host>, String> {
     Ok(hosts)
 }
 
-/// The hosts of a SLURM allocation: `SLURM_JOB_NODELIST` and `SLURM_TASKS_PER_NODE`, such as `node[1-3,7]` and `2(x3),1`.
+/// Names with ranges, as SLURM and Flux write them, and the tasks of each host as SLURM does: `node[1-3,7]` and `2(x3),1`.
 ///
 /// # Errors
 /// What cannot be read.
-pub fn parse_slurm(nodes: &str, tasks: Option<&str>) -> Result<Vec<Host>, String> {
+pub fn parse_nodes(nodes: &str, tasks: Option<&str>) -> Result<Vec<Host>, String> {
     let mut names = Vec::new();
     for part in split_outside_brackets(nodes)? {
         names.extend(expand(part)?);
@@ -146,6 +146,23 @@ pub fn parse_slurm(nodes: &str, tasks: Option<&str>) -> Result<Vec<Host>, String
     }
     if hosts.is_empty() {
         return Err("the node list is empty".into());
+    }
+    Ok(hosts)
+}
+
+/// `node1 16 node2 8`: each host and its slots, as LSF writes them.
+///
+/// # Errors
+/// What cannot be read.
+pub fn parse_pairs(text: &str) -> Result<Vec<Host>, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let mut hosts = Vec::new();
+    for pair in words.chunks(2) {
+        let [name, slots] = pair else { return Err(format!("{text:?} ends with a host without slots")) };
+        add(&mut hosts, name, Some(slots_of(slots)?))?;
+    }
+    if hosts.is_empty() {
+        return Err("the host list is empty".into());
     }
     Ok(hosts)
 }
@@ -263,16 +280,24 @@ mod tests {
     }
 
     #[test]
-    fn slurm_lists_are_expanded() {
+    fn pairs_of_hosts_and_slots_are_read() {
+        assert_eq!(text(parse_pairs("a 16 b 8 a 1")), "a:17, b:8");
+        for pairs in ["", "a", "a 1 b", "a x", "a 0", "-x 1"] {
+            assert!(parse_pairs(pairs).is_err(), "{pairs}");
+        }
+    }
+
+    #[test]
+    fn node_lists_are_expanded() {
         assert_eq!(
-            text(parse_slurm("node[1-3,7],head", Some("2(x3),1,4"))),
+            text(parse_nodes("node[1-3,7],head", Some("2(x3),1,4"))),
             "node1:2, node2:2, node3:2, node7:1, head:4"
         );
-        assert_eq!(text(parse_slurm("r[1-2]n[01-02]", None)), "r1n01, r1n02, r2n01, r2n02");
+        assert_eq!(text(parse_nodes("r[1-2]n[01-02]", None)), "r1n01, r1n02, r2n01, r2n02");
         for (nodes, tasks) in
             [("node[1-3]", "2(x2)"), ("node[1-3]", "2(x4)"), ("node1", "0"), ("node1", "2(x99999999999999999999)")]
         {
-            assert!(parse_slurm(nodes, Some(tasks)).is_err(), "{nodes} {tasks}");
+            assert!(parse_nodes(nodes, Some(tasks)).is_err(), "{nodes} {tasks}");
         }
     }
 

@@ -1,0 +1,67 @@
+//! What LSF says of the job that this process runs in.
+#![forbid(unsafe_code)]
+
+use super::{answer, ask, variable};
+use crate::hosts::{Host, parse_file, parse_pairs};
+
+pub(super) fn is_here() -> bool {
+    variable("LSB_JOBID").is_some() && (variable("LSB_MCPU_HOSTS").is_some() || variable("LSB_DJOB_HOSTFILE").is_some())
+}
+
+pub(super) fn hosts() -> Result<Option<Vec<Host>>, String> {
+    if let Some(pairs) = variable("LSB_MCPU_HOSTS") {
+        return parse_pairs(&pairs).map(Some).map_err(|why| format!("LSB_MCPU_HOSTS: {why}"));
+    }
+    // A line for each slot.
+    let Some(path) = variable("LSB_DJOB_HOSTFILE") else { return Ok(None) };
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("LSB_DJOB_HOSTFILE {path}: {error}"))?;
+    let mut hosts = parse_file(&text).map_err(|why| format!("LSB_DJOB_HOSTFILE {path}: {why}"))?;
+    for host in &mut hosts {
+        host.slots.get_or_insert(1);
+    }
+    Ok(Some(hosts))
+}
+
+/// The job as its commands name it: an element of an array with its index.
+fn job() -> Option<String> {
+    let job = variable("LSB_JOBID")?;
+    Some(match variable("LSB_JOBINDEX").filter(|index| index != "0") {
+        Some(index) => format!("{job}[{index}]"),
+        None => job,
+    })
+}
+
+pub(super) fn seconds_left() -> Option<u64> {
+    left(&answer("bjobs", &["-noheader", "-o", "time_left", &job()?]).ok()?)
+}
+
+/// `1:30 L` is hours and minutes, `01:30:00 L` has seconds as well, `-` is no limit.
+fn left(text: &str) -> Option<u64> {
+    let clock = text.split_whitespace().next()?;
+    let parts: Vec<u64> = clock.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    let (hours, minutes, seconds) = match parts.as_slice() {
+        [hours, minutes] => (*hours, *minutes, 0),
+        [hours, minutes, seconds] => (*hours, *minutes, *seconds),
+        _ => return None,
+    };
+    hours.checked_mul(3600)?.checked_add(minutes.checked_mul(60)?)?.checked_add(seconds)
+}
+
+pub(super) fn requeue() -> Result<String, String> {
+    let job = job().ok_or("LSB_JOBID is not set, so this is no LSF job")?;
+    ask("brequeue", &[&job]).map(|()| job)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_in_hours_and_minutes() {
+        assert_eq!(left("1:30 L\n"), Some(5400));
+        assert_eq!(left("00:01:05 X\n"), Some(65));
+        for text in ["", "-", "- L", "5", "1:2:3:4", "99999999999999999999:0"] {
+            assert_eq!(left(text), None, "{text:?}");
+        }
+    }
+}

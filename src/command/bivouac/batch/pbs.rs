@@ -1,0 +1,68 @@
+//! What PBS says of the job that this process runs in: PBS Professional, OpenPBS and TORQUE.
+#![forbid(unsafe_code)]
+
+use super::{answer, from_now, seconds, variable};
+use crate::hosts::{Host, parse_file};
+
+pub(super) fn is_here() -> bool {
+    variable("PBS_JOBID").is_some()
+}
+
+pub(super) fn hosts() -> Result<Option<Vec<Host>>, String> {
+    let Some(path) = variable("PBS_NODEFILE") else { return Ok(None) };
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("PBS_NODEFILE {path}: {error}"))?;
+    slots(&text).map(Some).map_err(|why| format!("PBS_NODEFILE {path}: {why}"))
+}
+
+/// The file has a line for each process that a host is to have. Where each host has one line, the number of processes was not
+/// asked for, and is left open.
+fn slots(text: &str) -> Result<Vec<Host>, String> {
+    let mut hosts = parse_file(text)?;
+    if hosts.iter().any(|host| host.slots.is_some()) {
+        for host in &mut hosts {
+            host.slots.get_or_insert(1);
+        }
+    }
+    Ok(hosts)
+}
+
+pub(super) fn end_time() -> Option<u64> {
+    let shown = answer("qstat", &["-f", &variable("PBS_JOBID")?]).ok()?;
+    // TORQUE says it outright.
+    if let Some(left) = field(&shown, "Walltime.Remaining").and_then(seconds) {
+        return Some(from_now(left));
+    }
+    let walltime = field(&shown, "Resource_List.walltime").and_then(seconds)?;
+    // qstat prints the start in the time zone of this process, as `date` reads it. (`resources_used.walltime` is minutes old.)
+    let began = field(&shown, "stime")?;
+    let began = answer("date", &["-d", began, "+%s"]).ok()?.trim().parse::<u64>().ok()?;
+    began.checked_add(walltime)
+}
+
+/// `name = value` among the lines of `qstat -f`.
+fn field<'a>(shown: &'a str, name: &str) -> Option<&'a str> {
+    let mut pairs = shown.lines().filter_map(|line| line.split_once(" = "));
+    pairs.find(|(known, _)| known.trim() == name).map(|(_, value)| value.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hosts::names;
+
+    #[test]
+    fn a_line_is_a_process_if_any_host_has_several() {
+        assert_eq!(names(&slots("a\na\nb\n").unwrap()), "a:2, b:1");
+        assert_eq!(names(&slots("a\nb.example.org\n").unwrap()), "a, b.example.org");
+        assert!(slots("").is_err());
+        assert!(slots("-oProxyCommand=x\n").is_err());
+    }
+
+    #[test]
+    fn fields_of_a_job_are_found() {
+        let shown = "Job Id: 7.server\n    Job_Name = heat\n    Resource_List.walltime = 12:00:00\n    stime = Mon Nov 23 10:00:00 2026\n";
+        assert_eq!(field(shown, "Resource_List.walltime").and_then(seconds), Some(43_200));
+        assert_eq!(field(shown, "stime"), Some("Mon Nov 23 10:00:00 2026"));
+        assert_eq!(field(shown, "time"), None);
+    }
+}
