@@ -87,6 +87,35 @@ run_alone() {
 compile "$root/tests/programs/c/capi.c" -L "$folder" -lbivouac -pthread -o "$folder/capi"
 run_alone capi "$folder/capi"
 
+echo "One library for both MPIs"
+builds=("$CARGO_TARGET_DIR/debug")
+other=${CARGO_TARGET_DIR%/mpich}/debug
+if command -v patchelf > /dev/null && [ -e "$other/libbivouac_capi.so" ]; then
+    builds+=("$other")
+    "$root/ci/any-mpi.sh" "$folder/any" "${builds[@]}"
+    compile "$root/tests/programs/c/capi.c" -L "$folder/any" -lbivouac -pthread -o "$folder/any-mpich"
+    mpicc -std=c99 -D_POSIX_C_SOURCE=200809L -I "$root/include" "$root/tests/programs/c/capi.c" -L "$folder/any" -lbivouac -pthread -o "$folder/any-openmpi"
+    (
+        mv "$folder/any" "$folder/elsewhere" # It finds the builds beside it, wherever it is.
+        export BIVOUAC_MEMORY_DIRECTORY="$folder/memory" BIVOUAC_MEMORY_BUDGET="256 MiB" BIVOUAC_LOCAL_ALLOW_TMPFS=true LD_LIBRARY_PATH="$folder/elsewhere"
+        for kind in mpich openmpi; do
+            launch=(mpirun.mpich)
+            [ $kind = mpich ] || { unset MPIRUN && . "$root/launch/env.sh" && launch=("${mpirun_command[@]}"); }
+            BIVOUAC_JOB_NAME="any-$kind" BIVOUAC_LOCAL_DIRECTORY="$folder/kept/any-$kind/local" \
+                BIVOUAC_GLOBAL_DIRECTORY="$folder/kept/any-$kind/global" "${launch[@]}" -n 2 "$folder/any-$kind"
+        done
+        # A library that is not there, and a process without MPI: an error, and no crash.
+        mv "$folder/elsewhere/bivouac/mpich" "$folder/elsewhere/bivouac/gone"
+        if said=$(mpirun.mpich -n 1 "$folder/any-mpich" 2>&1) || [[ $said != *"the build for it cannot be loaded"* ]]; then
+            printf 'a missing build is not told of:\n%s\n' "$said" >&2 && exit 1
+        fi
+        said=$(python3 -c 'import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).bvk_log(0))' "$folder/elsewhere/libbivouac.so" 2>&1)
+        [[ $said = *"no MPI library is loaded"*-4 ]] || { printf 'a process without MPI is not told:\n%s\n' "$said" >&2 && exit 1; }
+    )
+else
+    echo "SKIPPED: one library for both MPIs (needs patchelf, and $other/libbivouac_capi.so from ci/test.sh)"
+fi
+
 [ "${1:-}" != short ] || exit 0
 
 echo "MPICH, C++"

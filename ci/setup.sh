@@ -156,6 +156,7 @@ install_test_languages() {
     packages=()
     has gfortran || need gfortran
     has cmake || need cmake
+    has patchelf || need patchelf
     local python=/usr/bin/python3
     { [ -x "$python" ] && "$python" -c 'import mpi4py, numpy, ensurepip' > /dev/null 2>&1; } ||
         need python3-mpi4py python3-numpy python3-venv

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes a wheel with the shared library inside, one for each kind of MPI: `import bivouac` loads that of the program's MPI.
+# Makes a wheel with the shared library inside, which serves the MPI of the program (ci/any-mpi.sh).
 set -euo pipefail
 
 usage() {
     cat << 'END'
 packaging/wheel/build.sh [--mpich] [--output FOLDER] [--try]
-  --mpich          a library for MPICH (mpicc.mpich) too, beside that of mpicc
+  --mpich          a build for MPICH (mpicc.mpich) too, beside that for mpicc
   --output FOLDER  where to (default: dist)
   --try            install it into a new virtual environment, and run a program under each MPI (needs mpi4py from pip)
 The wheel is for this machine's C library or a later one, and needs libhwloc and libnuma where it is installed.
@@ -45,33 +45,30 @@ trap 'rm -rf "$scratch"' EXIT
 cp -r src/capi/python "$scratch/source"
 find "$scratch/source" -name __pycache__ -prune -exec rm -r {} +
 
-# add KIND FOLDER: the library that Cargo made in a folder, as that of a kind of MPI.
-add() {
-    local library=$2/release/libbivouac_capi.so soname
-    soname=$(readelf -d "$library" | sed -n 's/.*(SONAME).*\[\(.*\)\]$/\1/p')
-    install -D -m 755 "$library" "$scratch/source/bivouac/lib/$1/$soname"
-    strip --strip-unneeded "$scratch/source/bivouac/lib/$1/$soname"
-}
-kind_of() { if echo '#include <mpi.h>' | "$1" -E -dM -x c - | grep -q 'define OPEN_MPI '; then echo openmpi; else echo mpich; fi; }
-
 built=${CARGO_TARGET_DIR:-$PWD/target}
 cargo build --release --locked -p bivouac-capi
-add "$(kind_of "${MPICC:-mpicc}")" "$built"
+builds=("$built/release")
 if $mpich; then
     MPICC=mpicc.mpich CARGO_TARGET_DIR=$built/mpich cargo build --release --locked -p bivouac-capi
-    add mpich "$built/mpich"
+    builds+=("$built/mpich/release")
 fi
+ci/any-mpi.sh "$scratch/made" "${builds[@]}"
+# A wheel has no links: the package asks for the name with the version of the interface.
+library=$scratch/source/bivouac/lib
+mkdir -p "$library"
+for name in "$scratch"/made/libbivouac.so.?.?; do cp -L "$name" "$library/"; done
+cp -r "$scratch/made/bivouac" "$library/"
 
 cat >> "$scratch/source/pyproject.toml" << 'END'
 
 [tool.setuptools.package-data]
-bivouac = ["lib/*/*"]
+bivouac = ["lib/*", "lib/bivouac/*/*"]
 END
 printf '[bdist_wheel]\npython_tag = py3\nplat_name = linux_%s\n' "$(uname -m)" > "$scratch/source/setup.cfg"
 python3 -m venv "$scratch/tools"
 "$scratch/tools/bin/pip" --quiet install 'setuptools>=61' wheel
-(cd "$scratch/source" && "$scratch/tools/bin/pip" --quiet wheel --no-deps --no-build-isolation -w "$scratch/made" .)
-mv "$scratch"/made/*.whl "$output/"
+(cd "$scratch/source" && "$scratch/tools/bin/pip" --quiet wheel --no-deps --no-build-isolation -w "$scratch/wheels" .)
+mv "$scratch"/wheels/*.whl "$output/"
 wheel=$(ls -t "$output"/bivouac-*.whl | head -n 1)
 echo "packaging/wheel/build.sh: $wheel, $(du -h "$wheel" | cut -f1)"
 $is_tried || exit 0

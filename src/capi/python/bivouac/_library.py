@@ -118,36 +118,16 @@ EXCEPTIONS = {
 }
 
 
-def mpi_kind():
-    """The kind of MPI that this process has loaded, ``openmpi`` or ``mpich``, by the name of its library; None if it has none yet."""
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-            loaded = {os.path.basename(line.split()[-1]) for line in maps if "/libmpi" in line}
-    except OSError:
-        return None
-    # Open MPI's library is libmpi.so.40; that of MPICH and its kin libmpi.so.12, or libmpich.so.12.
-    if any(name.startswith("libmpi.so.40") for name in loaded):
-        return "openmpi"
-    return "mpich" if any(name.startswith(("libmpi.so.", "libmpich.so.")) for name in loaded) else None
-
-
 def packaged(name):
-    """The library inside of this package (a wheel has one for each kind of MPI) that is for the program's MPI; None if there is none."""
-    folder = os.path.join(os.path.dirname(__file__), "lib")
-    kinds = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    if not kinds:
+    """The library inside of this package, as wheels have it; None if there is none. It serves the MPI that the process has loaded."""
+    path = os.path.join(os.path.dirname(__file__), "lib", name)
+    if not os.path.exists(path):
         return None
-    kind = mpi_kind()
-    if kind is None:
-        try:
-            from mpi4py import MPI  # noqa: F401  It loads the MPI of the program.
-        except ImportError:
-            pass
-        kind = mpi_kind() or kinds[-1]
-    if kind not in kinds:
-        raise ImportError(f"this package has the library of Bivouac for {' and '.join(kinds)}, and the program's MPI is {kind}: "
-                          f"install Bivouac with that MPI (ci/install.sh PREFIX), and set BIVOUAC_LIBRARY=PREFIX/lib/{name}")
-    return os.path.join(folder, kind, name)
+    try:
+        from mpi4py import MPI  # noqa: F401  It loads the MPI of the program.
+    except ImportError:
+        pass
+    return path
 
 
 def load():
