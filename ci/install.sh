@@ -268,8 +268,9 @@ fi
 
 if ! $fortran; then
     # Those of an earlier installation would not fit the library any more.
-    rm -f "$lib/libbivouac_fortran.a" "$include/bivouac.mod" "$lib/pkgconfig/bivouac-fortran.pc"
+    rm -f "$lib/libbivouac_fortran.a" "$include/bivouac.mod" "$lib/pkgconfig/bivouac-fortran.pc" "$share/bivouac/bivouac.f90"
 else
+    install -D -m 644 src/capi/fortran/bivouac.f90 "$share/bivouac/bivouac.f90"
     install -m 644 "$scratch/libbivouac_fortran.a" "$lib/libbivouac_fortran.a"
     install -m 644 "$scratch/bivouac.mod" "$include/bivouac.mod"
     cat > "$lib/pkgconfig/bivouac-fortran.pc" << END
@@ -301,6 +302,8 @@ install -d "$share/bivouac/config" "$share/bivouac/docs/planning"
 install -m 644 config/*.toml "$share/bivouac/config/"
 install -m 644 docs/*.md docs/*.svg "$share/bivouac/docs/"
 install -m 644 docs/planning/* "$share/bivouac/docs/planning/"
+# What the pages link to outside of docs/ is not installed beside them.
+sed -i -E 's/!?\[([^]]*)\]\(\.\.\/[^)]*\)/\1/g' "$share"/bivouac/docs/*.md
 # For pip: the package is Python alone, and finds the library by its name.
 install -d "$share/bivouac/python/bivouac"
 install -m 644 src/capi/python/pyproject.toml src/capi/python/README.md "$share/bivouac/python/"

@@ -7,13 +7,15 @@ import shutil
 import sys
 import urllib.parse
 
-# Pages that are kept elsewhere, by their names in docs/SUMMARY.md.
+# Pages that are kept elsewhere, and their names in the site.
 ELSEWHERE = {
     "README.md": "introduction.md",
     "src/ARCHITECTURE.md": "architecture.md",
     "benches/README.md": "benches.md",
     "CHANGELOG.md": "changes.md",
     "config/bivouac.toml": "configuration.md",
+    "launch/README.md": "batch.md",
+    "launch/slurm/README.md": "slurm.md",
 }
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 
@@ -29,7 +31,7 @@ def gather(root, target):
             text = file.read()
         if path.endswith(".toml"):
             text = f"# Configuration\n\nAll keys with their defaults. A variable `BIVOUAC_SECTION_KEY` overrides each.\n\n```toml\n{text}```\n"
-        elif name != "SUMMARY.md":
+        else:
             text = relinked(root, target, os.path.dirname(path), pages, text)
         with open(f"{target}/{name}", "w") as file:
             file.write(text)

@@ -11,15 +11,15 @@
 //   }
 //   session.close();
 //
-// Restarts on another number of ranks: boxes() says which part of an array this rank has, protect_on(), protect_shared() and
-// protect_per_rank() take the place of protect(), and protect_rows() is for particles and whatever else changes its number.
-// docs/ELASTIC.md tells more.
+// Restarts on a different number of ranks: boxes() says which part of an array this rank has, protect_on(), protect_shared() and
+// protect_per_rank() take the place of protect(), and protect_rows() is for particles and other items whose number changes.
+// docs/ELASTIC.md has more.
 //
-// What is protected is looked at when a checkpoint is taken and when one is restored: where a vector lies then, and how long it is.
-// It is referred to, not copied: unprotect it before its life ends, or let the session end first.
+// A protected object is inspected when a checkpoint is taken or restored: where a vector is then, and how long it is.
+// It is referenced, not copied: unprotect it before its lifetime ends, or let the session end first.
 //
 // An error is a bivouac::error, which has the status of bivouac.h and its text. Functions marked Collective are called by all ranks in
-// one order. A rank that throws inside one of them has told the others, and nobody waits for it.
+// the same order. A rank that throws inside one of them has told the others, and nobody waits for it.
 #ifndef BIVOUAC_HPP
 #define BIVOUAC_HPP
 
@@ -76,28 +76,28 @@ private:
     int status_;
 };
 
-// A structure of your own is saved and loaded as its bytes if you say that this makes sense (no pointers, no references):
+// A structure of yours is saved and loaded as bytes if you say that this makes sense (no pointers, no references):
 //   template <> struct bivouac::as_bytes<particle> : std::true_type {};
 template <typename T>
 struct as_bytes : std::false_type {};
 
-// Memory as a function returns it that was given to session::protect_view.
+// Memory, as returned by a function given to session::protect_view.
 template <typename T>
 struct view {
     T *data;
     std::size_t size;
 };
 
-// What becomes of a value of one rank on another number of ranks.
+// What happens to a per-rank value on a different number of ranks.
 enum class on_resize : int {
     refuse = BVK_RESIZE_REFUSE,  // the restart is refused, as with session::protect
-    drop = BVK_RESIZE_DROP,      // the value stays as it is, and nobody asks for the old ones
-    ask = BVK_RESIZE_ASK         // the same; whoever wants the old ones asks with bvk_of_ranks
+    drop = BVK_RESIZE_DROP,      // the value stays unchanged, and the old ones are dropped
+    ask = BVK_RESIZE_ASK         // the same; bvk_of_ranks gives the old ones
 };
 
-// What a restart does with a companion that is longer than the restored checkpoint knows.
+// What a restart does with a companion that is longer than the restored checkpoint recorded.
 enum class on_restart : int {
-    truncate = BVK_RESTART_TRUNCATE,  // it is cut to that length
+    truncate = BVK_RESTART_TRUNCATE,  // it is truncated to that length
     refuse = BVK_RESTART_REFUSE,      // the restart ends with an error on all ranks
     another = BVK_RESTART_ANOTHER     // the application continues in another file: session::companion_path
 };
@@ -118,7 +118,7 @@ inline int check(int status) {
     return status;
 }
 
-// The element type of a C++ type: a structure, and what is made of several numbers, is a record of so many bytes.
+// The element type of a C++ type: a structure, or a type of several numbers, is a record of its size.
 template <typename T, typename Enable = void>
 struct element {
     static_assert(as_bytes<T>::value,
@@ -159,7 +159,7 @@ struct element<double> {
     static constexpr int kind = BVK_F64;
 };
 
-// As Bivouac's interfaces for Fortran and Rust have them.
+// As in Bivouac's interfaces for Fortran and Rust.
 template <typename T, std::size_t Bytes>
 struct composed {
     static_assert(element<T>::kind != 0, "bivouac: arrays are of what can be protected itself");
@@ -191,7 +191,7 @@ memory memory_of(T *data, std::size_t count) {
     return memory{data, count, static_cast<std::uint64_t>(count) * sizeof(T), element<T>::kind};
 }
 
-// What a region takes in a checkpoint: it begins on a page, and the table has an entry for it.
+// The size of a region in a checkpoint: it starts on a page boundary, and the table has an entry for it.
 inline std::uint64_t room_of(std::uint64_t bytes) { return (bytes + 4095) / 4096 * 4096 + 1024; }
 
 // What is protected under a name.
@@ -207,7 +207,7 @@ public:
 
     virtual void save(bvk_checkpoint_t checkpoint, const std::string &name) const = 0;
 
-    // False if the library has refused it, which the end of the restart tells of.
+    // False if the library has refused it; the end of the restart reports that.
     virtual bool load(bvk_restart_t restart, const std::string &name) = 0;
 };
 
@@ -216,7 +216,7 @@ class region_place : public place {
 public:
     virtual memory now() const = 0;
 
-    // Makes it `count` elements long if it can be.
+    // Resizes it to `count` elements if possible.
     virtual void resize(std::uint64_t) {}
 
     std::uint64_t room() const override { return room_of(now().bytes); }
@@ -229,7 +229,7 @@ public:
     bool load(bvk_restart_t restart, const std::string &name) override {
         std::uint64_t count = 0;
         int kind = 0;
-        // What is missing or of another type is refused by the loading.
+        // Loading refuses what is missing or of another type.
         const bool is_there = bvk_region_size(restart, name.c_str(), &count, &kind) == BVK_OK;
         if (is_there && kind == now().kind) resize(count);
         const memory where = now();
@@ -309,7 +309,7 @@ public:
     bool load(bvk_restart_t restart, const std::string &name) override {
         int saved = 0;
         if (bvk_saved_ranks(restart, &saved) != BVK_OK) return false;
-        // On another number of ranks nothing there is this rank's own.
+        // On a different number of ranks, no saved value is this rank's.
         if (saved != ranks_) return true;
         const memory now = where_->now();
         return bvk_load_per_rank(restart, name.c_str(), now.data, now.count, now.kind) == BVK_OK;
@@ -321,7 +321,7 @@ private:
     int ranks_;
 };
 
-// Boxes until nobody refers to them.
+// Reference-counted boxes.
 struct agreed_boxes {
     agreed_boxes() = default;
     agreed_boxes(const agreed_boxes &) = delete;
@@ -389,7 +389,7 @@ struct column {
 
 class rows_place;
 
-// A function that says which rank gets a row, and what it has thrown.
+// A function that says which rank gets a row, and the exception that it threw.
 struct owner_function {
     std::string column;
     int kind = 0;
@@ -397,7 +397,7 @@ struct owner_function {
     std::function<void(const void *values, std::size_t count, int *owners)> owners;
     std::exception_ptr thrown;
 
-    // An exception may not leave it: the rows keep no rank's number, and the loading fails on all ranks.
+    // An exception may not leave it: the rows get no rank, and loading fails on all ranks.
     static void call(const void *values, std::size_t count, int *owners, void *user) {
         owner_function &self = *static_cast<owner_function *>(user);
         try {
@@ -409,8 +409,8 @@ struct owner_function {
     }
 };
 
-// A checkpoint that is being put together. If it is not captured, for example because something threw, the others hear that.
-// Bytes on their way into a region, through a buffer of their own.
+// A checkpoint under construction. If it is not captured, for example after an exception, the others are told.
+// Bytes on their way into a region, through a separate buffer.
 class writing_buffer : public std::streambuf {
 public:
     explicit writing_buffer(bvk_checkpoint_t checkpoint) : checkpoint_(checkpoint), bytes_(1 << 20) {
@@ -434,7 +434,7 @@ protected:
 
     std::streamsize xsputn(const char *data, std::streamsize count) override {
         if (count < epptr() - pptr()) return std::streambuf::xsputn(data, count);
-        // Long pieces need no detour.
+        // Long pieces bypass the buffer.
         send(pbase(), static_cast<std::size_t>(pptr() - pbase()));
         setp(bytes_.data(), bytes_.data() + bytes_.size());
         send(data, static_cast<std::size_t>(count));
@@ -456,7 +456,7 @@ private:
     std::string what_;
 };
 
-// The bytes of a region, by way of a file of C's library.
+// The bytes of a region, through a C FILE.
 class reading_buffer : public std::streambuf {
 public:
     reading_buffer(bvk_restart_t restart, const std::string &name) : file_(bvk_fopen_saved(restart, name.c_str())), bytes_(1 << 16) {}
@@ -505,7 +505,7 @@ public:
         try {
             load_(in);
         } catch (...) {
-            // What could not be read is damage, whatever the application makes of it.
+            // A failed read counts as damage, whatever the application does with it.
             if (!buffer.failed()) throw;
         }
         return !buffer.failed();
@@ -573,7 +573,7 @@ inline int exceptions_in_flight() noexcept {
 
 }  // namespace detail
 
-// How an array lies over the ranks: what session::boxes() returns. Copies are the same boxes.
+// How an array is spread over the ranks: what session::boxes() returns. Copies are the same boxes.
 class boxes {
 public:
     // None yet.
@@ -587,12 +587,12 @@ private:
     std::shared_ptr<const detail::agreed_boxes> agreed_;
 };
 
-// Rows whose number changes freely, as particles have it: columns, each a vector that follows the number of rows.
+// Rows whose number changes freely, like particles: columns, each a vector that follows the number of rows.
 //
 //   session.protect_rows("electrons", bivouac::rows().column("x", x).column("v", v, 3).column("id", id), bivouac::deal::even());
 class rows {
 public:
-    // Adds a column with `width` elements for each row, one row behind the other. Its name has no '/'.
+    // Adds a column with `width` elements for each row, one row after the other. Its name has no '/'.
     template <typename T, typename Allocator>
     rows &column(const std::string &name, std::vector<T, Allocator> &values, std::uint32_t width = 1) {
         static_assert(!std::is_same<T, bool>::value, "bivouac: a std::vector<bool> has no elements in memory: use char");
@@ -602,7 +602,7 @@ public:
     }
 
     // The least and the greatest coordinate of this rank's rows in each dimension (at most 8), as they are in these vectors at each checkpoint:
-    // bvk_parts tells them to a program that goes by them when it deals rows anew.
+    // bvk_parts gives them to a program that uses them to redistribute rows.
     rows &bounds(const std::vector<double> &low, const std::vector<double> &high) {
         low_ = &low;
         high_ = &high;
@@ -616,17 +616,17 @@ private:
     const std::vector<double> *high_ = nullptr;
 };
 
-// Which rows a rank gets in a restart. All ranks say the same.
+// Which rows a rank gets in a restart; the same on all ranks.
 class deal {
 public:
-    // What it has saved, on as many ranks as then.
+    // Those that it saved, on the same number of ranks.
     static deal own() { return deal(BVK_ROWS_OWN); }
 
     // Its share of all rows, in the order of the ranks that saved them.
     static deal even() { return deal(BVK_ROWS_EVEN); }
 
-    // `count` rows from number `first` on, in the order of the ranks that saved them. Each rank says what it likes: what two ranks want may
-    // overlap, and rows may be left out. A restart fails if there are not as many.
+    // `count` rows starting with number `first`, in the order of the ranks that saved them. Each rank chooses freely: ranges may
+    // overlap, and rows may be left out. A restart fails if there are not that many.
     static deal range(std::uint64_t first, std::uint64_t count) {
         deal made(BVK_ROWS_EVEN);
         made.range_.reset(new std::pair<std::uint64_t, std::uint64_t>(first, count));
@@ -634,8 +634,8 @@ public:
     }
 
     // The rows for which `owner` returns its number, by the `width` elements of type T that a row has of a column: it gets a pointer to
-    // the first of them. It goes by them alone, as it is called on whichever rank reads the row, and calls neither Bivouac nor MPI. If it
-    // throws, the restart ends on all ranks, here with that exception.
+    // the first of them. It depends only on them, because it is called on whichever rank reads the row, and calls neither Bivouac nor MPI. If it
+    // throws, the restart ends on all ranks, on this one with that exception.
     template <typename T, typename Owner>
     static deal by(const std::string &column, Owner owner, std::uint32_t width = 1) {
         static_assert(alignof(T) <= 16, "bivouac: rows are read from memory that is aligned to 16 bytes");
@@ -749,14 +749,14 @@ public:
     pending &operator=(const pending &) = delete;
     ~pending() { bvk_release(&handle_); }
 
-    // Have all levels come to an end? Local, never waits.
+    // Is every level reached or given up? Local, never waits.
     bool finished() const {
         int answer = 0;
         detail::check(bvk_poll(handle_, &answer));
         return answer != 0;
     }
 
-    // The highest level that all ranks have reached, as far as this one has heard. Local, never waits.
+    // The highest level that all ranks have reached, as far as this rank knows. Local, never waits.
     bivouac::level reached() const {
         int answer = 0;
         detail::check(bvk_level(handle_, &answer));
@@ -793,7 +793,7 @@ enum class verdict : int { unknown = -1, abandoned = 0, committed = 1 };
 
 // What the ranks have agreed on one level of one checkpoint.
 struct report {
-    std::string name;  // empty: a tier that was wanted and cannot be used
+    std::string name;  // empty: a configured tier that cannot be used
     std::uint64_t version;
     bivouac::level level;
     bivouac::verdict verdict;
@@ -837,8 +837,8 @@ public:
     session(const session &) = delete;
     session &operator=(const session &) = delete;
 
-    // Closes the session, as close() does, and never throws: call that to hear what failed. Collective. On the way out of an exception,
-    // which only this rank may have seen, it leaves the session as a killed process would: the others do not have to come here.
+    // Closes the session, as close() does, and never throws: call that to learn what failed. Collective. On the way out of an exception,
+    // which only this rank may have seen, it leaves the session as a killed process would: the others need not call it.
     ~session() {
         if (detail::exceptions_in_flight() <= in_flight_) bvk_close(&handle_);
     }
@@ -849,7 +849,7 @@ public:
         detail::check(bvk_close(&handle_));
     }
 
-    // Protects a vector under a name, in the place of what had it. A restart makes it as long as it was.
+    // Protects a vector under a name, and replaces what had that name. A restart restores its length.
     template <typename T, typename Allocator>
     void protect(const std::string &name, std::vector<T, Allocator> &values) {
         static_assert(!std::is_same<T, bool>::value, "bivouac: a std::vector<bool> has no elements in memory: use char");
@@ -862,7 +862,7 @@ public:
         keep(name, new detail::fixed_place(detail::memory_of(&value, 1)));
     }
 
-    // Protects `count` elements at `data`, on the host or on a GPU, which stay there.
+    // Protects `count` elements at `data`, on the host or on a GPU, which must not move.
     template <typename T>
     void protect(const std::string &name, T *data, std::size_t count) {
         keep(name, new detail::fixed_place(detail::memory_of(data, count)));
@@ -877,17 +877,17 @@ public:
 #endif
 
     // Protects what `look` returns, a bivouac::view<T>, each time a checkpoint is taken or restored: for containers of other libraries
-    // and for memory that moves. In a restart it has to have the length that was saved. If it throws, the checkpoint is given up on all ranks.
+    // and for memory that moves. In a restart it must have the length that was saved. If it throws, the checkpoint is aborted on all ranks.
     template <typename Look>
     void protect_view(const std::string &name, Look look) {
         keep(name, new detail::view_place<Look>(std::move(look)));
     }
 
-    // Says which elements of an array of this shape this rank owns, any number of boxes and none too, and proves together with the other
-    // ranks that each has one owner. In memory a box has `before` ghost cells before it in each dimension and `after` behind it; without
-    // `after` as many as before, without either none. They are not saved, and a restart leaves them as they are. `sparse`: the boxes of
-    // all ranks need not cover the array. Collective, once for each way in which arrays are cut. Throws on all ranks if two of them own an
-    // element, or nobody does.
+    // Says which elements of an array of this shape this rank owns, any number of boxes or none, and proves together with the other
+    // ranks that each has one owner. In memory a box has `before` ghost cells before it in each dimension and `after` after it. `after` defaults
+    // to `before`, `before` to none. They are not saved, and a restart leaves them as they are. `sparse`: the boxes of
+    // all ranks need not cover the array. Collective, once for each decomposition. Throws on all ranks if two of them own an
+    // element, or none does.
     bivouac::boxes boxes(const extents &shape, const std::vector<box> &own, const extents &before = extents(),
                          const extents &after = extents(), bool sparse = false) {
         extents origins, lengths;
@@ -902,7 +902,7 @@ public:
         const auto agreed = std::make_shared<detail::agreed_boxes>();
         agreed->count = own.size();
         if (!fits) {
-            // The others wait for this rank: it takes part without a description, and they hear that it has made a mistake.
+            // The others wait for this rank: it takes part without a description, and they are told of its mistake.
             bvk_boxes(handle_, 1, nullptr, 0, nullptr, nullptr, nullptr, nullptr, 0, &agreed->handle);
             throw error(BVK_ERR_ARGUMENT, "shape, origins, extents and ghost cells of boxes have different numbers of dimensions");
         }
@@ -914,7 +914,7 @@ public:
         return made;
     }
 
-    // The same for an array of `total` numbered elements, as those of an unstructured mesh are: this rank owns those in `numbers`, which count from 0,
+    // The same for an array of `total` numbered elements, like those of an unstructured mesh: this rank owns those in `numbers`, which count from 0,
     // in any order. Its memory is one box with an element for each, in the order of the list. `sparse`: the lists of all ranks need not have
     // all numbers. Collective, and throws, as `boxes`; also if a number is not below `total` or twice in a list.
     bivouac::boxes ids(std::uint64_t total, const std::vector<std::uint64_t> &numbers, bool sparse = false) {
@@ -950,8 +950,8 @@ public:
         keep(name, place.release());
     }
 
-    // Protects a variable that is the same on all ranks, as a step or a time is: less than 1 MiB. A restart loads it on any number of
-    // ranks. Where a rank has another one than the rest there is no checkpoint.
+    // Protects a variable that is the same on all ranks, such as a step or a time: less than 1 MiB. A restart loads it on any number of
+    // ranks. If it differs on a rank, no checkpoint is taken.
     template <typename T>
     void protect_shared(const std::string &name, T &value) {
         protect_shared(name, &value, 1);
@@ -963,7 +963,7 @@ public:
         keep(name, new detail::shared_place(new detail::fixed_place(detail::memory_of(data, count))));
     }
 
-    // Protects a variable that is this rank's own: less than 1 MiB. `becomes` says what becomes of it on another number of ranks; all
+    // Protects a variable of this rank only: less than 1 MiB. `becomes` says what happens to it on a different number of ranks; all
     // ranks say the same.
     template <typename T>
     void protect_per_rank(const std::string &name, T &value, on_resize becomes) {
@@ -976,26 +976,26 @@ public:
         keep(name, new detail::own_place(new detail::fixed_place(detail::memory_of(data, count)), becomes, ranks_));
     }
 
-    // Protects rows, whose number is each rank's own and may be another one at each checkpoint. A restart deals them anew, and the vectors
-    // become as long as what this rank gets. All ranks protect them, those without rows too, with the same columns.
+    // Protects rows, whose number may differ between ranks and between checkpoints. A restart redistributes them, and the vectors
+    // are resized to match. All ranks protect them, those without rows too, with the same columns.
     void protect_rows(const std::string &name, bivouac::rows rows, bivouac::deal how) {
         keep(name, new detail::rows_place(std::move(rows), std::move(how)));
     }
 
     // Protects what a serialiser writes, of any length: `save` writes it at each checkpoint, `load` reads it at a restart, for example with the
-    // archives of cereal or Boost. An exception of either one is thrown by checkpoint() or restore().
+    // archives of cereal or Boost. An exception from either one is thrown by checkpoint() or restore().
     void protect_stream(const std::string &name, std::function<void(std::ostream &)> save, std::function<void(std::istream &)> load) {
         keep(name, new detail::stream_place(std::move(save), std::move(load)));
     }
 
-    // Protects a file that the application, or a library that wants a path, writes and reads: `save` writes it to the path that it is given at
-    // each checkpoint, `load` reads it at a restart. An exception of either one is thrown by checkpoint() or restore().
+    // Protects a file that the application, or a library that needs a path, writes and reads: `save` writes it to the path that it is given at
+    // each checkpoint, `load` reads it at a restart. An exception from either one is thrown by checkpoint() or restore().
     void protect_file(const std::string &name, std::function<void(const std::string &)> save,
                       std::function<void(const std::string &)> load) {
         keep(name, new detail::file_place(std::move(save), std::move(load)));
     }
 
-    // Has an output file to which the application appends agree with the checkpoints of the series `name`: see bvk_companion. Ranks that do not write a
+    // Keeps an output file, to which the application appends, consistent with the checkpoints of the series `name`: see bvk_companion. Ranks that do not write a
     // file give an empty path. Collective. Throws on all ranks or on none.
     void companion(const std::string &name, const std::string &path, bivouac::on_restart how = bivouac::on_restart::truncate) {
         detail::check(bvk_companion(handle_, name.c_str(), path.empty() ? nullptr : path.c_str(), static_cast<int>(how)));
@@ -1008,13 +1008,13 @@ public:
         return current;
     }
 
-    // Takes a name out again. Throws if nothing is protected under it.
+    // Ends the protection of a name. Throws if nothing is protected under it.
     void unprotect(const std::string &name) {
         if (places_.erase(name) == 0) throw error(BVK_ERR_ARGUMENT, "no region \"" + name + "\" is protected");
     }
     void unprotect_all() noexcept { places_.clear(); }
 
-    // Makes node memory ready in the background for a checkpoint of what is protected, as long as it is now, so that the first one
+    // Prepares node memory in the background for a checkpoint of all protected data at its current length, so that the first one
     // is as fast as the others. Local, never waits.
     void prepare() {
         std::uint64_t bytes = 0;
@@ -1022,23 +1022,23 @@ public:
         detail::check(bvk_prepare(handle_, bytes));
     }
 
-    // Takes version `version` of the series `name`: all that is protected. When it returns the application may overwrite it. Collective,
+    // Takes version `version` of the series `name`, of all protected data. When it returns, the application may overwrite it. Collective,
     // with the same names and types on all ranks; lengths may differ. If it throws, this rank has no part in the checkpoint, the
-    // others have heard it, and the application may continue.
+    // others are told, and the application may continue.
     pending checkpoint(const std::string &name, std::uint64_t version) {
         detail::begun parts(handle_, name, version);
         for (const auto &entry : places_) entry.second->save(parts.handle(), entry.first);
         return pending(parts.capture());
     }
 
-    // Restores a version of the series `name` into all that is protected; false if there is nothing. Vectors get the length that they
-    // had. Collective. Throws on all ranks or on none; then what is protected holds nothing of use.
+    // Restores a version of the series `name` into all protected data; false if there is nothing. Vectors get the length that they
+    // had. Collective. Throws on all ranks or on none; then the protected data is unspecified.
     bivouac::restored restore(const std::string &name, std::uint64_t version = newest) {
         return restore(name, [] { return std::string(); }, version);
     }
 
-    // Restores as above, and asks `check` whenever all that is protected has been loaded. What it returns, unless it is empty, is the reason why this
-    // version must not be used, as a NaN: then all ranks continue with the next older one. An exception of `check` ends the restart on all ranks.
+    // Restores as above, and calls `check` whenever all protected data has been loaded. A non-empty result is the reason why this
+    // version must not be used, such as a NaN: then all ranks continue with the next older one. An exception from `check` ends the restart on all ranks.
     bivouac::restored restore(const std::string &name, const std::function<std::string()> &check, std::uint64_t version = newest) {
         bvk_restart_t restart = nullptr;
         if (detail::check(bvk_begin_restore(handle_, name.c_str(), version, &restart)) == BVK_NOTHING) return bivouac::restored();
@@ -1047,7 +1047,7 @@ public:
         int status;
         do {
             const bool loaded = load(restart, check, thrown);
-            // No other version would help against an exception of the application's, which may be that there is no memory.
+            // No other version would help after an exception from the application, for example out of memory.
             status = bvk_end_restore(&restart, thrown ? -1 : loaded, &told);
         } while (status == BVK_AGAIN);
         if (status < 0 && thrown) std::rethrow_exception(thrown);
@@ -1055,13 +1055,13 @@ public:
         return described(told);
     }
 
-    // Is it time for a checkpoint, by the configured interval? Once a step. Collective.
+    // Is it time for a checkpoint, by the configured interval? Once per step. Collective.
     bool should_checkpoint() { return ask(bvk_should_checkpoint); }
 
     // Is it time to stop? Collective.
     bool should_exit() { return ask(bvk_should_exit); }
 
-    // What the ranks have agreed on and was not read yet. Local, never waits.
+    // Verdicts that have not been read yet. Local, never waits.
     std::vector<report> reports() {
         std::vector<report> all;
         bvk_report next = BVK_REPORT_INIT;
@@ -1072,7 +1072,7 @@ public:
         return all;
     }
 
-    // For the calls of bivouac.h that have no function here: streams, histories, statistics. It stays this object's.
+    // For the calls of bivouac.h that have no function here: streams, histories, statistics. This object keeps it.
     bvk_session_t handle() const noexcept { return handle_; }
 
 private:
@@ -1086,7 +1086,7 @@ private:
         places_[name] = std::move(owned);
     }
 
-    // Loads all that is protected. An exception of the application's is kept for the end of the restart, which the others wait for.
+    // Loads all protected data. An exception from the application is kept for the end of the restart, which the others wait for.
     bool load(bvk_restart_t restart, const std::function<std::string()> &check, std::exception_ptr &thrown) {
         thrown = nullptr;
         try {
@@ -1121,10 +1121,10 @@ private:
     }
 
     bvk_session_t handle_ = nullptr;
-    // Exceptions that were on their way when the session was opened.
+    // Uncaught exceptions when the session was opened.
     int in_flight_ = 0;
     int ranks_ = 0;
-    // By name, so that all ranks save in one order.
+    // By name, so that all ranks save in the same order.
     std::map<std::string, std::unique_ptr<detail::place>> places_;
 };
 

@@ -107,7 +107,7 @@ int VELOC_Prefetch_enqueue(int version);
 // Announced versions may be fetched ahead, now and from now on. Local.
 int VELOC_Prefetch_start(void);
 
-// Restores an announced version, whatever its checkpoint is called. Local.
+// Restores an announced version, whatever its checkpoint is called. Collective: it fails on all ranks or on none.
 int VELOC_Prefetch_restore(int version);
 
 // The bytes of region `id` in an announced version or in the one that is being restored, or -1. Local.

@@ -1,5 +1,5 @@
 // VELOC's interface for C++ on Bivouac: a header alone (C++11 and later) over veloc.h; link with libveloc-client.so. Names and arguments
-// are those of VELOC 1.8; docs/VELOC.md tells what differs.
+// are those of VELOC's public sources whose C interface has 25 functions; docs/VELOC.md tells what differs.
 //
 // Functions return false, or what their description says, after a failure; the reason stands on standard error. Which of them are
 // collective veloc.h says of the function of that name. There is one client a process, which get_client makes or returns.

@@ -1,11 +1,11 @@
 //! Bivouac: collective checkpoint and restart for MPI simulations.
 //!
-//! A simulation hands over the data that matters. Bivouac captures a globally consistent checkpoint and moves it down the storage hierarchy
-//! (node memory, node-local storage, parallel file system) while the simulation computes. After a failure it brings every rank back to the
-//! same version. Start with [`Session`]. `src/ARCHITECTURE.md` says how it works inside, and `docs/FORMAT.md` what it writes.
+//! A simulation passes the data that matters. Bivouac captures a globally consistent checkpoint and moves it down the storage hierarchy
+//! (node memory, node-local storage, parallel file system) while the simulation computes. After a failure it returns every rank to the
+//! same version. Start with [`Session`], or with the guide `docs/RUST.md`. `src/ARCHITECTURE.md` says how it works inside, and `docs/FORMAT.md` what it writes.
 //!
-//! The implementation is the crate `bivouac-core`. The command, the C interface and the tests use its modules; it promises nothing to
-//! anybody else. Programs may build on what is here.
+//! The implementation is the crate `bivouac-core`. The command, the C interface and the tests use its modules; it has no stable
+//! interface for others. Programs may build on what is here.
 #![forbid(unsafe_code)]
 
 pub use bivouac_core::config::{self, Config};
@@ -23,7 +23,7 @@ pub use bivouac_derive::Checkpoint;
 pub use bivouac_core::{LiveMemory, LiveStats};
 pub use bivouac_core::{Offload, OffloadError, OffloadStats, WriteSet};
 
-/// GPUs, and the host memory that stands in for one where there is none.
+/// GPUs, and a device in host memory that replaces one where there is none.
 pub mod device {
     #[cfg(feature = "cuda")]
     pub use bivouac_core::device::cuda;
@@ -31,7 +31,7 @@ pub mod device {
     pub use bivouac_core::device::{Device, DeviceError, DeviceSpan, Priority, Stream};
 }
 
-/// What histories report, and what becomes of a version.
+/// What histories report, and how long they keep a version.
 pub mod history {
     pub use bivouac_core::cache::Keep;
     pub use bivouac_core::transfer::history::{HistoryStats, Span};
@@ -39,3 +39,8 @@ pub mod history {
 
 /// The bytes on disk: shards, containers, manifests, as described in `docs/FORMAT.md`.
 pub use bivouac_core::format;
+
+/// Compiles the examples of this guide with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/RUST.md")]
+struct RustGuide;

@@ -153,11 +153,16 @@ fn broken(page: &Path, text: &str) -> Vec<String> {
 
 #[test]
 fn links_between_pages_lead_somewhere() {
-    let more =
-        ["CHANGELOG.md", "benches/README.md", "tests/TRIALS.md", "docs/GLOSSARY.md"].map(|name| root().join(name));
-    // Some of the contents are made for the site.
-    let is_page =
-        |page: &PathBuf| page.extension().is_some_and(|ending| ending == "md") && !page.ends_with("SUMMARY.md");
+    let more = [
+        "CHANGELOG.md",
+        "benches/README.md",
+        "tests/TRIALS.md",
+        "docs/GLOSSARY.md",
+        "launch/README.md",
+        "launch/slurm/README.md",
+    ];
+    let more = more.map(|name| root().join(name));
+    let is_page = |page: &PathBuf| page.extension().is_some_and(|ending| ending == "md");
     let all = pages().into_iter().chain(more).filter(is_page);
     let broken: Vec<String> = all
         .flat_map(|page| broken(&page, &read(&page)).into_iter().map(move |link| format!("{}: {link}", page.display())))

@@ -155,7 +155,7 @@ static struct plate make_plate(const struct options *options, int rank, int rank
 
 int main(int argc, char **argv) {
     int granted, rank, ranks;
-    // With MPI_THREAD_MULTIPLE Bivouac moves its messages along by itself; it works at any level.
+    // A thread of Bivouac moves its messages at any thread level: over MPI with MPI_THREAD_MULTIPLE, else over sockets.
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &granted);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);

@@ -21,7 +21,7 @@ const FOLLOWED: usize = 16;
 /// # Errors
 /// A bad configuration, or what `Session::open` says.
 pub fn open(world: &SimpleCommunicator, options: &Options) -> Result<Session, Box<dyn Error>> {
-    // Not with `?`: a rank that returned here would leave the others waiting for it.
+    // A configuration with a mistake goes along: all ranks hear whose it is. A rank that returned here would keep the others waiting.
     Ok(Session::open_with(world, configuration(options.config.as_deref(), options.dir.as_deref()))?)
 }
 
@@ -140,7 +140,7 @@ impl Checkpoints {
 
     /// Asks, without waiting, how far each checkpoint has come; rank 0 prints each level that is new.
     ///
-    /// All ranks call this between steps: without `MPI_THREAD_MULTIPLE` it is what moves the protocol along.
+    /// All ranks call this between steps. It moves the protocol along where no thread does (`engine.progress = "stepped"`).
     pub fn follow(&mut self, rank: i32) {
         self.pending.retain_mut(|followed| {
             let finished = followed.pending.poll();

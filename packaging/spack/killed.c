@@ -9,15 +9,16 @@ int main(int argc, char **argv)
     bvk_pending_t pending = NULL;
     double state[1000] = {0};
     int provided, rank;
-    uint64_t version = 0;
+    uint64_t version;
+    bvk_restored restored = BVK_RESTORED_INIT;
 
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (bvk_open(MPI_COMM_WORLD, NULL, &session) != BVK_OK || bvk_protect(session, "state", state, 1000, BVK_F64) != BVK_OK)
         MPI_Abort(MPI_COMM_WORLD, 1);
-    if (bvk_restore(session, "killed", BVK_NEWEST, &version) == BVK_OK) {
+    if (bvk_restore(session, "killed", BVK_NEWEST, &restored) == BVK_OK) {
         if (rank == 0)
-            printf("went on from %llu, state %s\n", (unsigned long long)version, state[999] == 3.0 + rank ? "good" : "WRONG");
+            printf("went on from %llu, state %s\n", (unsigned long long)restored.version, state[999] == 3.0 + rank ? "good" : "WRONG");
         bvk_close(&session);
         MPI_Finalize();
         return 0;
