@@ -4,7 +4,7 @@ use super::status::{Failure, Outcome};
 use bivouac_core::format::ElementType;
 use std::ffi::{CStr, c_char, c_int};
 
-/// Unsigned bytes without further meaning. A negative type is a record of the application's own, of that many bytes:
+/// Unsigned bytes without further meaning. A negative type is an application-defined record of that many bytes:
 /// `BVK_RECORD(48)` in C, -48 elsewhere.
 pub const BVK_U8: c_int = 1;
 /// Signed 8-bit integers.

@@ -93,21 +93,21 @@ impl Described {
 }
 
 /// Says which boxes of an array this rank owns, and proves together with the other ranks that each element has one owner. Regions that are
-/// saved on `*boxes` can be restored on any number of ranks, and on any other boxes of an array of that shape. Call it once for each way in
-/// which arrays are cut, whatever the types of their elements.
+/// saved on `*boxes` can be restored on any number of ranks, and on any other boxes of an array of that shape. Call it once for each
+/// decomposition, whatever the element types.
 ///
 /// `shape`: the extents of the array in its `dimensions` dimensions (1 to 8), slowest first, as rows before columns in C. This rank owns
-/// `count` boxes, which may be 0. The `dimensions` numbers from `origins + b * dimensions` on are the origin of box b, counted from 0, and
-/// those from `extents + b * dimensions` on are its extents. In memory each box has ghost cells around it: in each dimension as many
+/// `count` boxes, which may be 0. The `dimensions` numbers starting at `origins + b * dimensions` are the origin of box b, counted from 0, and
+/// those starting at `extents + b * dimensions` are its extents. In memory each box has ghost cells around it: in each dimension as many
 /// elements before it and after it as the `dimensions` numbers of `before` and `after` say; NULL for none. They are not saved, and a load
-/// leaves them as they are. `sparse`: 1 if the boxes of all ranks need not cover the array, as on a level of an adaptive mesh; 0 if they
-/// have to.
+/// leaves them unchanged. `sparse`: 1 if the boxes of all ranks need not cover the array, as on a level of an adaptive mesh; 0 if they
+/// must.
 ///
 /// Collective: all ranks, with the same `dimensions`, `shape` and `sparse`; also a rank that owns nothing. Blocks until all have called.
 ///
 /// Errors: `BVK_ERR_DISAGREED`, on all ranks alike: an element has two owners or none (the text names the ranks and the first elements), an
 /// argument of some rank is impossible, or ranks gave different shapes. `BVK_ERR_FAILED`. `BVK_ERR_STATE` while a restart is open, and
-/// `BVK_ERR_HANDLE`: the other ranks do not hear of it.
+/// `BVK_ERR_HANDLE`: the other ranks are not told.
 ///
 /// # Safety
 /// `shape` has `dimensions` numbers, `origins` and `extents` have `count * dimensions` each, `before` and `after` are NULL or have
@@ -143,14 +143,14 @@ pub unsafe extern "C" fn bvk_boxes(
 /// Says which elements of an array of numbered elements this rank owns, for example those of an unstructured mesh, and proves together with
 /// the other ranks that each element has one owner. `*boxes` is a handle for all calls that take boxes: this rank's memory is one box of
 /// `count` elements, in the order of the list. Regions that are saved on it can be restored on any number of ranks, and on any other lists
-/// of an array of as many elements.
+/// of an array of the same size.
 ///
-/// The array has `total` elements, with the numbers from 0 on. `numbers` lists the `count` numbers that this rank owns, in any order;
-/// `count` may be 0. They are copied. `sparse`: 1 if the lists of all ranks need not have all numbers, 0 if they have to.
+/// The array has `total` elements, numbered from 0. `numbers` lists the `count` numbers that this rank owns, in any order;
+/// `count` may be 0. They are copied. `sparse`: 1 if the lists of all ranks need not have all numbers, 0 if they must.
 ///
 /// Collective: all ranks, with the same `total` and `sparse`; also a rank that owns nothing. Blocks until all have called.
 ///
-/// Errors: as `bvk_boxes`; `BVK_ERR_DISAGREED` also if a number is not below `total`, or twice in one list.
+/// Errors: as `bvk_boxes`; `BVK_ERR_DISAGREED` also if a number is not below `total`, or is twice in one list.
 ///
 /// # Safety
 /// `numbers` has `count` numbers. `boxes` points to a handle, which the call sets and you own until `bvk_boxes_close` or `bvk_close`.
@@ -197,7 +197,7 @@ unsafe fn decomposed(
     Ok(BVK_OK)
 }
 
-/// Gives boxes back. Regions that were protected or saved on them stay so. `*boxes` becomes NULL. A handle that is NULL already is no
+/// Releases boxes. Regions that were protected or saved on them stay so. `*boxes` becomes NULL. A NULL handle is not an
 /// error.
 ///
 /// Local, never waits.
@@ -271,7 +271,7 @@ fn of_one(data: &*const c_void, elements: &u64, kind: c_int, open: &Open, boxes:
 
 /// Protects this rank's part of an array as region `name`: the memory of its box, with the ghost cells of `boxes`. `bvk_checkpoint` saves
 /// it, `bvk_restore` loads it, on any number of ranks. `elements`: the number of elements in memory, including ghost cells. It is compared
-/// with what box and ghost cells take. A rank that owns nothing passes 0. The memory may be on the host or on a GPU, as each rank likes.
+/// with the size of box and ghost cells. A rank that owns nothing passes 0. The memory may be on the host or on a GPU, as each rank chooses.
 /// Otherwise as `bvk_protect`. All ranks protect their regions in the same order.
 ///
 /// Local, never waits, as `bvk_protect`.
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn bvk_protect_boxes_on(
 ///
 /// Local, never waits; nothing is read before `bvk_capture`.
 ///
-/// Errors: as `bvk_protect_on`, and `BVK_ERR_REGION` for a name that was added before; the checkpoint stays as it was.
+/// Errors: as `bvk_protect_on`, and `BVK_ERR_REGION` for a name that was added before; the checkpoint is unchanged.
 ///
 /// # Safety
 /// The memory is readable until `bvk_capture` has returned. `name` is NULL or ends with zero.
@@ -383,8 +383,8 @@ pub unsafe extern "C" fn bvk_save_boxes_on(
 /// Local if the region was saved on the same number of ranks and on the same boxes. Otherwise collective: all ranks load the same regions
 /// in the same order. Blocks on the tiers that hold the copies, and then until all have called.
 ///
-/// Errors: `BVK_ERR_LOAD`: the region is not there, has another type or shape, was not saved on boxes, or lacks elements that are wanted;
-/// or the memory does not fit the boxes. Where the call is collective all ranks have an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this
+/// Errors: `BVK_ERR_LOAD`: the region is not there, has another type or shape, was not saved on boxes, or lacks requested elements;
+/// or the memory does not fit the boxes. If the call is collective, all ranks get an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this
 /// rank does not take part, and the others have an error when it calls `bvk_end_restore`.
 ///
 /// # Safety

@@ -134,7 +134,7 @@ pub(super) unsafe fn take(
     unsafe { finish(open, checkpoint, regions, histories) }
 }
 
-/// Begins a checkpoint. If anything fails from here on, the other ranks hear of it.
+/// Begins a checkpoint. If anything fails from here on, the other ranks are told.
 pub(super) fn begin(open: &Open, name: &str, version: u64) -> Outcome<CheckpointBuilder<'static>> {
     let mut checkpoint = open.session.begin_unbound(name, version)?;
     let usable = match version {
@@ -223,12 +223,12 @@ unsafe fn hand_out(pending: Pending, place: *mut *mut PendingHandle) -> c_int {
 /// `pending`: NULL, or a pointer to a handle, which the call sets and you own until `bvk_release`; after an error it is NULL. The first
 /// checkpoint with regions on a GPU initialises its caches (up to a second).
 ///
-/// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`: the other ranks hear of it, and the application may continue.
-/// `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the other ranks do not hear of it. `BVK_ERR_STATE` also if regions are to
-/// be marked on a stream that is being captured into a CUDA graph; the other ranks hear of that.
+/// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`: the other ranks are told, and the application may continue.
+/// `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the other ranks are not told. `BVK_ERR_STATE` also if regions are to
+/// be marked on a stream that is being captured into a CUDA graph; the other ranks are told.
 ///
 /// # Safety
-/// What was promised with [`bvk_protect`](super::session::bvk_protect) holds; `name` is NULL or ends with zero; `pending` is NULL or
+/// The requirements of [`bvk_protect`](super::session::bvk_protect) holds; `name` is NULL or ends with zero; `pending` is NULL or
 /// points to a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_checkpoint(
@@ -249,11 +249,11 @@ pub unsafe extern "C" fn bvk_checkpoint(
     })
 }
 
-/// Begins a checkpoint with regions of its own: `bvk_save` adds them, `bvk_capture` takes it. Several may be begun at once.
+/// Begins a checkpoint that names its own regions: `bvk_save` adds them, `bvk_capture` takes it. Several may be open at a time.
 ///
 /// Collective as `bvk_checkpoint`, together with the `bvk_capture` or `bvk_abort` that ends it; never waits.
 ///
-/// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`, `BVK_ERR_HANDLE`: the other ranks do not hear of it. A name that cannot be used is refused
+/// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`, `BVK_ERR_HANDLE`: the other ranks are not told. A name that cannot be used is refused
 /// by `bvk_capture`.
 ///
 /// # Safety
@@ -316,7 +316,7 @@ pub(super) fn with(checkpoint: *mut CheckpointHandle, work: impl FnOnce(&mut Ope
 ///
 /// Local, never waits; nothing is read before `bvk_capture`. `kind` as in `bvk_protect`.
 ///
-/// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`; the checkpoint stays as it was.
+/// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`; the checkpoint is unchanged.
 ///
 /// # Safety
 /// The memory is readable until `bvk_capture` has returned. `name` is NULL or ends with zero.
@@ -372,7 +372,7 @@ pub extern "C" fn bvk_save_protected(checkpoint: *mut CheckpointHandle) -> c_int
     })
 }
 
-/// Copies the host regions that `bvk_save` has added to their place in the checkpoint. When this returns the application may overwrite
+/// Copies host regions, added with `bvk_save`, to their place in the checkpoint. When this returns the application may overwrite
 /// them, and `bvk_capture` may come later. The copy takes no memory of the process. A region that was copied may be added and copied again,
 /// with the same type and shape (otherwise `bvk_save` returns `BVK_ERR_REGION`). Regions on a GPU or on boxes, rows, protected regions and
 /// histories are read by `bvk_capture`.
@@ -381,7 +381,7 @@ pub extern "C" fn bvk_save_protected(checkpoint: *mut CheckpointHandle) -> c_int
 /// waiting for the others. Blocks as `bvk_checkpoint`. A restart before the capture makes the capture fail.
 ///
 /// Errors: `BVK_ERR_CAPTURE` if no tier has room, `BVK_ERR_REGION` for a name that cannot be used: `bvk_capture` then fails, too, and the
-/// other ranks hear of it. `BVK_ERR_STATE` while a restart is open.
+/// other ranks are told. `BVK_ERR_STATE` while a restart is open.
 ///
 /// # Safety
 /// The memory of all regions that were added is readable.
@@ -421,13 +421,13 @@ pub extern "C" fn bvk_save_history(
     })
 }
 
-/// Chooses the method by which files leave a region of this checkpoint to earlier ones, instead of the configured one: "full", "basic",
+/// Chooses the method by which files reuse earlier files for a region of this checkpoint, instead of the configured one: "full", "basic",
 /// "list", "tree" or "auto" (`docs/REDUCTION.md`). It has an effect where `reduction.method` or `reduction.regions` asks for one. A region
 /// that is not saved is named in the log.
 ///
 /// Local, never waits.
 ///
-/// Errors: `BVK_ERR_ARGUMENT` for another word, `BVK_ERR_HANDLE`; the checkpoint stays as it was.
+/// Errors: `BVK_ERR_ARGUMENT` for another word, `BVK_ERR_HANDLE`; the checkpoint is unchanged.
 ///
 /// # Safety
 /// `region` and `method` are NULL or end with zero.
@@ -446,7 +446,7 @@ pub unsafe extern "C" fn bvk_reduce(
     })
 }
 
-/// Copies all regions. When it returns the application may overwrite them. `*checkpoint` becomes NULL, also if the capture fails, but not
+/// Copies all regions. When it returns the application may overwrite them. `*checkpoint` becomes NULL, even if the capture fails, but not
 /// if it is refused because a restart is open (`BVK_ERR_STATE`).
 ///
 /// Collective and blocking as `bvk_checkpoint`.
@@ -492,9 +492,9 @@ pub unsafe extern "C" fn bvk_capture(
     unsafe { end(checkpoint, work) }
 }
 
-/// Gives up a checkpoint that was begun. The other ranks hear of it. `*checkpoint` becomes NULL. A handle that is NULL already is no error.
+/// Aborts an open checkpoint. The other ranks are told. `*checkpoint` becomes NULL. A NULL handle is not an error.
 ///
-/// Collective: in the place of `bvk_capture`; never waits.
+/// Collective: in place of `bvk_capture`; never waits.
 ///
 /// Errors: `BVK_ERR_STATE` while a restart is open; the handle stays valid.
 ///
@@ -589,7 +589,7 @@ pub unsafe extern "C" fn bvk_wait(pending: *mut PendingHandle, level: c_int, rea
     })
 }
 
-/// Gives the handle back. The checkpoint continues on its way. `*pending` becomes NULL. A handle that is NULL already is no error.
+/// Releases the handle. The checkpoint continues. `*pending` becomes NULL. A NULL handle is not an error.
 ///
 /// Local, never waits, any thread.
 ///

@@ -14,7 +14,7 @@ const COLUMNS_MAX: usize = 1 << 12;
 /// Most coordinates of a corner.
 const CORNERS_MAX: usize = 8;
 
-/// A column of rows: `width` elements of the type `kind` for each row, row after row from `data` on.
+/// A column of rows: `width` elements of the type `kind` for each row, row after row, starting at `data`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CColumn {
@@ -42,7 +42,7 @@ pub struct CRows {
     pub column_count: usize,
     /// The dimensions of `low` and `high`, at most 8; 0: no bounds.
     pub dimensions: usize,
-    /// The least coordinate of this rank's rows in each dimension. It is recorded, and not used otherwise.
+    /// The least coordinate of this rank's rows in each dimension. It is recorded, but not used otherwise.
     pub low: *const f64,
     /// The greatest coordinate in each dimension.
     pub high: *const f64,

@@ -11,16 +11,16 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Adds a file that the program writes itself, or a library that wants a path, as region `name`. `*path` is where to write it, in node-local
-/// storage (below `local.directory`); the text is there until the checkpoint is captured or given up. The file must be complete when
-/// `bvk_capture` is called, which reads it and removes it. `bvk_route_saved` brings it back; for `bvk_load` it is an array of bytes. Asked
-/// for again, the same name has the same path.
+/// Adds a file that the program writes itself, or a library that needs a path, as region `name`. `*path` is where to write it, in node-local
+/// storage (below `local.directory`); the text is valid until the checkpoint is captured or aborted. The file must be complete when
+/// `bvk_capture` is called, which reads it and removes it. `bvk_route_saved` brings it back; for `bvk_load` it is an array of bytes. The same
+/// name always gives the same path.
 ///
 /// Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting for the
 /// others. Blocks on node-local storage.
 ///
-/// Errors: `BVK_ERR_REGION`; `BVK_ERR_CAPTURE`: there can be no file there. `bvk_capture` fails for a file that is missing, and the
-/// other ranks hear of it.
+/// Errors: `BVK_ERR_REGION`; `BVK_ERR_CAPTURE`: no file can be created there. `bvk_capture` fails for a file that is missing, and the
+/// other ranks are told.
 ///
 /// # Safety
 /// `name` is NULL or ends with zero; `path` points to a pointer.
@@ -54,7 +54,7 @@ impl Begun {
     }
 }
 
-/// Brings the region `name` of the version that is being restored back as a file: what `bvk_route` has saved, or any other array of this rank's
+/// Restores the region `name` of the version being restored as a file: what `bvk_route` has saved, or any other array of this rank's
 /// own. `*path` is in node-local storage; the file, of mode 600, and the text are there until `bvk_end_restore`. After `BVK_AGAIN` call it
 /// again. Every block is checked before it is written.
 ///
@@ -86,25 +86,25 @@ pub unsafe extern "C" fn bvk_route_saved(
     })
 }
 
-/// A restart cuts off what a companion has beyond the restored checkpoint.
+/// A restart truncates a companion to its length at the restored checkpoint.
 pub const BVK_RESTART_TRUNCATE: c_int = 0;
-/// The restart ends with an error on all ranks, and the companion stays as it is.
+/// The restart ends with an error on all ranks, and the companion stays unchanged.
 pub const BVK_RESTART_REFUSE: c_int = 1;
-/// The companion stays as it is, and the program continues in another file beside it: `traj.part0002.xtc` after `traj.xtc`.
+/// The companion stays unchanged, and the program continues in another file beside it: `traj.part0002.xtc` after `traj.xtc`.
 pub const BVK_RESTART_ANOTHER: c_int = 2;
 
-/// Has an output file agree with the checkpoints of the series `name`: a trajectory or a time series to which the program appends. Each checkpoint
+/// Keeps an output file consistent with the checkpoints of the series `name`: a trajectory or a time series to which the program appends. Each checkpoint
 /// records how long the file is at the capture, with a digest of its last 64 KiB. A restart brings it back to that length, as `on_restart`
-/// says (one of `BVK_RESTART_...`), so that what a run wrote after its last checkpoint is not there twice. Call it once, before the restart.
+/// says (one of `BVK_RESTART_...`), so that what a run wrote after its last checkpoint is not repeated. Call it once, before the restart.
 ///
-/// The file must hold what it should when the checkpoint is captured: call `fflush` before. A file that is shorter than it was, or has other bytes
-/// there, does not agree with the version, and all ranks continue with the next older one. That is so after the death of a node whose page
-/// cache had the end of the file. Without a checkpoint to restore (`BVK_NOTHING`) the file stays as it is.
+/// The file must hold what it should when the checkpoint is captured: call `fflush` first. A file that is shorter than it was, or has different bytes
+/// there, does not match the version, and all ranks continue with the next older one. This happens after the loss of a node whose page
+/// cache had the end of the file. Without a checkpoint to restore (`BVK_NOTHING`) the file stays unchanged.
 ///
 /// Collective: all ranks, with the same name and `on_restart`. Ranks that do not write a file give NULL; a file belongs to one rank. Blocks until all
 /// have called.
 ///
-/// Errors: `BVK_ERR_DISAGREED`, the same on all ranks: the arguments differ, the name cannot be that of a series, or a path is not that of a file.
+/// Errors: `BVK_ERR_DISAGREED`, the same on all ranks: the arguments differ, the name is not valid for a series, or a path is not that of a file.
 ///
 /// # Safety
 /// `name` is NULL or ends with zero, and so does `path`.
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn bvk_companion(
     })
 }
 
-/// Where the program writes a companion now: another path than it gave after a restart with `BVK_RESTART_ANOTHER`. The text is there until the next call
+/// Where the program writes a companion now: after a restart with `BVK_RESTART_ANOTHER`, not the path that it gave. The text is valid until the next call
 /// for this file, or until the session is closed.
 ///
 /// Local, never waits.

@@ -201,7 +201,7 @@ fn with(
     })
 }
 
-/// Adds a field `name` to the versions from now on: `count` elements at `data`, on the host or on the history's GPU. It replaces a field of
+/// Adds a field `name` to all later versions: `count` elements at `data`, on the host or on the history's GPU. It replaces a field of
 /// that name.
 ///
 /// Local, never waits.
@@ -245,14 +245,14 @@ pub extern "C" fn bvk_history_clear_fields(history: *mut HistoryHandle) -> c_int
 /// Errors: `BVK_ERR_DEVICE`; the version is then not in the history.
 ///
 /// # Safety
-/// What was promised with [`bvk_history_field`] holds.
+/// The requirements of [`bvk_history_field`] holds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_history_append(history: *mut HistoryHandle, version: u64) -> c_int {
     // SAFETY: as the caller says.
     with(history, |past, gpus, stream| unsafe { past.append(gpus, stream, version) })
 }
 
-/// Copies version `version` back into the fields, and compares digests. The fields may be some of those that were appended, and may not
+/// Copies version `version` back into the fields, and compares digests. The fields may be some of those that were appended, but must not
 /// overlap.
 ///
 /// Local. Blocks for a copy inside the device if the version is in its cache, otherwise for the transfer.
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn bvk_history_append(history: *mut HistoryHandle, version
 /// Errors: `BVK_ERR_DEVICE`: there is no such version, or no undamaged copy. The contents of the fields are then unspecified.
 ///
 /// # Safety
-/// What was promised with [`bvk_history_field`] holds.
+/// The requirements of [`bvk_history_field`] holds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_history_restore(history: *mut HistoryHandle, version: u64) -> c_int {
     call(|| {
@@ -297,7 +297,7 @@ pub unsafe extern "C" fn bvk_history_hint(history: *mut HistoryHandle, versions:
     })
 }
 
-/// Lets Bivouac fetch hinted versions ahead, from now on.
+/// Starts the prefetching of hinted versions.
 ///
 /// Local, never waits.
 #[unsafe(no_mangle)]
@@ -319,7 +319,7 @@ pub extern "C" fn bvk_history_wait_flushed(history: *mut HistoryHandle) -> c_int
     })
 }
 
-/// Deletes the history with all its versions. `*history` becomes NULL. A handle that is NULL already is no error.
+/// Deletes the history with all its versions. `*history` becomes NULL. A NULL handle is not an error.
 ///
 /// Local, never waits.
 ///

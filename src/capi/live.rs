@@ -45,11 +45,11 @@ impl Open {
 
 /// Makes the protected region `name` of the host *live*, if `on` is not 0. From now on checkpoints protect its pages, and a thread of
 /// Bivouac copies them while the application continues. A thread that writes to a page that has not been copied waits for that page. This
-/// pays where little of the region is written soon after a checkpoint. Where it does not pay, or is not possible (`docs/OFFLOAD.md` says
+/// pays off if little of the region is written soon after a checkpoint. Where it does not pay off, or is not possible (`docs/OFFLOAD.md` says
 /// when), the region is copied before the checkpoint returns, as without this call. With 0 it is no longer live. A region that is protected
 /// again stays live. Regions that `bvk_save` adds are never live.
 ///
-/// From the first call on `bvk_before_write` is accepted also without `bvk_offload`, so that a program declares in either case.
+/// From the first call on `bvk_before_write` is accepted even without `bvk_offload`, so that a program can declare in either case.
 ///
 /// Local. Never waits with 1; with 0 it blocks until the region is copied.
 ///
@@ -58,7 +58,7 @@ impl Open {
 ///
 /// # Safety
 /// The following holds from each checkpoint with the region until `bvk_settle`, `bvk_unprotect` of it, the next checkpoint with a live
-/// region, or `bvk_close` has returned. Its memory stays mapped and readable, and its pages stay those that they are: it is not freed or
+/// region, or `bvk_close` has returned. Its memory stays mapped and readable, and its pages are not replaced: it is not freed or
 /// reallocated, and nothing is dropped or moved there (`madvise`, `mremap`). It is written only by instructions of this process, or by
 /// system calls that copy there (`read`). Every other write is declared before (`bvk_before_write`): MPI receives by a network card,
 /// transfers from a GPU, buffers that are registered with the kernel, other mappings of the memory, other processes. So is every write

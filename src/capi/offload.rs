@@ -174,19 +174,19 @@ fn of_entry(name: &str, at: usize, failure: &Failure) -> Failure {
 /// without a GPU. `docs/OFFLOAD.md` shows a program.
 ///
 /// `bytes`: the bytes of a marked checkpoint's regions, on the GPU and on the host together. Node memory for two such checkpoints, which
-/// take turns, is reserved, touched and pinned. With 0 no memory is made ready: the first checkpoints are copied, and their memory is
-/// pinned for later ones. A second call makes more memory ready. Histories that are opened later may take memory that was made ready, so
+/// take turns, is reserved, touched and pinned. With 0, no memory is prepared: the first checkpoints are copied, and their memory is
+/// pinned for later ones. A second call prepares more memory. Histories that are opened later may take prepared memory, so
 /// open them first.
 ///
-/// Local. Blocks for about half a second a GiB of `bytes`, and up to a second if this is the first call for the GPU.
+/// Local. Blocks for about half a second per GiB of `bytes`, and up to a second if this is the first call for the GPU.
 ///
-/// Errors: `BVK_ERR_DEVICE`: there is no such GPU, or not so much node memory for this rank, or it cannot be pinned. `BVK_ERR_STATE`: the
-/// session offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session stays as it was.
+/// Errors: `BVK_ERR_DEVICE`: there is no such GPU, or not enough node memory for this rank, or it cannot be pinned. `BVK_ERR_STATE`: the
+/// session offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session is unchanged.
 ///
 /// # Safety
-/// From now on the memory of a region on that GPU has to stay valid beyond the call that captures it: it stays allocated until `bvk_settle`
+/// From now on the memory of a region on that GPU must stay valid beyond the call that captures it: it stays allocated until `bvk_settle`
 /// or `bvk_close` has returned. From a capture until the next one, all work that writes to a saved region is declared before it is
-/// enqueued, on whichever stream. Otherwise the checkpoint is refused on all ranks (with `offload.audit = false` it may hold later bytes,
+/// enqueued, on any stream. Otherwise the checkpoint is refused on all ranks (with `offload.audit = false` it may hold later bytes,
 /// unnoticed).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_offload(session: *mut SessionHandle, gpu: c_int, bytes: u64) -> c_int {
@@ -197,19 +197,19 @@ pub unsafe extern "C" fn bvk_offload(session: *mut SessionHandle, gpu: c_int, by
 }
 
 /// Declares that work that is enqueued on the session's stream (`bvk_set_stream`) from now on, and until the next checkpoint, may write to
-/// the `bytes` bytes at `data`: a region on the GPU, a part of one, or several that lie side by side in one allocation. Memory that is not
+/// the `bytes` bytes at `data`: a region on the GPU, a part of one, or several adjacent ones in one allocation. Memory that is not
 /// saved is ignored. So is host memory, which is copied in the call that captures it, except for live regions (`bvk_set_live`): those of
 /// the bytes that have not been copied are copied before this returns.
 ///
-/// Local, never waits for a GPU. The stream may be held back: until the mark has come, for a copy inside the GPU, or for the link. For live
+/// Local, never waits for a GPU. The stream may be delayed: until the mark has come, for a copy inside the GPU, or for the link. For live
 /// regions it blocks for the copy of these bytes.
 ///
 /// Errors: `BVK_ERR_STATE` without `bvk_offload` and `bvk_set_live`, and while the stream is captured into a CUDA graph: declare everything
 /// that a graph writes to before each launch of it. `BVK_ERR_ARGUMENT` for a NULL `data` with bytes. `BVK_ERR_DEVICE`: the bytes are not
-/// all of one GPU, or it has failed; marked regions are refused then.
+/// all on one GPU, or it has failed; marked regions are refused then.
 ///
 /// # Safety
-/// The session's stream is as `bvk_set_stream` asks. `data` is not followed.
+/// The session's stream is as `bvk_set_stream` asks. `data` is not dereferenced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_before_write(session: *mut SessionHandle, data: *const c_void, bytes: u64) -> c_int {
     // SAFETY: the application has promised of its stream what `before_write` asks, when it set it.
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn bvk_before_write(session: *mut SessionHandle, data: *co
 /// Errors: as `bvk_before_write`, and `BVK_ERR_ARGUMENT` for the per-thread default stream.
 ///
 /// # Safety
-/// `stream` lives until this has returned. `data` is not followed.
+/// `stream` lives until this has returned. `data` is not dereferenced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_before_write_on(
     session: *mut SessionHandle,
@@ -241,12 +241,12 @@ pub unsafe extern "C" fn bvk_before_write_on(
 /// the GPU counts as host memory.
 ///
 /// Local, never waits. `set`: the handle, yours until `bvk_write_set_close` or the end of the session; NULL after an error. After a
-/// reallocation, and after the first `bvk_offload`, make another one.
+/// reallocation, and after the first `bvk_offload`, create a new one.
 ///
 /// Errors: as `bvk_before_write`; the text says which entry is wrong, counted from 0.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero. `data` has `count` pointers, which are not followed, and `bytes` as many numbers. `set` points to a
+/// `name` is NULL or ends with zero. `data` has `count` pointers, which are not dereferenced, and `bytes` as many numbers. `set` points to a
 /// handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_write_set(
@@ -324,7 +324,7 @@ pub unsafe extern "C" fn bvk_before_on(set: *mut WriteSetHandle, stream: *mut c_
     })
 }
 
-/// Deletes a set. `*set` becomes NULL. A handle that is NULL already is no error.
+/// Deletes a set. `*set` becomes NULL. A NULL handle is not an error.
 ///
 /// Local, never waits.
 ///
@@ -365,8 +365,8 @@ pub extern "C" fn bvk_settle(session: *mut SessionHandle) -> c_int {
     })
 }
 
-/// Lets checkpoints be marked again. After two refused checkpoints in a row, the next ones are copied until this is called. Call it when
-/// the missing declaration is made.
+/// Allows checkpoints to be marked again. After two refused checkpoints in a row, the next ones are copied until this is called. Call it when
+/// the missing declaration has been added.
 ///
 /// Local, never waits.
 ///

@@ -8,11 +8,11 @@ use super::status::{BVK_OK, Failure, Outcome, call};
 use bivouac_core::recovery::RankPart;
 use std::ffi::{c_char, c_int};
 
-/// The part of a rank is rows of a set.
+/// A rank's part is rows of a set.
 pub const BVK_PART_ROWS: c_int = 1;
-/// The part of a rank is boxes of an array.
+/// A rank's part is boxes of an array.
 pub const BVK_PART_BOXES: c_int = 2;
-/// The part of a rank is a list of numbers.
+/// A rank's part is a list of numbers.
 pub const BVK_PART_IDS: c_int = 3;
 
 /// Most dimensions of an array or of bounds.
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn bvk_boxes_of(
     })
 }
 
-/// Gives back what `bvk_parts` has found. `*parts` becomes NULL. A handle that is NULL already is no error. `bvk_end_restore` closes those
+/// Releases the result of `bvk_parts`. `*parts` becomes NULL. A NULL handle is not an error. `bvk_end_restore` closes those
 /// that are left.
 ///
 /// Local, never waits.

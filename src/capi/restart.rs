@@ -145,18 +145,18 @@ impl Running {
 }
 
 /// Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that were
-/// saved. Regions on boxes and values are loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); a version with any other
-/// region only on as many ranks as took it. If a version is damaged on some rank, all ranks take the next older one, unless a single
-/// version was asked for. `restored`: NULL, or a structure to fill. `BVK_NOTHING`: there is nothing to restore. Regions of the checkpoint
+/// saved. Regions on boxes and values are loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); with any other region, a version is
+/// restored only on as many ranks as took it. If a version is damaged on some rank, all ranks take the next older one, unless a single
+/// version was requested. `restored`: NULL, or a structure to fill. `BVK_NOTHING`: there is nothing to restore. Regions of the checkpoint
 /// that are not protected are left out, and named in a warning. If no region is protected, that is an error.
 ///
 /// Collective: all ranks. Blocks until all ranks have loaded, and for checkpoints of this session that are being written.
 ///
-/// Errors: `BVK_ERR_RESTART`, on all ranks alike, also if `restored->size` was not set on one: the contents of the regions are then
+/// Errors: `BVK_ERR_RESTART`, on all ranks, even if `restored->size` was unset on only one: the contents of the regions are then
 /// unspecified. `BVK_ERR_REGION`, `BVK_ERR_STATE`.
 ///
 /// # Safety
-/// What was promised with [`bvk_protect`](super::session::bvk_protect) holds; `name` is NULL or ends with zero; `restored` is NULL or
+/// The requirements of [`bvk_protect`](super::session::bvk_protect) holds; `name` is NULL or ends with zero; `restored` is NULL or
 /// begins with its size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_restore(
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn bvk_begin_restore(
         let attempt = locked.session.start_restore(unsafe { arguments::name(name) }, want(version))?;
         let Some(attempt) = attempt else { return Ok(BVK_NOTHING) };
         if restart.is_null() {
-            // Found only now, so that the other ranks hear of it.
+            // Found only now, so that the other ranks are told.
             Running::new(0, attempt).give_up(&locked.session);
             return Err(Failure::argument("restart is NULL"));
         }
@@ -425,7 +425,7 @@ pub unsafe extern "C" fn bvk_region_size(
 /// Local. Blocks on the tier that holds the copy.
 ///
 /// Errors: `BVK_ERR_LOAD`, `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`. A region that is missing or of another type or length leaves `data` as it
-/// was; otherwise the contents of `data` are unspecified.
+/// is; otherwise the contents of `data` are unspecified.
 ///
 /// # Safety
 /// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
@@ -455,15 +455,15 @@ pub unsafe extern "C" fn bvk_load(
 /// Errors: as `bvk_load`; the contents of the regions are then unspecified.
 ///
 /// # Safety
-/// What was promised with [`bvk_protect`](super::session::bvk_protect) holds.
+/// The requirements of [`bvk_protect`](super::session::bvk_protect) holds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_protected(restart: *mut RestartHandle) -> c_int {
     // SAFETY: as the caller says.
     with(restart, |open, running| unsafe { load_protected(open, running, false) })
 }
 
-/// Appends to `history` all versions that were saved under its name. `*count` says how many (`count` may be NULL). Each attempt needs a
-/// history of its own: after `BVK_AGAIN` close this one and open another.
+/// Appends to `history` all versions that were saved under its name. `*count` says how many (`count` may be NULL). Each attempt needs
+/// its own history: after `BVK_AGAIN` close this one and open another.
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///
@@ -497,7 +497,7 @@ pub unsafe extern "C" fn bvk_load_history(
     })
 }
 
-/// Rejects a version that can be loaded and must not be used, because it has a NaN or fails another check of the program. After
+/// Rejects a version that can be loaded but must not be used, because it has a NaN or fails another check of the program. After
 /// `bvk_end_restore` all ranks continue with the next older version. It is enough that one rank calls this. `reason` is for the log, and
 /// for the error if there is no older version. If a rank gives several, the first counts.
 ///
@@ -528,7 +528,7 @@ pub unsafe extern "C" fn bvk_reject(restart: *mut RestartHandle, reason: *const 
 ///
 /// Collective: all ranks. Blocks until all have called.
 ///
-/// Errors: `BVK_ERR_RESTART`, on all ranks alike, also if `restored->size` was not set on one; `*restart` is NULL then.
+/// Errors: `BVK_ERR_RESTART`, on all ranks, even if `restored->size` was unset on only one; `*restart` is NULL then.
 ///
 /// # Safety
 /// `restart` points to a handle; `restored` is NULL or begins with its size.

@@ -18,7 +18,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 
 /// As `how`: each rank gets the rows that it saved. Only if as many ranks took the checkpoint. Local.
 pub const BVK_ROWS_OWN: c_int = 0;
-/// As `how`: all rows are dealt evenly, in the order of the ranks that saved them.
+/// As `how`: all rows are distributed evenly, in the order of the ranks that saved them.
 pub const BVK_ROWS_EVEN: c_int = 1;
 
 /// The strictest alignment of a C type.
@@ -29,12 +29,12 @@ pub struct LoadedRowsHandle {
     _private: (),
 }
 
-/// Says which ranks get some rows. `values` holds the values of a column for `count` rows, row after row, with as many elements a row as
-/// the column has. For each row the function writes the number of a rank of this run to `owners`. `user` is what the call was given.
+/// Says which ranks get some rows. `values` holds the values of a column for `count` rows, row after row, with as many elements per row as
+/// the column has. For each row the function writes the number of a rank of this run to `owners`. `user` is passed through from the call.
 pub type OwnersFunction =
     Option<unsafe extern "C" fn(values: *const c_void, count: usize, owners: *mut c_int, user: *mut c_void)>;
 
-/// Adds this rank's rows of the set `name` to a checkpoint. A rank may have any number of rows, and another number at each checkpoint. Each
+/// Adds this rank's rows of the set `name` to a checkpoint. A rank may have any number of rows, and a different number at each checkpoint. Each
 /// column is a region `name/column`. The rows can be restored on any number of ranks (`bvk_load_rows`). The structure and its list of
 /// columns are not kept. The memory of the columns is read by `bvk_capture`, not by `bvk_hold`.
 ///
@@ -109,7 +109,7 @@ unsafe fn deal(
 }
 
 /// Describes column number `at` of the set `name`, counted from 0 in the order in which the columns were saved: its name, the type of its
-/// elements, and how many of them a row has. `BVK_NOTHING` after the last one. `column`, `kind` and `width` may be NULL. A name lives until
+/// elements, and how many of them a row has. `BVK_NOTHING` after the last one. `column`, `kind` and `width` may be NULL. A name is valid until
 /// `bvk_end_restore`.
 ///
 /// Local; the same on all ranks. Blocks on the tier that holds the copy.
@@ -155,14 +155,14 @@ pub unsafe extern "C" fn bvk_column_at(
     })
 }
 
-/// Finds out which rows of the set `name` this rank gets (`how` is one of `BVK_ROWS_...`). `*count` says how many (`count` may be NULL).
+/// Determines which rows of the set `name` this rank gets (`how` is one of `BVK_ROWS_...`). `*count` says how many (`count` may be NULL).
 /// The application then loads their columns one by one, into memory that has room for them (`bvk_load_column`). A program that wants
 /// certain rows on certain ranks uses `bvk_load_rows_by`.
 ///
 /// Collective: all ranks, with the same `how`; only `BVK_ROWS_OWN` is local. Blocks on the tiers that hold the shards, and until all have
 /// called.
 ///
-/// Errors: `BVK_ERR_LOAD`: there is no such set, it was not saved with `bvk_save_rows`, or `how` is `BVK_ROWS_OWN` and another number of
+/// Errors: `BVK_ERR_LOAD`: there is no such set, it was not saved with `bvk_save_rows`, or `how` is `BVK_ROWS_OWN` and a different number of
 /// ranks took the checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls
 /// `bvk_end_restore`.
 ///
@@ -186,8 +186,8 @@ pub unsafe extern "C" fn bvk_load_rows(
     unsafe { deal(restart, name, how, (rows, count)) }
 }
 
-/// Gets `wanted` rows from number `first` on, in the order of the ranks that saved them. Each rank asks for any rows: ranges may overlap,
-/// and leave rows out. `bvk_parts` says how many rows there are in all. Otherwise as `bvk_load_rows`.
+/// Gets `wanted` rows, starting with number `first`, in the order of the ranks that saved them. Each rank asks for any rows: ranges may overlap,
+/// and leave rows out. `bvk_parts` says how many rows there are in total. Otherwise as `bvk_load_rows`.
 ///
 /// Collective and blocking as `bvk_load_rows`.
 ///
@@ -215,10 +215,10 @@ pub unsafe extern "C" fn bvk_load_rows_range(
 }
 
 /// Gets the rows that a function of the application assigns to this rank, by the values of a column of the type `kind` with `width`
-/// elements a row. Rows keep the order of the ranks that saved them, and their order there. Otherwise as `bvk_load_rows`.
+/// elements per row. Rows keep the order of the ranks that saved them, and their order there. Otherwise as `bvk_load_rows`.
 ///
 /// `owners` is called on this thread before this returns, on the ranks that read rows: on some ranks for many rows and on others for none.
-/// It is called once for each row, in batches of up to 1 MiB of values. It decides by the values alone, not by anything that only its rank
+/// It is called once for each row, in batches of up to 1 MiB of values. It depends only on the values, not on data that only its rank
 /// has. It calls neither Bivouac (`BVK_ERR_STATE`) nor MPI, and it returns: no exception and no `longjmp` leaves it. An entry of `owners`
 /// that it does not set is -1.
 ///
@@ -273,7 +273,7 @@ pub unsafe extern "C" fn bvk_load_rows_by(
 /// Loads a column of rows into `elements` elements at `data`: `width` for each row that this rank gets, row after row, of the type that was
 /// saved.
 ///
-/// Collective if the call that dealt the rows was: all ranks load the same columns in the same order; so does a rank without rows. Blocks
+/// Collective if the call that distributed the rows was: all ranks load the same columns in the same order; so does a rank without rows. Blocks
 /// on the tiers that hold the shards, and until all have called.
 ///
 /// Errors: `BVK_ERR_LOAD`: there is no such column, it has another type or width, or `elements` is not `width` times the number of rows. In
@@ -309,7 +309,7 @@ pub unsafe extern "C" fn bvk_load_column(
     })
 }
 
-/// Gives back rows that were dealt, with the memory that they take. `*rows` becomes NULL. A handle that is NULL already is no error.
+/// Releases loaded rows and their memory. `*rows` becomes NULL. A NULL handle is not an error.
 /// `bvk_end_restore` closes those that are left.
 ///
 /// Local, never waits.

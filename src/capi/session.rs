@@ -25,7 +25,7 @@ pub struct SessionHandle {
     _private: (),
 }
 
-/// Captured: safe from the application's next write, and from nothing else.
+/// Captured: safe only from the application's next write.
 pub const BVK_LEVEL_CAPTURED: c_int = 0;
 /// In node memory: survives killed processes.
 pub const BVK_LEVEL_PROCESS: c_int = 1;
@@ -101,19 +101,19 @@ pub struct CStats {
     pub blocked_total_s: f64,
     /// Files that refer to earlier files for part of their content (`reduction.method`).
     pub packed_files: u64,
-    /// Files that could have referred to earlier ones, and hold whole shards.
+    /// Files that could have referred to earlier ones, but hold whole shards.
     pub whole_files: u64,
-    /// Bytes of the shards that both kinds of files stand for.
+    /// Bytes of the shards that both kinds of files represent.
     pub reduced_bytes: u64,
     /// Bytes that both kinds of files store themselves.
     pub stored_bytes: u64,
     /// Captures that stored only what had changed since the previous one.
     pub partial_captures: u64,
-    /// Shards whose regions in GPU memory were looked at there, chunk by chunk.
+    /// Shards whose regions in GPU memory were compared there, chunk by chunk.
     pub looked_on_device: u64,
     /// Seconds that this took, while the shards were transferred.
     pub look_total_s: f64,
-    /// Bytes that were left of shards and were to be compressed (`reduction.compress`).
+    /// Bytes of shards that remained to be compressed (`reduction.compress`).
     pub compressed_from: u64,
     /// Bytes that they had after compression.
     pub compressed_to: u64,
@@ -162,7 +162,7 @@ pub struct CLevelStats {
     pub size: usize,
     /// Checkpoints that reached the level.
     pub committed: u64,
-    /// Checkpoints that were to reach the level and did not.
+    /// Checkpoints that should have reached the level but did not.
     pub level_failures: u64,
     /// Writes of this rank that failed.
     pub write_failures: u64,
@@ -191,7 +191,7 @@ pub struct CReport {
     pub committed: c_int,
     /// The name of the series; empty for a tier that cannot be used.
     pub name: [c_char; 136],
-    /// Why it was not committed. A long reason is cut at the end.
+    /// Why it was not committed. A long reason is truncated.
     pub reason: [c_char; 512],
 }
 
@@ -260,10 +260,10 @@ pub(super) unsafe fn open(comm: MPI_Comm, config: Result<Config, String>) -> Out
 /// `options`: NULL for the environment alone. `*session`: the handle, yours until `bvk_close`; NULL after an error.
 ///
 /// Errors: `BVK_ERR_OPEN` (ranks and keys are named; also for a NULL `session`), `BVK_ERR_MPI`, `BVK_ERR_FAILED`. If `comm` is not a
-/// communicator on some ranks only, the others wait.
+/// communicator on some of the ranks, the others wait.
 ///
 /// # Safety
-/// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts end with zero and its list with NULL; `session`
+/// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts end with NUL and its list with NULL; `session`
 /// is NULL or points to a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_open(comm: MPI_Comm, options: *const Options, session: *mut *mut SessionHandle) -> c_int {
@@ -308,11 +308,11 @@ pub unsafe extern "C" fn bvk_open_f(comm: c_int, options: *const Options, sessio
 }
 
 /// Waits for all checkpoints that are being written, and ends the session and everything that was made from it. `*session` becomes NULL. A
-/// session that is NULL already is no error.
+/// NULL session is not an error.
 ///
 /// Collective. Blocks for checkpoints that are being written, at most for `timeouts.drain`, then for ranks that have not called, at most
 /// for `timeouts.abandon` (30 minutes unless it is set), and some seconds for last messages. The status does not say which levels the last
-/// checkpoint reached: call `bvk_wait` before, or read the reports. Handles of pending checkpoints stay valid until `bvk_release`.
+/// checkpoint reached: call `bvk_wait` first, or read the reports. Handles of pending checkpoints stay valid until `bvk_release`.
 ///
 /// Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed nevertheless. `BVK_ERR_HANDLE`;
 /// `BVK_ERR_STATE` in a forked child.
@@ -353,13 +353,13 @@ pub unsafe extern "C" fn bvk_generation(session: *mut SessionHandle, generation:
 
 /// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restore` loads them. The memory may be on the
 /// host or on a GPU. A region of this name that is protected already is replaced, so call this again after a reallocation (before the
-/// reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is made ready in the
+/// reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is prepared in the
 /// background.
 ///
 /// Local, never waits. If a live region (`bvk_set_live`) is replaced by one elsewhere, it waits until the old one is copied.
 ///
 /// `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's, and may be NULL if `count` is 0. Access
-/// to device memory is ordered by the session's stream. Host memory, including pinned and managed memory, is read as it is in the call.
+/// to device memory is ordered by the session's stream. Host memory, including pinned and managed memory, is read as it is at the call.
 ///
 /// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`.
 ///
@@ -608,7 +608,7 @@ unsafe fn decide(
     })
 }
 
-/// Makes node memory ready in the background for checkpoints of about `bytes` per rank, so that the first one does not wait for it.
+/// Prepares node memory in the background for checkpoints of about `bytes` per rank, so that the first one does not wait for it.
 ///
 /// Local, never waits.
 #[unsafe(no_mangle)]
@@ -665,7 +665,7 @@ pub const BVK_AFFINITY_PAGES: c_int = 2;
 /// Restarts put neither threads nor pages back.
 pub const BVK_AFFINITY_CAPTURE: c_int = 3;
 
-/// Sets what restarts bring back of the affinity from now on (`BVK_AFFINITY_...`), instead of what the configuration says.
+/// Sets which parts of the affinity restarts bring back from now on (`BVK_AFFINITY_...`), instead of the configured ones.
 ///
 /// Local; but ranks with different modes restore different things.
 ///
@@ -780,10 +780,10 @@ pub unsafe extern "C" fn bvk_get_level_stats(
     })
 }
 
-/// Reads the next verdict that the ranks have agreed on, in the order of the checkpoints. `BVK_NOTHING`: there is none that was not read
-/// yet. The first ones, without a name, are about tiers that were wanted and cannot be used: no checkpoint reaches their level.
+/// Reads the next verdict that the ranks have agreed on, in the order of the checkpoints. `BVK_NOTHING`: all have been read.
+/// The first ones, without a name, are about configured tiers that cannot be used: no checkpoint reaches their level.
 ///
-/// Local, never waits. All ranks hear the same verdicts, though not at the same moment.
+/// Local, never waits. All ranks get the same verdicts, though not at the same time.
 ///
 /// Errors: `BVK_ERR_ARGUMENT` if `report->size` was not set.
 ///

@@ -26,7 +26,7 @@ pub const BVK_ERR_OPEN: c_int = -4;
 pub const BVK_ERR_MPI: c_int = -5;
 /// A name or a shape cannot be used, or a region was named twice.
 pub const BVK_ERR_REGION: c_int = -6;
-/// This rank could not capture the checkpoint. The other ranks hear of it, and the application may continue.
+/// This rank could not capture the checkpoint. The other ranks are told, and the application may continue.
 pub const BVK_ERR_CAPTURE: c_int = -7;
 /// A region could not be loaded: it is not in the checkpoint, has another type or length, or has no undamaged copy.
 pub const BVK_ERR_LOAD: c_int = -8;

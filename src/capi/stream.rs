@@ -63,7 +63,7 @@ impl Begun {
         ended.map_err(|error| self.refused(error.into()))
     }
 
-    /// Records that a capture would lack this region: the other ranks hear of it.
+    /// Records that a capture would lack this region: the other ranks are told.
     fn refused(&mut self, failure: Failure) -> Failure {
         self.held = Holding::Refused(failure.clone());
         failure
@@ -81,14 +81,14 @@ fn with_begun(checkpoint: *mut CheckpointHandle, work: impl FnOnce(&Open, &mut B
     })
 }
 
-/// Begins a region of bytes whose length is not known yet. `bvk_stream_write` copies bytes to it at once, so that their memory may be
+/// Begins a region of bytes whose length is not known yet. `bvk_stream_write` copies bytes to it immediately, so that their memory may be
 /// overwritten when it returns. `bvk_stream_end` ends the region. One region is written at a time. `bvk_fopen` does the same through a
 /// `FILE`.
 ///
 /// Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting
 /// for the others. Blocks as `bvk_checkpoint`.
 ///
-/// Errors: `BVK_ERR_CAPTURE` if no tier has room: `bvk_capture` then fails, too, and the other ranks hear of it. `BVK_ERR_REGION`;
+/// Errors: `BVK_ERR_CAPTURE` if no tier has room: `bvk_capture` then fails, too, and the other ranks are told. `BVK_ERR_REGION`;
 /// `BVK_ERR_STATE` while a region is being written, or a restart is open.
 ///
 /// # Safety
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn bvk_stream_write(checkpoint: *mut CheckpointHandle, dat
 
 /// Ends the region that is being written.
 ///
-/// Local. Blocks for what is left to write.
+/// Local. Blocks while the rest is written.
 ///
 /// Errors: as `bvk_stream_begin`.
 #[unsafe(no_mangle)]
@@ -133,8 +133,8 @@ pub extern "C" fn bvk_stream_end(checkpoint: *mut CheckpointHandle) -> c_int {
     with_begun(checkpoint, |_, begun| begun.end_stream())
 }
 
-/// Reads bytes of the region `name` from byte `at` on: `*found` of them, at most `bytes`, and fewer at the region's end. Any array can be
-/// read in this way. Every block is checked before a byte of it is handed out. `bvk_fopen_saved` does the same through a `FILE`, and is
+/// Reads bytes of the region `name`, starting at byte `at`: `*found` of them, at most `bytes`, and fewer at the region's end. Any array can be
+/// read in this way. Every block is checked before a byte of it is returned. `bvk_fopen_saved` does the same through a `FILE`, and is
 /// faster for small pieces.
 ///
 /// Local. Blocks on the tier that holds the copy.
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn bvk_stream_read(
 }
 
 /// Begins a region of bytes and returns a `FILE` to write it to, for all functions that take one. It is not seekable. `fclose` ends the
-/// region, and fails if it could not be written whole (`bvk_error` says why); `bvk_capture` then fails, too. Small pieces are collected in
+/// region, and fails if it could not be written completely (`bvk_error` says why); `bvk_capture` then fails, too. Small pieces are collected in
 /// the buffer of the `FILE`: `setvbuf` with more than the usual few KiB makes them faster. NULL: an error, whose text `bvk_error` gives.
 ///
 /// Collective and blocking as `bvk_stream_begin`.
@@ -222,8 +222,8 @@ struct Reading {
     at: u64,
 }
 
-/// Returns a `FILE` to read the region `name` of the version that is being restored from. It is seekable. Each attempt needs a file of its
-/// own: after `BVK_AGAIN` reading fails. NULL: an error, whose text `bvk_error` gives.
+/// Returns a `FILE` that reads the region `name` of the version being restored. It is seekable. Each attempt needs its own
+/// file: after `BVK_AGAIN` reading fails. NULL: an error, whose text `bvk_error` gives.
 ///
 /// Local. Blocks on the tier that holds the copy, and so does reading.
 ///

@@ -13,11 +13,11 @@ use bivouac_core::Elements;
 use bivouac_core::OnResize;
 use std::ffi::{c_char, c_int, c_void};
 
-/// The checkpoint cannot be restored on another number of ranks, as with `bvk_protect`.
+/// The checkpoint cannot be restored on a different number of ranks, as with `bvk_protect`.
 pub const BVK_RESIZE_REFUSE: c_int = 0;
-/// On another number of ranks the value is dropped.
+/// On a different number of ranks, the value is dropped.
 pub const BVK_RESIZE_DROP: c_int = 1;
-/// On another number of ranks each rank may ask for the values of any old ranks (`bvk_of_ranks`).
+/// On a different number of ranks, each rank may ask for the values of any old ranks (`bvk_of_ranks`).
 pub const BVK_RESIZE_ASK: c_int = 2;
 
 /// The rule for a value of one rank by its number.
@@ -45,7 +45,7 @@ unsafe fn valued(
     unsafe { described(name, data, kind, 1, &count) }?.of_values(lies?)
 }
 
-/// Protects under `name` `count` elements at `data` that are the same on all ranks, such as a step or a time: `bvk_checkpoint` saves them,
+/// Protects `count` elements at `data`, the same on all ranks, under `name`, such as a step or a time: `bvk_checkpoint` saves them,
 /// `bvk_restore` loads them, on any number of ranks. Less than 1 MiB, on the host. If the elements differ on a rank, there is no
 /// checkpoint, and the verdict names the rank. Otherwise as `bvk_protect`. All ranks protect their regions in the same order.
 ///
@@ -72,9 +72,9 @@ pub unsafe extern "C" fn bvk_protect_shared(
     })
 }
 
-/// Protects under `name` `count` elements at `data` that are this rank's own, such as the state of its random numbers. Less than 1 MiB, on
+/// Protects `count` elements at `data`, different on each rank, under `name`, such as the state of random numbers. Less than 1 MiB, on
 /// the host. On the same number of ranks `bvk_restore` loads them. `on_resize`, one of `BVK_RESIZE_...` and the same on all ranks, says
-/// what happens on another number: with `BVK_RESIZE_REFUSE` the restart is refused; otherwise the elements stay as they are, and
+/// what happens on another number: with `BVK_RESIZE_REFUSE` the restart is refused; otherwise the elements stay unchanged, and
 /// `bvk_restored` says how many ranks took the checkpoint.
 ///
 /// Local, never waits, as `bvk_protect`.
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn bvk_protect_per_rank(
     })
 }
 
-/// Adds to a checkpoint `count` elements at `data` that are the same on all ranks, as in `bvk_protect_shared`. They are copied in this
+/// Adds `count` elements at `data`, the same on all ranks, to a checkpoint, as in `bvk_protect_shared`. They are copied in this
 /// call.
 ///
 /// Local, never waits.
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn bvk_save_shared(
     })
 }
 
-/// Adds to a checkpoint `count` elements at `data` that are this rank's own, as in `bvk_protect_per_rank`. They are copied in this call.
+/// Adds `count` elements at `data`, different on each rank, to a checkpoint, as in `bvk_protect_per_rank`. They are copied in this call.
 ///
 /// Local, never waits.
 ///
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn bvk_save_per_rank(
 /// Local if as many ranks took the checkpoint. Otherwise collective, and blocks until all ranks have called: all load the same regions in
 /// the same order.
 ///
-/// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` and `BVK_ERR_REGION` as with `bvk_load_on`. `data` then is as it was.
+/// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` and `BVK_ERR_REGION` as with `bvk_load_on`. `data` is then unchanged.
 ///
 /// # Safety
 /// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn bvk_load_shared(
 }
 
 /// Loads a value that this rank saved with `bvk_save_per_rank` or `bvk_protect_per_rank` under `name` into `count` elements at `data`.
-/// Number and type must be those that were saved. If another number of ranks took the checkpoint (`bvk_saved_ranks`), that is an error,
+/// Number and type must be those that were saved. If a different number of ranks took the checkpoint (`bvk_saved_ranks`), that is an error,
 /// because no saved value belongs to this rank; see `bvk_of_ranks`.
 ///
 /// Local. Blocks on the tier that holds the copy.
@@ -221,13 +221,13 @@ pub unsafe extern "C" fn bvk_saved_ranks(restart: *mut RestartHandle, ranks: *mu
     })
 }
 
-/// Loads the values that the old ranks `first` to `first + count - 1` saved with `BVK_RESIZE_ASK` under `name`: `each` elements of every
-/// one of them, which must be what it saved, rank after rank from `data` on. Each rank may ask for any of the `bvk_saved_ranks` old ranks,
+/// Loads the values that the old ranks `first` to `first + count - 1` saved with `BVK_RESIZE_ASK` under `name`: `each` elements from each
+/// of them, as many as it saved, rank after rank, starting at `data`. Each rank may ask for any of the `bvk_saved_ranks` old ranks,
 /// or for none with `count` 0.
 ///
 /// Collective: all ranks. Blocks on the tiers that hold the shards, and until all ranks have called.
 ///
-/// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for old ranks that do not exist; the other ranks hear of that only in `bvk_end_restore`. The
+/// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for old ranks that do not exist; the other ranks learn this only in `bvk_end_restore`. The
 /// contents of `data` are then unspecified.
 ///
 /// # Safety

@@ -1776,7 +1776,7 @@ contains
   end function
 
   ! Appends all versions of the history that was saved under its name; `count` says how many.
-  ! Each attempt needs a history of its own: after BVK_AGAIN close this one and open another.
+  ! Each attempt needs its own history: after BVK_AGAIN close this one and open another.
   function bvk_load_history(restart, history, count) result(status)
     type(bvk_restart_t), intent(in) :: restart
     type(bvk_history_t), intent(in) :: history
@@ -1851,7 +1851,7 @@ contains
     path = text_of(found)
   end function
 
-  ! Has an output file agree with the checkpoints of the series `name`: a trajectory or a time series to which the program appends. Each checkpoint
+  ! Keeps an output file consistent with the checkpoints of the series `name`: a trajectory or a time series to which the program appends. Each checkpoint
   ! records how long it is at the capture (call flush before); a restart brings it back to that length, as `on_restart` (BVK_RESTART_...) says.
   ! All ranks call it; those that do not write a file leave `path` out.
   function bvk_companion(session, name, on_restart, path) result(status)

@@ -147,7 +147,7 @@ impl State {
     pub(super) fn route(&mut self, original: &str) -> Outcome<PathBuf> {
         let begun = self.begun()?;
         if let Some(path) = begun.files.get(original) {
-            // Asked for again: what was written there stays.
+            // The same for again: what was written there stays.
             return Ok(path.clone());
         }
         let (series, version) = (begun.series.clone(), begun.version);
@@ -270,7 +270,7 @@ impl State {
         }
     }
 
-    /// Gives up a checkpoint that was begun: the other ranks hear of it.
+    /// Gives up a checkpoint that was begun: the other ranks are told.
     pub(super) fn give_up(&self, begun: Begun) {
         if begun.checkpoint.is_none() {
             drop(self.open.session.begin_checkpoint(&begun.series, begun.version));

@@ -37,23 +37,23 @@ const FREE_SHARE: u64 = 8;
   bivouac bench --out machine.toml --local /ssd --global /scratch/me
   bivouac plan --profile machine.toml --state \"20 GiB\" --config
 
-Takes checkpoints of noise with a session of one rank, and restores them: copies with digests into node memory, how fast that memory is made ready, writes to
+Takes checkpoints of noise with a session of one rank, and restores them: copies with digests into node memory, how fast that memory is prepared, writes to
 the local and to the global directory until they are durable, restarts from each. With GPUs, and built with the feature cuda, their links, each alone and all at once, and how
 fast node memory is pinned. In memory it takes four times what it saves, and twice that in each directory; no more than an eighth of what is free is saved.
-Everything that it makes is removed, also after Ctrl-C.
+Everything that it makes is removed, even after Ctrl-C.
 
-The file is one that `bivouac plan --profile` reads. Figures of sessions (plan.profile) that are in it stay. Numbers of the global directory are those of one node
-that has it for itself: let a session measure what all nodes get.
+The file is one that `bivouac plan --profile` reads. Figures of sessions (plan.profile) in it are kept. Numbers of the global directory are those of one node
+that has it to itself: let a session measure what all nodes get.
 
 Exit status: 0 done; 2 wrong usage, the file could not be written, or a directory that was named could not be measured.")]
 pub struct Args {
-    /// The machine profile to write, or to bring up to date
+    /// The machine profile to write or update
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Storage of this node [default: local.directory, or a temporary one]
     #[arg(long, value_name = "DIR")]
     local: Option<PathBuf>,
-    /// Storage that all nodes share [default: global.directory, if it is there]
+    /// Storage that all nodes share [default: global.directory, if it exists]
     #[arg(long, value_name = "DIR")]
     global: Option<PathBuf>,
     /// How much a checkpoint saves [default: 1 GiB, or an eighth of what is free]

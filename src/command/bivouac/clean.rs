@@ -55,18 +55,18 @@ const VERSIONS_MAX: usize = 8;
   srun --ntasks-per-node=1 bivouac clean --job heat2d --yes       at the end of a batch script
   runuser -u \"$SLURM_JOB_USER\" -- bivouac clean --all-dead --yes --global /scratch/me/run7      SLURM epilog, which runs as root
 
-Removed are memory segments in which no process of the job lives, and temp files of uploads (files that never got their final
-name). Never touched are: checkpoints, what belongs to a living job or to another user, and, unless --even-newest is given, the
-only copy of the newest version of a series, or of the newest that survives the loss of a node. Bring these to the global
+It removes memory segments in which no process of the job is alive, and temporary files of uploads (files that never got their final
+name). It never touches checkpoints, what belongs to a live job or to another user, and, unless --even-newest is given, the
+only copy of the newest version of a series, or of the newest that survives the loss of a node. Copy these to the global
 directory first: bivouac drain.
 
-A DIR is a folder of memory segments, or a local or global directory, where temp files are looked for. Without one: the
-directories of the configuration. Temp files of the local tier go when a claim (--global) or a segment shows that their run is dead.
+A DIR is a folder of memory segments, or a local or global directory, where it looks for temporary files. Without one: the
+directories of the configuration. Temporary files of the local tier are removed when a claim (--global) or a segment shows that their run is dead.
 Local copies of stores that are gone are named, and removed with --even-newest.
 
 Exit status: 0 done; 2 wrong usage, something could not be read or removed, or a segment was kept because it may hold the only
-copy of a newest version, or, with --job, because the job lives; 3 with --job, nothing knows
-that job. A node without anything to clean gives 0.")]
+copy of a newest version, or, with --job, because the job is alive; 3 with --job, the job
+is unknown. A node without anything to clean gives 0.")]
 #[command(group = clap::ArgGroup::new("whose").required(true).args(["job", "all_dead"]))]
 pub struct Args {
     /// Folders of memory segments, or local or global directories

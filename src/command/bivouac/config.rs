@@ -22,7 +22,7 @@ pub struct Args {
     /// The file that the program names, instead of the one that BIVOUAC_CONFIG names
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Only settings that are written somewhere
+    /// Only settings that are set somewhere
     #[arg(long)]
     changed: bool,
     /// Print JSON

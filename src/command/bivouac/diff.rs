@@ -38,19 +38,19 @@ const RANGES_MAX: usize = 6;
   bivouac diff --read A B                 byte by byte, with the largest difference of numbers
   bivouac diff --region t --rank 3 A B    one region of one rank
 
-Regions are compared by the digests of their blocks, without reading them: also of two runs, and whether files refer to others or not. Where
-blocks have different lengths, `--read` is needed. Bytes are taken as they are: `bivouac verify` checks them. What Bivouac keeps for itself is
+Regions are compared by the digests of their blocks, without reading them: even across runs, and even if files refer to others. Where
+blocks have different lengths, `--read` is needed. Bytes are not checked; use `bivouac verify` for that. Bivouac's own regions are
 left out, unless `--region` names it.
 
-Of checkpoints that different numbers of ranks have taken, or on different decompositions, arrays that lie over the ranks are compared element by element,
-by their places in the array: the first that differ, with both values and both ranks, and how many. Blocks are checked on the way. What all ranks share is compared once. What is
-a rank's own cannot be compared and is named; it makes no difference for the exit status, unless nothing else is there or `--region` names it.
+Between checkpoints of different numbers of ranks or different decompositions, arrays spread over the ranks are compared element by element,
+by their places in the array: the first that differ, with both values and both ranks, and how many. Blocks are checked on the way. Shared values are compared once. Values of
+one rank cannot be compared and are named; they do not affect the exit status, unless nothing else is there or `--region` names it.
 
 Exit status: 0 all that can be compared is equal; 1 something differs, or is damaged; 2 wrong usage, or not readable; 3 nothing there.")]
 pub struct Args {
     /// The folder of a checkpoint
     a: PathBuf,
-    /// The folder of another one
+    /// The folder of another checkpoint
     b: PathBuf,
     /// Only this rank
     #[arg(long, value_name = "N")]

@@ -44,23 +44,23 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
   runuser -u \"$SLURM_JOB_USER\" -- bivouac drain --global /scratch/me/run7   SLURM epilog, which runs as root on each node
 
 It looks for shards, of whatever ranks, in this node's memory segments and on its local tier, and writes each into the checkpoint's
-folder on the global tier, unless it is there already and good. Every digest is checked on the way. The last node
-to bring its shards completes the checkpoint, and the next run of the job restarts from it. Several nodes may do this at
-once; one that was killed is simply started again.
+folder on the global tier, unless a good copy is already there. Every digest is checked. The last node
+to copy its shards completes the checkpoint, and the next run of the job restarts from it. Several nodes may do this at
+once; one that was killed can be started again.
 
-Where shards are missing on the global tier, parity parts that cover them are brought along. When the shards of a lost node can be
-rebuilt from what lies there, whoever finds that out rebuilds them, and removes the parts.
+Where shards are missing on the global tier, parity parts that cover them are copied as well. When the shards of a lost node can be
+rebuilt from what is there, the first process that notices rebuilds them, and removes the parts.
 
-Taken are, per series: the newest version that this node knows to be committed in memory, the newest on the local tier, what was taken
+For each series it takes: the newest version that this node knows to be committed in memory, the newest on the local tier, what was taken
 after these, and older ones that may survive the loss of a node: those of which something is kept for other nodes. All nodes then
-take the same version if there is one that all have, and the newest that can be had without a lost node. --all takes everything.
+take the same version if there is one that all have, and the newest that is available without a lost node. --all takes everything.
 
 A job with a living run is refused. A copy that stays behind is never lost: nothing is removed from the node (see `bivouac
 clean`).
 
 Exit status: 0 all that this node has is on the global tier; 1 something is damaged or could not be written, or, with --wait, a
 checkpoint is still incomplete; 2 wrong usage, not readable, or refused; 3 neither this node nor the global directory knows the job
-or the series that was named. A node that has nothing to bring gives 0.")]
+or the series that was named. A node that has nothing to copy gives 0.")]
 pub struct Args {
     /// The global directory (default: that of the configuration, BIVOUAC_CONFIG and BIVOUAC_… variables)
     #[arg(long, value_name = "DIR")]
@@ -87,13 +87,13 @@ pub struct Args {
     /// Shards that are copied at the same time (default: the number of processors, at most 4)
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     parallel: Option<u16>,
-    /// Take what is on the global tier already for good if its head is; its data is not read
+    /// Accept what is already on the global tier if its head is good; its data is not read
     #[arg(long)]
     quick: bool,
-    /// Wait so long for the shards of other nodes; a checkpoint that is then incomplete gives status 1
+    /// Wait this long for the shards of other nodes; a checkpoint that is then incomplete gives status 1
     #[arg(long, value_name = "TIME", value_parser = duration)]
     wait: Option<Duration>,
-    /// Make the global directory if it is not there yet. Without this a directory that is no store is an error: its file system
+    /// Create the global directory if it does not exist yet. Without this, a directory that is not a store is an error: its file system
     /// may not be mounted
     #[arg(long)]
     create: bool,

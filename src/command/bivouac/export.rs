@@ -35,9 +35,9 @@ FOLDER is a checkpoint folder of the global or the local tier, or a container fi
 
 The parts of all ranks are joined in ascending order of the ranks, along the first axis, as numpy.concatenate does: a
 region of shape (30, 50) on 4 ranks becomes (120, 50). The other axes and the element types must be equal. With {rank} in
-FILE each rank's part becomes a file of its own. A shape is the one that the program gave, in the order of C; without one it is the number of elements.
-Records become bytes of their length (V16), which view() makes anything of. Values that Rust programs have encoded are refused.
-Of an array that lies over the ranks in boxes this gives the boxes as each rank had them: `bivouac extract` gives the array.
+FILE each rank's part becomes a separate file. The shape is the one that the program gave, in C order; without one it is the number of elements.
+Records become bytes of their length (V16), which view() can reinterpret. Values that Rust programs have encoded are refused.
+For an array cut into boxes, this gives the boxes as each rank had them; `bivouac extract` gives the array.
 
 Every block is compared with the digest that was made at capture. If one is damaged, no file is left or replaced.
 

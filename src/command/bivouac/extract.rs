@@ -27,17 +27,17 @@ use std::path::PathBuf;
   bivouac extract bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007 temperature --picture -o t.png
   python3 -c 'import numpy; print(numpy.load(\"t.npy\", mmap_mode=\"r\").shape)'
 
-FOLDER is a checkpoint folder of the global or the local tier, or a container file; `bivouac inspect` shows which regions lie on an array. What is
-written is that array as the program sees it, in the order of C, whichever ranks had what of it, and how many they were. `bivouac export` writes the regions
+FOLDER is a checkpoint folder of the global or the local tier, or a container file; `bivouac inspect` shows which regions belong to an array. That
+array is written as the program sees it, in C order, whatever the number of ranks and their parts. `bivouac export` writes the regions
 that are each rank's own.
 
 --box takes a range for each dimension, slowest first: FROM:TO without the element TO. Without FROM it begins with the first element, without TO it ends with the
-last one; negative numbers count from the end, as in Python. One number N is N:N+1, and its dimension stays. A range that is not inside the array is refused.
+last one; negative numbers count from the end, as in Python. A single number N means N:N+1, and its dimension stays. A range that is not inside the array is refused.
 
 Elements of a sparse array that nobody has saved are an error, which names the first ones, unless --fill says what to write there. On the local tier of one node
 some shards are missing; what they have cannot be filled.
 
-Every block that has something of the box is read as a whole and compared with the digest that was made at capture. If one is damaged, no file is left or
+Every block that overlaps the box is read as a whole and compared with the digest that was made at capture. If one is damaged, no file is left or
 replaced. Memory: some 200 MB, and the decomposition records.
 
 Exit status: 0 done; 1 something is damaged; 2 wrong usage, not readable, or not writable; 3 no such checkpoint, region or elements.")]

@@ -16,7 +16,7 @@ pub struct Args {
     /// What to make
     #[arg(value_enum)]
     what: What,
-    /// The folder to write to; it is made if it is not there
+    /// The folder to write to; it is created if missing
     directory: PathBuf,
 }
 
@@ -49,12 +49,19 @@ pub fn run(args: &Args) -> Ending {
 fn markdown() -> String {
     let options = MarkdownOptions::new().title("Commands".into()).show_footer(false).show_table_of_contents(false);
     let made = clap_markdown::help_markdown_custom::<Cli>(&options);
-    let (mut page, mut is_example) = (String::new(), false);
+    let (mut page, mut is_example, mut is_item) = (String::new(), false, false);
     for line in made.lines().map(str::trim_end) {
-        // Commands stand indented in the help, and between fences on a page.
-        let is_command = line.starts_with("  ") && !line.trim_start().starts_with(['*', '-']);
+        // Commands and tables are indented in the help, and fenced on a page. What clap says of an option's values is indented, too.
+        let word = line.trim_start();
+        let begins_item = ["* ", "- ", "Default value", "Possible values"].iter().any(|begin| word.starts_with(begin));
+        is_item = begins_item || is_item && (word.is_empty() || line.starts_with("    "));
+        let is_command = line.starts_with("  ") && !is_item;
         if is_command != is_example {
-            page.push_str(if is_command { "\n```sh\n" } else { "```\n" });
+            page.push_str(match (is_command, word.starts_with("bivouac ")) {
+                (true, true) => "\n```sh\n",
+                (true, false) => "\n```text\n",
+                (false, _) => "```\n",
+            });
         }
         is_example = is_command;
         page.push_str(if is_command { &line[2..] } else { line });

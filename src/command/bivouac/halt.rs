@@ -18,13 +18,13 @@ use std::time::Duration;
   bivouac halt bivouac-run --after 2                           after two more committed checkpoints
   bivouac halt bivouac-run --at 2026-01-31T12:00:00Z           or --at +90min
   bivouac halt bivouac-run --before-end 5min                   5 minutes before the end of the allocation
-  bivouac halt bivouac-run --resize 6                          and start again with 6 ranks, under bivouac run --ranks
+  bivouac halt bivouac-run --resize 6                          and relaunch with 6 ranks, under bivouac run --ranks
   bivouac halt bivouac-run --list
   bivouac halt bivouac-run --clear
 
-The program obeys where it calls should_exit(), within about exit.check_every. Conditions add up; the first that is met counts.
+The program obeys when it next calls should_exit(), within about exit.check_every. Conditions add up; the first that is met counts.
 They stay until --clear: a run that is started while one is met ends at once with exit status 10. The one that --resize sets is
-removed when the job starts again. --resize is refused, and nothing is halted, if --ranks of bivouac run does not allow the number, if the
+removed when the job is relaunched. --resize is refused, and nothing is halted, if --ranks of bivouac run does not allow the number, if the
 hosts that answer have too few slots, or if only as many ranks as took them can restore the newest checkpoints.
 DIR is the --run-directory of bivouac run, or the run.directory of the configuration.
 
@@ -45,10 +45,10 @@ pub struct Args {
     /// End this long before the end of the allocation
     #[arg(long, value_name = "SECONDS", value_parser = run::duration)]
     before_end: Option<Duration>,
-    /// End with a last checkpoint, and have bivouac run --ranks start the job again with N ranks
+    /// End with a last checkpoint, and have bivouac run --ranks relaunch the job with N ranks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["now", "after", "at", "before_end"])]
     resize: Option<u32>,
-    /// Show the conditions (also what happens when nothing else is asked)
+    /// Show the conditions (the default)
     #[arg(long)]
     list: bool,
     /// Remove all conditions, before others are set

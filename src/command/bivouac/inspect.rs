@@ -40,23 +40,23 @@ const CONTAINERS_MAX: usize = 50;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac inspect bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007
-  bivouac inspect --summary bivouac           of each checkpoint a few lines, however many ranks it has
+  bivouac inspect --summary bivouac           a few lines per checkpoint, whatever its number of ranks
   bivouac inspect --rank 3 bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007
-  bivouac inspect c000000.bvc manifest        single files, also away from their folder
+  bivouac inspect c000000.bvc manifest        single files, even outside their folder
   bivouac inspect /dev/shm/bivouac-51b3a0c4-0f1e2d3c-g000002
   bivouac inspect --json r000002.bvs | jq '.containers[].shards[].regions[] | [.name, .shape]'
 
-Heads and checksums are checked, bodies are not read: `bivouac verify` does that. The agreement is a hash of what all ranks
+Heads and checksums are checked, bodies are not read: `bivouac verify` reads them. The agreement is a hash of what all ranks
 agreed on; it is equal in all shards of a checkpoint.
 
-OVER RANKS, where the program has said how its regions lie over the ranks (Session::decompose): array 0 (the rank's part of the array that is
+OVER RANKS, where the program has said how its regions are spread over the ranks (Session::decompose): array 0 (the rank's part of the array that is
 listed as 0); shared (the same on all ranks); per rank, and what becomes of it on another number of ranks; its rank's own.
 
 Exit status: 0 done; 1 something is damaged; 2 wrong usage, or not readable; 3 nothing there.")]
 pub struct Args {
     /// Directories, container files, manifests or memory segments (default: the global directory of the configuration)
     paths: Vec<PathBuf>,
-    /// Of each checkpoint only name, version, number of ranks, and its regions with their sizes over all ranks
+    /// Only the name, version, number of ranks, and regions with total sizes of each checkpoint
     #[arg(long, conflicts_with = "rank")]
     summary: bool,
     /// Only the shard of this rank

@@ -32,16 +32,16 @@ use std::time::Duration;
   bivouac plan --preset node-8gpu --nodes 4096 --scheme all --simulate 200 --seed 7
   bivouac plan --figure all --out figures
 
-For each level that pays: the time between two of its checkpoints, every how many-th checkpoint goes there, and the share of the time that it
-loses, by cause (to first order); then the share that is work, by the exact model, and how it changes where failures or costs are
-not what was thought. Numbers of presets are the paper's, or guesses but for the capture of node-8gpu: give your own.
+For each level that pays: the time between two of its checkpoints, the N of \"every Nth checkpoint goes there\", and the share of the time that it
+loses, by cause (to first order); then the share that is work, by the exact model, and how it changes if failures or costs
+differ. Preset numbers are the paper's or guesses, except for the capture of node-8gpu: give your own.
 
-With --scheme all, the schemes of redundancy, the best one first, and the plan for that. With --simulate, jobs are played failure by failure, with
+With --scheme all, the schemes of redundancy, the best one first, and the plan for that. With --simulate, jobs are simulated failure by failure, with
 what the model leaves out; docs/PLANNING.md says what that is.
 
 --profile takes what `bivouac bench` and sessions with plan.profile have measured; what is not in it comes from --preset (with a profile: laptop),
-and is named. How often a profile's job fails is estimated from what it and --run-directory say of attempts that failed, with the range
-that this leaves. \"Your own numbers\" in docs/PLANNING.md shows the way.
+and is named. How often a profile's job fails is estimated from what it and --run-directory say about failed attempts, with the range
+of uncertainty. \"Your own numbers\" in docs/PLANNING.md shows the way.
 
 --svg draws what is lost over the time between two checkpoints, with the counts of the plan. --figure draws figures of Lee et al., GPU Snapshot
 (ICS'19), by the model; docs/PLANNING.md says what is taken from the paper, and what from measurements.
@@ -54,10 +54,10 @@ pub struct Args {
     /// What was measured on a machine: a file that bench or a session has written
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Where `bivouac run` has kept what became of the job's attempts
+    /// Where `bivouac run` has recorded the job's attempts
     #[arg(long, value_name = "DIR")]
     run_directory: Option<PathBuf>,
-    /// So many nodes of it
+    /// How many nodes of it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     nodes: Option<u64>,
     /// What a node saves: "200 GiB"
@@ -81,7 +81,7 @@ pub struct Args {
     /// Draw figures of the paper instead of planning, each as SVG and CSV
     #[arg(long, requires = "out", conflicts_with_all = ["preset", "profile", "run_directory", "nodes", "state", "mtbf", "relaunch", "config", "json", "svg", "scheme", "capture", "simulate", "duration"])]
     figure: Option<Figure>,
-    /// The folder for the figures; it is made if it is not there
+    /// The folder for the figures; it is created if missing
     #[arg(long, value_name = "DIR", requires = "figure")]
     out: Option<PathBuf>,
     #[command(flatten)]

@@ -28,19 +28,19 @@ const DIRS_MAX: usize = 8;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac rebuild /mnt/n1/shm /mnt/n1/ckpt /mnt/n3/ckpt --global /scratch/me/run7     what is left of the nodes, mounted here
-  bivouac rebuild saved/* --global /scratch/me/run7 --job heat2d --dry-run            copied together; only see if it would do
-  bivouac rebuild /scratch/me/run7 --global /scratch/me/run7                          after drains that brought parity parts
+  bivouac rebuild saved/* --global /scratch/me/run7 --job heat2d --dry-run            copied together; only check whether it would work
+  bivouac rebuild /scratch/me/run7 --global /scratch/me/run7                          after drains that left parity parts
   bivouac rebuild saved/n1 saved/n2 --global /scratch/me/run7 --name state --version 70
 
 A DIR is a root directory of the local tier, a folder with memory segments (a copy of /dev/shm), a folder with both, or a single
 memory segment. A copied segment must belong to you, as on the node.
 
-For each series, the newest version is taken of which every rank's shard can be had: from a DIR, from the global directory, or by
-rebuilding it from the shards and parity parts of its redundancy set. What is missing in the global directory is written there, each
+For each series, it takes the newest version for which every rank's shard is available: from a DIR, from the global directory, or by
+rebuilding it from the shards and parity parts of its redundancy set. What is missing from the global directory is written there, each
 block checked against the digest made at capture, and then the manifest. The next run of the job restarts from it. Nothing is
-removed from a DIR. It may be killed and started again.
+removed from a DIR. The command may be killed and started again.
 
-Exit status: 0 done; 1 something is damaged or missing: no version of a series can be had, or only an older one than was once
+Exit status: 0 done; 1 something is damaged or missing: no version of a series is available, or only one older than was once
 committed; 2 wrong usage, not readable, or refused; 3 nothing was found.")]
 pub struct Args {
     /// What is left of the surviving nodes
@@ -55,16 +55,16 @@ pub struct Args {
     /// Only the series of this name
     #[arg(long)]
     name: Option<String>,
-    /// This version instead of the newest that can be had
+    /// This version instead of the newest available one
     #[arg(long, value_name = "V")]
     version: Option<u64>,
     /// Shards that are written at the same time (default: the number of processors, at most 4)
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     parallel: Option<u16>,
-    /// Take what is in the global directory already for good if its head is; its data is not read
+    /// Accept what is already in the global directory if its head is good; its data is not read
     #[arg(long)]
     quick: bool,
-    /// Make the global directory if it is not there yet
+    /// Create the global directory if it does not exist yet
     #[arg(long)]
     create: bool,
     /// Also jobs that seem to have a living run

@@ -27,16 +27,16 @@ const PAGE: &str = "bivouac-report.html";
 /// What `report` is asked.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  bivouac report bivouac-run                       what became of the job of bivouac run, in bivouac-report.html
+  bivouac report bivouac-run                       the course of the job of bivouac run, in bivouac-report.html
   bivouac report bivouac-run events -o heat.html   with what all ranks wrote to events (events.directory)
   bivouac report events --timeline trace.json      a trace for ui.perfetto.dev, and no page
   bivouac report bivouac-run --json | jq '.groups[].account'
 
 The root rank of a session writes what it does to run.directory, which bivouac run sets, and every rank to events.directory, if that is
 set (BIVOUAC_EVENTS_DIRECTORY). Both may be named, and directories of several nodes. The page needs no network. Times, bytes and rates
-are those of the ranks that have written; what is missing is said.
+are those of the ranks that have written; missing ones are named.
 
-Exit status: 0 done; 2 wrong usage, or something could not be read or written; 3 no events are there.")]
+Exit status: 0 done; 2 wrong usage, or something could not be read or written; 3 no events found.")]
 pub struct Args {
     /// Run directories and directories of events; nothing for the run.directory of the configuration, or ./bivouac-run
     #[arg(value_name = "DIR")]

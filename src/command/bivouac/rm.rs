@@ -36,8 +36,8 @@ const VERSIONS_MAX: usize = 8;
   bivouac rm --yes /dev/shm                                       all segments of runs that have ended
 
 The newest committed checkpoint of a series stays, and so does a segment that may hold the only copy of a version; --force
-removes them too. So does a checkpoint that files of another one refer to (reduction), unless that goes, too. What belongs to a living run is never removed: its claim is locked, or a process holds its
-segment. A local tier has no claims; there the segments in --memory tell.
+removes them too. A checkpoint that another's files refer to (reduction) also stays, unless that one is removed, too. What belongs to a living run is never removed: its claim is locked, or a process holds its
+segment. A local tier has no claims; there the segments in --memory decide.
 Claims and the store id stay, since they number the runs; `rm -r` removes those as well.
 
 Exit status: 0 done; 2 wrong usage, not readable, or refused; 3 nothing there.")]

@@ -25,18 +25,18 @@ const NAME_ONE: &str = "name a run directory, or set run.directory (BIVOUAC_RUN_
 #[command(after_help = "Examples:
   bivouac status bivouac-run                     the directory of bivouac run, or the run.directory of the configuration
   bivouac status heat                            the job of that name in the run.directory of the configuration
-  bivouac status bivouac-run --follow            again and again, until every session is closed
+  bivouac status bivouac-run --follow            repeatedly, until every session is closed
   bivouac status bivouac-run --follow --openmetrics /var/lib/node_exporter/bivouac.prom
 
 Sessions write their status about once a second into the run directory: bivouac run gives them one; without it set run.directory
 (BIVOUAC_RUN_DIRECTORY). Rates and bytes are those of each group's root rank.
 
-Exit status: 0 shown; 3 no status is there; 2 wrong usage, or not readable.")]
+Exit status: 0 shown; 3 no status found; 2 wrong usage, or not readable.")]
 pub struct Args {
     /// A run directory, or the name of a job
     #[arg(value_name = "DIR|JOB")]
     target: Option<String>,
-    /// Show it again and again, until every session is closed
+    /// Show it repeatedly, until every session is closed
     #[arg(long)]
     follow: bool,
     /// How often

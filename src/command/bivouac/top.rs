@@ -29,14 +29,14 @@ const EVENTS_SHOWN: usize = 200;
 #[command(after_help = "Examples:
   bivouac top bivouac-run            the directory of bivouac run, or the run.directory of the configuration
 
-Keys: q ends it, Tab shows the next group, space looks again at once. bivouac status prints the same for scripts.
+Keys: q ends it, Tab shows the next group, space refreshes at once. bivouac status prints the same for scripts.
 
-Exit status: 0 ended by the user; 2 wrong usage, or standard output is no terminal.")]
+Exit status: 0 ended by the user; 2 wrong usage, or standard output is not a terminal.")]
 pub struct Args {
     /// A run directory; nothing for the run.directory of the configuration, or ./bivouac-run
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// How often it looks
+    /// How often it refreshes
     #[arg(long, value_name = "SECONDS", value_parser = duration, default_value = "1")]
     every: Duration,
 }

@@ -32,10 +32,10 @@ use std::path::PathBuf;
   bivouac topo --compare --pid 3=4711 OLD     process 4711 is rank 3
   bivouac topo --json bivouac | jq '.snapshots[].ranks[] | [.rank, .threads[].cpus]'
 
-Of a folder above several checkpoints the newest of each series is shown. A thread that may use all CPUs that its job was given is not
+For a folder above several checkpoints, the newest of each series is shown. A thread that may use all CPUs that its job was given is not
 pinned. Pages are those of registered regions in host memory; on a machine with one NUMA node none are recorded. A node marked * holds
-pages of a rank that has no thread there. Of a process only memory without a file is counted, and only a user who may trace it
-sees that. CPUs and nodes are compared by their numbers.
+pages of a rank that has no thread there. For a process, only anonymous memory is counted, and only a user who may trace it
+sees it. CPUs and nodes are compared by their numbers.
 
 Exit status: 0 done, and with --compare nothing differs; 1 something differs, or is damaged; 2 wrong usage, or something could not
 be read; 3 nothing there.")]

@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
   bivouac unpack bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000050-o000005      one checkpoint
   bivouac unpack --dry-run bivouac                                                   what refers to others, and to which
 
-With reduction.method a checkpoint's files refer to files of earlier ones (`bivouac ls`: REFERS TO). Afterwards they hold all of it, in
-their place, and it can be copied away by itself. It may be killed and started again. What belongs to a living run is refused.
+With reduction.method a checkpoint's files refer to files of earlier ones (`bivouac ls`: REFERS TO). Afterwards its files hold all of its data, in
+place, and it can be copied by itself. The command may be killed and started again. What belongs to a living run is refused.
 
-Exit status: 0 done, or all is whole already; 1 something is damaged or missing; 2 wrong usage, not readable, or refused; 3 nothing there.")]
+Exit status: 0 done, or all are self-contained already; 1 something is damaged or missing; 2 wrong usage, not readable, or refused; 3 nothing there.")]
 pub struct Args {
     /// Checkpoint folders, or directories with checkpoints
     #[arg(required = true)]

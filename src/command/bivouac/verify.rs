@@ -49,15 +49,15 @@ const MANIFEST_MAX: u64 = 65 << 20;
 #[command(after_help = "Examples:
   bivouac verify bivouac                      everything below a global directory
   bivouac verify -j 8 /scratch/ckpt/heat2d-0c7a11f2/world/heat
-  bivouac verify c000000.bvc                  one container, also away from its folder
+  bivouac verify c000000.bvc                  one container, even outside its folder
   bivouac verify --json bivouac | jq '.findings[] | select(.kind == \"damage\") | [.path, .rank, .region, .offset]'
 
 Exit status: 0 all good; 1 damage found; 2 wrong usage, or something could not be read (and no damage was found); 3 nothing there.
-The last lines say, for each series and tier, the newest version of which everything is good there.
-Damage in one tier is no loss yet: a restart takes the next tier's copy, or the next older version. A checkpoint without a
-manifest is no damage either; its files are checked nevertheless. Files are read through the page cache: what was
-written a moment ago is checked as the kernel remembers it.
-Of a checkpoint whose shards are all here and good, regions that lie on a decomposition are proved to tile their arrays: each element
+The last lines say, for each series and tier, the newest version that is entirely good there.
+Damage in one tier is not yet a loss: a restart takes the next tier's copy, or the next older version. A checkpoint without a
+manifest is not damaged either; its files are checked nevertheless. Files are read through the page cache: recently
+written data is checked as the kernel has cached it.
+If all shards of a checkpoint are here and good, regions with a decomposition are proved to tile their arrays: each element
 is in one box, or in the list of numbers, of one rank (of a sparse array, in one at most).")]
 pub struct Args {
     /// Directories, container files, manifests or memory segments (default: the global directory of the configuration)

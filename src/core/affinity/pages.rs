@@ -1,7 +1,7 @@
-//! On which NUMA node each page of a region lies, in runs. Pure.
+//! On which NUMA node each page of a region is, in runs. Pure.
 //!
-//! A map is taken of one address and used at another: after a restart the same region may begin elsewhere in its page. So a map is
-//! looked at byte-wise ([`PageMap::ranges`]) and moved ([`PageMap::moved`]): a page of the target belongs where the region's first
+//! A map is recorded at one address and used at another: after a restart the region may start elsewhere in its page. So a map is
+//! read by byte ([`PageMap::ranges`]) and moved ([`PageMap::moved`]): a page of the target belongs where the region's first
 //! byte in it was.
 #![forbid(unsafe_code)]
 
@@ -14,21 +14,21 @@ use std::ops::Range;
 pub const PAGE_BYTES: u64 = 4096;
 /// Bytes of a huge page, and what it is aligned to.
 pub const HUGE_BYTES: u64 = 2 << 20;
-/// Pages in a row that are worth to be kept together one by one: shorter runs are pages that were dealt to nodes in turn.
+/// Consecutive pages that are worth keeping together: shorter runs are pages that were spread over nodes in turn.
 pub const SHORT_PAGES: u64 = 16;
-/// The most runs in a map: 4 GiB whose pages alternate between nodes one by one, and 16 MiB of memory. What comes after is not known.
+/// The most runs in a map: 4 GiB whose pages alternate between nodes one by one, and 16 MiB of memory. The rest is unknown.
 pub const RUNS_MAX: usize = 1 << 20;
 
-/// Pages in a row that lie alike.
+/// Consecutive pages on one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Run {
     /// How many; not 0.
     pub pages: u64,
-    /// The number of their node; `None`: they have no memory, or nobody knows.
+    /// The number of their node; `None`: they have no memory, or it is unknown.
     pub node: Option<u32>,
 }
 
-/// The pages of a region, from the one that its first byte lies in to the one that its last byte lies in.
+/// The pages of a region, from that of its first byte to that of its last.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PageMap {
     /// Where in its page the region begins, in bytes: less than [`PAGE_BYTES`].
@@ -37,19 +37,19 @@ pub struct PageMap {
     pub runs: Vec<Run>,
 }
 
-/// How the pages of one map compare with what another one wants.
+/// How the pages of one map compare with those wanted by another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
     /// Pages for which a node is wanted.
     pub wanted: u64,
-    /// Of these, those that lie there.
+    /// Of these, those that are there.
     pub right: u64,
-    /// Of these, those that lie elsewhere. The rest has no memory, or nobody knows.
+    /// Of these, those that are elsewhere. The rest has no memory, or is unknown.
     pub wrong: u64,
 }
 
 impl Tally {
-    /// Wanted pages of which it is not known where they lie.
+    /// Wanted pages whose location is unknown.
     pub fn unknown(&self) -> u64 {
         self.wanted.saturating_sub(self.right).saturating_sub(self.wrong)
     }
@@ -62,7 +62,7 @@ impl Tally {
     }
 }
 
-/// Pages that a region of `bytes` bytes has a part in, if it begins so many bytes into its first page.
+/// Pages that a region of `bytes` bytes touches, if it starts this many bytes into its first page.
 fn pages_of(offset: u32, bytes: u64) -> Option<u64> {
     if bytes == 0 { Some(0) } else { Some(bytes.checked_add(offset.into())?.div_ceil(PAGE_BYTES)) }
 }
@@ -73,12 +73,12 @@ fn offset_of(address: u64) -> u32 {
 }
 
 impl PageMap {
-    /// The map of a region at `address`, whose pages lie on these nodes, page by page.
+    /// The map of a region at `address`, whose pages are on these nodes, page by page.
     pub fn from_nodes(address: u64, nodes: impl IntoIterator<Item = Option<u32>>) -> PageMap {
         PageMap::from_runs(address, nodes.into_iter().map(|node| Run { pages: 1, node }))
     }
 
-    /// The map of a region at `address` from runs in order. They may be empty, and neighbours may be alike. Beyond
+    /// The map of a region at `address` from runs in order. They may be empty, and neighbours may be equal. Beyond
     /// [`RUNS_MAX`] runs nothing is known.
     pub fn from_runs(address: u64, runs: impl IntoIterator<Item = Run>) -> PageMap {
         let mut map = PageMap { offset: offset_of(address), runs: Vec::new() };
@@ -135,7 +135,7 @@ impl PageMap {
         }
     }
 
-    /// Is it well formed, and the map of a region of so many bytes?
+    /// Is it well formed, and the map of a region of this many bytes?
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -147,7 +147,7 @@ impl PageMap {
         }
     }
 
-    /// The bytes of a region of `bytes` bytes, in order, and the node that they lie on. Without gaps, for a map that passes
+    /// The bytes of a region of `bytes` bytes, in order, and the node that they are on. Without gaps, for a map that passes
     /// [`PageMap::check`].
     pub fn ranges(&self, bytes: u64) -> impl Iterator<Item = (Range<u64>, Option<u32>)> + '_ {
         let mut page = 0u64;
@@ -160,7 +160,7 @@ impl PageMap {
     }
 
     /// The map of the same region of `bytes` bytes at `address`, had its bytes stayed on their nodes: a page belongs where
-    /// the region's first byte in it was. Of a map that does not pass [`PageMap::check`] the rest is unknown.
+    /// the region's first byte in it was. For a map that fails [`PageMap::check`], the rest is unknown.
     pub fn moved(&self, bytes: u64, address: u64) -> PageMap {
         let offset = offset_of(address);
         let mut left = pages_of(offset, bytes).unwrap_or(0);
@@ -182,9 +182,9 @@ impl PageMap {
         (self.runs.len() as u64).saturating_mul(SHORT_PAGES) > self.pages()
     }
 
-    /// The map for a region at `address`, with short runs put together. A block of [`HUGE_BYTES`] whose runs are shorter than
+    /// The map for a region at `address`, with short runs merged. A block of [`HUGE_BYTES`] whose runs are shorter than
     /// [`SHORT_PAGES`] on average goes to one node, so that in the long run each node has as much as before. Pages that are spread over the
-    /// nodes for their bandwidth stay spread, without a system call for each. Other blocks stay as they are.
+    /// nodes for their bandwidth stay spread, without a system call for each. Other blocks stay unchanged.
     pub fn coarsened(&self, address: u64) -> PageMap {
         let per_block = HUGE_BYTES / PAGE_BYTES;
         let mut page = address / PAGE_BYTES;
@@ -238,7 +238,7 @@ impl PageMap {
     }
 
     /// Where blocks of [`HUGE_BYTES`] begin, of the region at `address` to which this map of wanted nodes belongs, that hold pages
-    /// wanted on different nodes: no huge page may lie there. Ascending. Pages that are wanted nowhere fit to all.
+    /// wanted on different nodes: no huge page may be there. Ascending. Pages without a wanted node fit any.
     pub fn mixed_blocks(&self, address: u64) -> Vec<u64> {
         let first = address - u64::from(offset_of(address));
         let block = |page: u64| first.saturating_add(page.saturating_mul(PAGE_BYTES)) / HUGE_BYTES * HUGE_BYTES;
@@ -262,7 +262,7 @@ impl PageMap {
     }
 }
 
-/// Moves the runs of a block behind others: as they are, or as one on the node to which most is owed.
+/// Appends the runs of a block to others: unchanged, or as one on the node that lacks most.
 fn settle(block: &mut Vec<Run>, owed: &mut BTreeMap<u32, i64>, runs: &mut Vec<Run>) {
     let pages: u64 = block.iter().map(|run| run.pages).sum();
     if block.len() as u64 * SHORT_PAGES <= pages {
@@ -290,7 +290,7 @@ mod tests {
         list.iter().map(|(pages, node)| Run { pages: *pages, node: *node }).collect()
     }
 
-    /// Where every page lies.
+    /// Where every page is.
     fn nodes(map: &PageMap) -> Vec<Option<u32>> {
         map.runs.iter().flat_map(|run| (0..run.pages).map(|_| run.node)).collect()
     }

@@ -1,23 +1,23 @@
 //! Locks that no panic poisons, in an order that is checked, and a signal that nobody misses.
 //!
-//! A panic while a lock is held is a broken invariant of ours. What the lock guards is still consistent enough to report that, and the
+//! A panic while a lock is held is a bug in Bivouac. What the lock guards is still consistent enough to report that, and the
 //! application must not be taken down: so a [`Lock`] stays usable.
 //!
 //! # Order
 //!
-//! A thread that holds a lock takes only locks of a later [`Order`]. Builds with debug assertions check that at each lock, so tests do.
+//! A thread that holds a lock takes only locks of a later [`Order`]. Builds with debug assertions check this at each lock; so do tests.
 //!
 //! | order | locks | held across |
 //! |---|---|---|
 //! | `Call` | a session that C has a handle of, for the length of a call: calls from several threads wait for each other | whatever the call does |
-//! | `Rebuild` | a lost shard, while it is made again from what others hold | their answers |
-//! | `Session` | threads of a session or of its caches, which who has it stops and joins; requests of a restart to other ranks | the end of their work in hand; answers |
-//! | `Driver` | the driver of the coordination: who steps it calls MPI | messages |
-//! | `File` | a small file that is made, or looked after: the status of the run directory, a claim, what a drain makes of a checkpoint | that file |
+//! | `Rebuild` | a lost shard, while it is rebuilt from what others hold | their answers |
+//! | `Session` | threads of a session or its caches, which the holder stops and joins; requests of a restart to other ranks | the end of their current work; answers |
+//! | `Driver` | the driver of the coordination: whoever steps it calls MPI | messages |
+//! | `File` | a small file that is created or maintained: the status of the run directory, a claim, what a drain makes of a checkpoint | that file |
 //! | `Core` | what the engine has decided on, with the effects of each decision | no I/O, no messages |
-//! | `Outer` | what one thread at a time does that takes locks of its own: filling a slot, adding up a parity, changing a segment, waiting for a turn, reading what lies where in packed files, enqueuing what is sent from live memory | copying, arithmetic, populating memory, those tables, calls into a driver that do not wait |
+//! | `Outer` | work of one thread at a time that takes further locks: filling a slot, adding up a parity, changing a segment, waiting for a turn, reading the layout of packed files, enqueuing what is sent from live memory | copying, arithmetic, populating memory, those tables, calls into a driver that do not wait |
 //! | `Account` | what one thread at a time knows of slots that go with it: the account of an exchange | nothing; a slot may be given back |
-//! | `Leaf` | everything else: the state of one doer | nothing; no other lock either |
+//! | `Leaf` | everything else: the state of one worker | nothing; no other lock either |
 #![forbid(unsafe_code)]
 
 #[cfg(debug_assertions)]
@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 pub enum Order {
     /// A call of the C interface.
     Call,
-    /// A shard that is made again.
+    /// A shard that is being rebuilt.
     Rebuild,
     /// What calls of a session wait for.
     Session,
@@ -44,11 +44,11 @@ pub enum Order {
     File,
     /// The engine's decisions.
     Core,
-    /// What takes leaves of its own.
+    /// What takes leaf locks.
     Outer,
-    /// What gives slots back when it goes.
+    /// What gives slots back when dropped.
     Account,
-    /// The state of one doer, behind which no lock is taken.
+    /// The state of one worker, after which no lock is taken.
     Leaf,
 }
 
@@ -72,13 +72,13 @@ impl<T> Lock<T> {
         Lock::at(Order::Leaf, value)
     }
 
-    /// Around a value, at a order in the order.
+    /// Around a value, at a place in the order.
     pub const fn at(order: Order, value: T) -> Lock<T> {
         Lock { order: Some(order), inner: Mutex::new(value) }
     }
 
-    /// Around a value whose place in the order is not checked: coroutines take it in the place of threads (the checker of schedules), of which
-    /// alone is known what they hold; or one thread takes several of a kind, in an order of their own.
+    /// Around a value whose place in the order is not checked: coroutines take it in place of threads (the checker of schedules), and only for threads
+    /// is it known what they hold; or one thread takes several of a kind, in their own order.
     pub const fn unordered(value: T) -> Lock<T> {
         Lock { order: None, inner: Mutex::new(value) }
     }
@@ -153,7 +153,7 @@ impl Condition {
         Condition(Condvar::new())
     }
 
-    /// Lets go of the lock, and takes it again when somebody has notified.
+    /// Releases the lock, and takes it again after a notification.
     pub fn wait<'a, T>(&self, guard: Guard<'a, T>) -> Guard<'a, T> {
         let Guard { inner, _held } = guard;
         Guard { inner: self.0.wait(inner).unwrap_or_else(PoisonError::into_inner), _held }
@@ -219,7 +219,7 @@ impl Signal {
         *self.rung.lock()
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiting threads.
     pub fn ring(&self) {
         *self.rung.lock() += 1;
         self.changed.notify_all();

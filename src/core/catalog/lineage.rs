@@ -1,6 +1,6 @@
 //! Which checkpoints descend from which, and which of them a restart may take. Pure.
 //!
-//! A [`Candidate`] is a checkpoint that somebody has seen a shard of. [`restorable`] applies
+//! A [`Candidate`] is a checkpoint of which some rank has seen a shard. [`restorable`] applies
 //! the ancestry ([`Lineage`]): which older versions a run left behind on purpose.
 #![forbid(unsafe_code)]
 
@@ -37,7 +37,7 @@ impl Candidate {
         bytes
     }
 
-    /// The candidate that [`Candidate::to_bytes`] has made these of.
+    /// The candidate that [`Candidate::to_bytes`] encoded.
     pub fn of_bytes(bytes: &[u8]) -> Option<Candidate> {
         let (key, rest) = bytes.split_at_checked(24)?;
         let (incarnation, rest) = rest.split_at_checked(16)?;
@@ -62,7 +62,7 @@ impl Candidate {
     }
 }
 
-/// Were both taken by the same run? A claim that was lost with its disk lets two runs have one generation; their operations
+/// Were both taken by the same run? A claim that was lost with its disk may give two runs the same generation; their operations
 /// cannot be compared.
 fn is_same_run(one: &CheckpointKey, other: &CheckpointKey) -> bool {
     (one.generation, one.incarnation) == (other.generation, other.incarnation)
@@ -73,7 +73,7 @@ fn is_earlier(one: &CheckpointKey, other: &CheckpointKey) -> bool {
     is_same_run(one, other) && one.operation < other.operation
 }
 
-/// Does a checkpoint lie on the same stretch of a run as `last`, between two restarts, and not after it?
+/// Is a checkpoint on the same stretch of a run as `last`, between two restarts, and not after it?
 fn is_on_stretch(candidate: &Candidate, last: &Candidate) -> bool {
     // The same version taken again lies on the way only in the form that counted.
     candidate == last
@@ -84,8 +84,8 @@ fn is_on_stretch(candidate: &Candidate, last: &Candidate) -> bool {
 
 /// The ancestry of a checkpoint: the stretches of runs that it descends from, newest first.
 ///
-/// A version that lies after the one that was restored later, by another run or by a restart inside the same one, has
-/// been left behind on purpose (somebody went back): it is listed, but never elected unasked.
+/// A version after the one that was restored later, by another run or by a restart inside the same one, has
+/// been left behind on purpose (a run went back): it is listed, but never elected unless requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lineage {
     /// The last checkpoint of each stretch.
@@ -121,14 +121,14 @@ impl Lineage {
         Lineage { path }
     }
 
-    /// Does that checkpoint lie on the path?
+    /// Is that checkpoint on the path?
     pub fn contains(&self, candidate: &Candidate) -> bool {
         self.path.iter().any(|last| is_on_stretch(candidate, last))
     }
 }
 
-/// The candidate that a run would continue from: the newest in the order of keys, unless its own run went back behind it
-/// afterwards and took others.
+/// The candidate that a run would continue from: the newest in the order of keys, unless its own run later went back to before it
+/// and took others.
 pub fn newest(complete: &[Candidate]) -> Option<&Candidate> {
     let mut newest = complete.iter().max()?;
     loop {
@@ -142,7 +142,7 @@ pub fn newest(complete: &[Candidate]) -> Option<&Candidate> {
     }
 }
 
-/// The candidates that an unasked restart may try, newest first, and those that were left behind.
+/// The candidates that a restart may try without a requested version, newest first, and those that were left behind.
 ///
 /// `complete[i]` says whether all ranks can restore `known[i]`.
 pub fn restorable(known: &[Candidate], complete: &[bool]) -> (Vec<Candidate>, Vec<Candidate>) {
@@ -158,7 +158,7 @@ pub fn restorable(known: &[Candidate], complete: &[bool]) -> (Vec<Candidate>, Ve
 pub struct Stretches(Vec<Origin>);
 
 impl Stretches {
-    /// The run has gone back to a checkpoint. What it restored since that one was taken is no ancestor any more.
+    /// The run has gone back to a checkpoint. What it restored since that one was taken is no longer an ancestor.
     pub fn begin(&mut self, ours: Generation, origin: Origin) {
         self.0.retain(|earlier| origin.generation == ours && earlier.restart < origin.operation);
         self.0.push(origin);

@@ -96,7 +96,7 @@ pub enum ConfigError {
         suggestion: Option<String>,
     },
     /// The value of an environment variable is not UTF-8.
-    #[error("environment variable {name} for {key} is not UTF-8 text: {value}; allowed is {allowed}")]
+    #[error("environment variable {name} for {key} is not UTF-8 text: {value}; allowed: {allowed}")]
     VariableNotText {
         /// The variable.
         name: String,
@@ -108,7 +108,7 @@ pub enum ConfigError {
         allowed: &'static str,
     },
     /// A value of the wrong type or outside its range.
-    #[error("{key} = {value} ({origin}): allowed is {allowed}")]
+    #[error("{key} = {value} ({origin}): allowed: {allowed}")]
     Value {
         /// The key with its section.
         key: &'static str,
@@ -121,7 +121,7 @@ pub enum ConfigError {
     },
     /// All tiers are switched off.
     #[error(
-        "no tier is enabled, so no checkpoint has a place: set memory.enabled, local.enabled or global.enabled to true"
+        "no tier is enabled, so no checkpoint can be kept: set memory.enabled, local.enabled or global.enabled to true"
     )]
     NoTier,
     /// The tier for copies and parity is switched off.
@@ -137,7 +137,7 @@ pub enum ConfigError {
         scheme: Scheme,
     },
     /// The lower bound of the interval is above the upper one.
-    #[error("interval.least is {} s, more than interval.most, which is {} s: make it less", .least.as_secs_f64(), .most.as_secs_f64())]
+    #[error("interval.least is {} s, more than interval.most, which is {} s: lower it", .least.as_secs_f64(), .most.as_secs_f64())]
     NoInterval {
         /// The lower bound.
         least: Duration,

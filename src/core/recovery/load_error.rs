@@ -23,7 +23,7 @@ pub enum LoadError {
         present: Vec<String>,
     },
     /// The region has another type or length than the application asks for.
-    #[error("rank {rank}: region {region:?} of {key} holds {found}, but {expected} was asked for")]
+    #[error("rank {rank}: region {region:?} of {key} holds {found}, but {expected} was requested")]
     Mismatch {
         /// This rank.
         rank: Rank,
@@ -114,7 +114,7 @@ pub enum LoadError {
         source: DeviceError,
     },
     /// There is no memory for what the checkpoint holds.
-    #[error("rank {rank}: region {region:?} of {key} takes {bytes} bytes, and there is no memory for it")]
+    #[error("rank {rank}: region {region:?} of {key} needs {bytes} bytes, but there is not enough memory")]
     Memory {
         /// This rank.
         rank: Rank,
@@ -126,7 +126,7 @@ pub enum LoadError {
         bytes: u64,
     },
     /// A region cannot be brought back as a file.
-    #[error("rank {rank}: region {region:?} of {key} cannot be brought back as a file: {why}")]
+    #[error("rank {rank}: region {region:?} of {key} cannot be restored as a file: {why}")]
     File {
         /// This rank.
         rank: Rank,
@@ -178,7 +178,7 @@ impl LoadError {
             },
             LoadError::Unmatched { what, .. } => what.clone(),
             LoadError::Mismatch { found, expected, .. } => {
-                format!("it holds {found}, but {expected} was asked for")
+                format!("it holds {found}, but {expected} was requested")
             }
             LoadError::Decomposition { found, .. } => format!("it {found}"),
             other => other.to_string(),

@@ -57,7 +57,7 @@ pub enum TopologyError {
         message: String,
     },
     /// A value that is not what the format has in this place.
-    #[error("{place} has to be {expected}")]
+    #[error("{place} must be {expected}")]
     Form {
         /// Section and key.
         place: String,
@@ -66,7 +66,7 @@ pub enum TopologyError {
     },
     /// The key `domain` is needed to choose a section, or names one that is not there.
     #[error(
-        "domain has to name the section that counts{}; there are: {}",
+        "domain must name the section to use{}; there are: {}",
         .named.as_ref().map(|name| format!(", and there is no [{name}]")).unwrap_or_default(), .sections.join(", ")
     )]
     Section {
@@ -90,7 +90,7 @@ pub enum TopologyError {
         hint: &'static str,
     },
     /// A host of the job is in two domains.
-    #[error("host {host} is listed in {first} and in {second}; a host has one failure domain")]
+    #[error("host {host} is listed in {first} and in {second}; a host may have only one failure domain")]
     TwoDomains {
         /// The host.
         host: String,
@@ -190,7 +190,7 @@ impl Topology {
         }
         let notes = match strange {
             0 => Vec::new(),
-            _ => vec![format!("{strange} lines were not understood, the first of them line {strange_first}.")],
+            _ => vec![format!("{strange} lines were not understood, the first is line {strange_first}.")],
         };
         Ok(Topology { domains, notes })
     }
@@ -300,7 +300,7 @@ pub fn domains_of(hosts: &[String], topology: &Topology) -> Result<Domains, Topo
             more => format!(" and {more} more"),
         };
         notes.push(format!(
-            "The topology does not list {}{more}: each of them counts as a failure domain of its own.",
+            "The topology does not list {}{more}: each of them counts as a separate failure domain.",
             named.join(", ")
         ));
     }

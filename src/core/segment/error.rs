@@ -31,7 +31,7 @@ pub enum SegmentError {
         path: PathBuf,
     },
     /// The file may not be trusted: a link, a special file, another user's, or open to others.
-    #[error("{} is not used as memory segment: {why}", path.display())]
+    #[error("{} is not used as a memory segment: {why}", path.display())]
     NotOurs {
         /// The path.
         path: PathBuf,
@@ -59,7 +59,7 @@ pub enum SegmentError {
         found: String,
     },
     /// Another living process has this rank's place.
-    #[error("rank {node_rank} of memory segment {} is taken by a living process", path.display())]
+    #[error("rank {node_rank} of memory segment {} is taken by a live process", path.display())]
     RankTaken {
         /// The path.
         path: PathBuf,
@@ -109,7 +109,7 @@ pub enum SegmentError {
         name: String,
     },
     /// A number of the specification is out of range.
-    #[error("memory segment: {what} is {value}, allowed is {allowed}")]
+    #[error("memory segment: {what} is {value}, allowed: {allowed}")]
     Limit {
         /// Which number.
         what: &'static str,
@@ -181,9 +181,9 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::Slots => f.write_str("all slots of this rank are in use"),
-            Refusal::Budget { bytes } => write!(f, "no {} in one piece are left in the budget", Bytes(*bytes)),
+            Refusal::Budget { bytes } => write!(f, "no contiguous {} is left in the budget", Bytes(*bytes)),
             Refusal::Node { bytes, available } => {
-                write!(f, "{} wanted, but the node has only {} left", Bytes(*bytes), Bytes(available.least))
+                write!(f, "{} needed, but the node has only {} left", Bytes(*bytes), Bytes(available.least))
             }
             Refusal::Os { call, errno } => write!(f, "{call}: {}", io::Error::from_raw_os_error(*errno)),
         }

@@ -50,9 +50,7 @@ pub enum Error {
     #[error(transparent)]
     Region(#[from] RegionError),
     /// There can be no file for a region that the program writes as one.
-    #[error(
-        "rank {rank}: there is no place for the file of region {name:?}: {why}; local.directory says where it would be"
-    )]
+    #[error("rank {rank}: the file of region {name:?} cannot be placed: {why}; local.directory sets its place")]
     File {
         /// This rank.
         rank: Rank,
@@ -91,7 +89,7 @@ pub enum Error {
         culprits: Vec<Culprit>,
     },
     /// The parts that the ranks gave of an array do not cover it with each element once.
-    #[error("the array of shape {shape:?} is not decomposed: {finding}")]
+    #[error("the array of shape {shape:?} cannot be decomposed: {finding}")]
     Decomposition {
         /// Its extents.
         shape: Vec<u64>,

@@ -27,9 +27,9 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long `close` waits at least for the pieces of I/O in hand after its limit has passed.
+/// How long `close` waits at least for I/O in progress after its limit has passed.
 const LAST_PIECES: Duration = Duration::from_secs(1);
-/// How long the last messages may travel when MPI is finalized while a session is open.
+/// How long the last messages may take when MPI is finalized while a session is open.
 #[cfg(feature = "mpi")]
 const FINALIZE_LIMIT: Duration = Duration::from_secs(3);
 
@@ -41,9 +41,9 @@ pub struct Session {
     pub(super) engine: Arc<Engine>,
     pub(super) threads: Option<Arc<Lock<Threads>>>,
     pub(super) decisions: RefCell<Decisions>,
-    /// Output files by series; all ranks know of which there are any.
+    /// Output files by series; all ranks know which series have any.
     pub(super) companions: RefCell<BTreeMap<String, Companions>>,
-    /// The series whose first restart was told.
+    /// The series whose first restart was reported.
     pub(super) told: RefCell<BTreeSet<String>>,
     pub(super) process: u32,
     #[cfg(feature = "mpi")]
@@ -53,7 +53,7 @@ pub struct Session {
 
 impl Session {
     /// Opens a session on the ranks of `comm` with the configuration of the environment: the file that `BIVOUAC_CONFIG` names, and
-    /// `BIVOUAC_…` variables. If a rank's configuration has a mistake, the rank takes part, and all ranks hear which rank it is and what is
+    /// `BIVOUAC_…` variables. If a rank's configuration has a mistake, the rank takes part, and all ranks are told which rank it is and what is
     /// wrong. `Session::open(&comm, Config::from_env()?)` would leave the others waiting for that rank.
     ///
     /// # Collective
@@ -112,7 +112,7 @@ impl Session {
         Session::open_on_mpi(crate::comm::mpi::MpiComm::duplicate(comm, &timeouts)?, config)
     }
 
-    /// Opens a session on a communicator of our own. A rank without a usable configuration fails together with the others.
+    /// Opens a session on a communicator of Bivouac. A rank without a usable configuration fails together with the others.
     #[cfg(feature = "mpi")]
     #[doc(hidden)]
     pub fn open_on_mpi(
@@ -150,7 +150,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Opens a session on any message layer and in any surroundings: N ranks in one process, a simulation.
+    /// Opens a session on any message layer and in any environment: N ranks in one process, a simulation.
     ///
     /// # Collective
     /// All ranks of `comm`.
@@ -194,18 +194,18 @@ impl Session {
     }
 
     /// Begins a checkpoint: version `version` of the series `name`. Nothing is copied before [`CheckpointBuilder::capture`]. If the builder
-    /// is dropped without a capture, this rank gives the checkpoint up, and the others hear of it.
+    /// is dropped without a capture, this rank aborts the checkpoint, and the others are told.
     ///
     /// # Collective
     /// All ranks, with the same arguments and regions; returns without waiting for the others.
     ///
     /// # Errors
-    /// [`Error::Name`]; the other ranks hear of it in their verdict.
+    /// [`Error::Name`]; the other ranks learn of it in their verdict.
     pub fn begin_checkpoint<'a>(&'a self, name: &str, version: u64) -> Result<CheckpointBuilder<'a>> {
         self.begin_unbound(name, version)
     }
 
-    /// Begins a checkpoint without a lifetime. It has to end before the session does.
+    /// Begins a checkpoint without a lifetime. It must end before the session does.
     #[doc(hidden)]
     pub fn begin_unbound(&self, name: &str, version: u64) -> Result<CheckpointBuilder<'static>> {
         self.engine.reporter().step_beat();
@@ -271,8 +271,8 @@ impl Session {
 
     /// Is it time for a checkpoint, by the configured interval (calls, seconds, or cost)? Call it once per step.
     ///
-    /// With an interval, the answer is yes at the first call after a restart in which the ranks looked for shards on each other's nodes:
-    /// the data that a lost node held are protected again only by a new checkpoint.
+    /// With an interval, the answer is true at the first call after a restart in which the ranks looked for shards on each other's nodes:
+    /// the data that a lost node held is protected again only by a new checkpoint.
     ///
     /// # Collective
     /// All ranks, the same number of times; the answer is the same on all. By calls, no message is sent. By time or cost, the ranks compare
@@ -302,8 +302,8 @@ impl Session {
         self.decisions.borrow_mut().should_exit(&self.engine)
     }
 
-    /// Makes node memory ready in the background for a checkpoint of about `bytes` per rank, so that the first capture does not wait for
-    /// it. For later captures this happens by itself.
+    /// Prepares node memory in the background for a checkpoint of about `bytes` per rank, so that the first capture does not wait for
+    /// it. For later captures this happens automatically.
     ///
     /// # Collective
     /// Local; never waits.
@@ -324,7 +324,7 @@ impl Session {
     /// Declares that the program is about to write to memory that may be part of a region saved with
     /// [`CheckpointBuilder::save_live`](crate::CheckpointBuilder::save_live). Those of its bytes that have not been copied are copied
     /// before this returns. Any other memory is ignored. It is needed for writes that are not instructions of this process (an MPI receive
-    /// by a network card, a transfer from a GPU), and for all writes with `offload.host_writes = "declared"`. Elsewhere it spares the write
+    /// by a network card, a transfer from a GPU), and for all writes with `offload.host_writes = "declared"`. Elsewhere it saves the write
     /// a page fault.
     ///
     /// # Collective
@@ -349,11 +349,11 @@ impl Session {
         self.engine.settle_live();
     }
 
-    /// Returns the verdicts since the last call, in the order of the operations that they are about. If nobody asks for long, the newest
+    /// Returns the verdicts since the last call, in the order of the operations that they are about. If this is not called for long, only the newest
     /// 4096 are kept.
     ///
     /// # Collective
-    /// Local. All ranks hear the same verdicts, though not at the same moment.
+    /// Local. All ranks get the same verdicts, though not at the same time.
     pub fn reports(&self) -> Vec<Report> {
         self.engine.reporter().beat();
         self.engine.pump();
@@ -367,8 +367,8 @@ impl Session {
         }
     }
 
-    /// Sets what restarts bring back of the affinity from now on, instead of what the configuration says. Everything that the configuration
-    /// lets be recorded is recorded nevertheless.
+    /// Sets which parts of the affinity restarts bring back from now on, instead of the configured ones. What is recorded still follows
+    /// the configuration.
     ///
     /// # Collective
     /// Local; but ranks with different modes restore different things.
@@ -400,7 +400,7 @@ impl Session {
     }
 
     /// The report on threads and pages of this rank: what the last restart brought back, what it could not bring back, and what has
-    /// wandered since. `None`: affinity is off (`affinity.mode`).
+    /// moved since. `None`: affinity is off (`affinity.mode`).
     ///
     /// # Collective
     /// Local.

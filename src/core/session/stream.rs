@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Writes a region of a checkpoint byte by byte, from [`CheckpointBuilder::writer`]. [`RegionWriter::finish`] ends the region, and so does
 /// dropping the writer.
-#[must_use = "what is dropped at once is a region of no length"]
+#[must_use = "a writer that is dropped at once leaves an empty region"]
 pub struct RegionWriter<'w, 'a> {
     builder: &'w mut CheckpointBuilder<'a>,
     /// Present until the region has ended or failed.
@@ -46,7 +46,7 @@ impl RegionWriter<'_, '_> {
 
 impl Write for RegionWriter<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let stream = self.stream.as_mut().ok_or_else(|| io::Error::other("the stream has failed before"))?;
+        let stream = self.stream.as_mut().ok_or_else(|| io::Error::other("the stream has already failed"))?;
         let written = self.builder.write_stream(stream, bytes);
         written.map(|()| bytes.len()).map_err(|error| {
             self.stream = None;

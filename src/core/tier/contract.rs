@@ -1,7 +1,7 @@
-//! What a tier that is written to and read has to do, as a trait: a directory tree, or an object store.
+//! What a tier that is written and read must do, as a trait: a directory tree, or an object store.
 //!
 //! A [`Tier`] keeps files in folders below its root. What a checkpoint consists of and what its files are called is the same on
-//! every tier, and stands in the provided methods; an implementor says how a file comes there whole or not at all, how it is
+//! every tier, and is in the provided methods; an implementor says how a file gets there whole or not at all, how it is
 //! read, listed and removed, and whether several processes can tell who came first ([`Tier::records`]).
 #![forbid(unsafe_code)]
 
@@ -39,11 +39,11 @@ pub struct Around<'a> {
 /// Who writes a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Writers<'a> {
-    /// One process, which nobody else's file is in the way of.
+    /// One process, with no other file in its way.
     One,
     /// The ranks of a node, each its own slice. Only where [`super::Gathering::Slices`] says so.
     Node,
-    /// One of several that know nothing of each other and write the same content: whoever publishes last wins. The name is this
+    /// One of several that are unaware of each other and write the same content: whoever publishes last wins. The name is this
     /// writer's alone.
     Rival(&'a str),
 }
@@ -51,10 +51,10 @@ pub enum Writers<'a> {
 /// A file that is being written, which nobody sees before it is published.
 ///
 /// # Contract
-/// Threads may write different ranges at once, each byte once. [`Upload::reserve`] comes first and says how long the file will be at
-/// least. After [`Upload::sync`] everything that this process has written survives; [`Upload::publish`] then makes the file appear under
+/// Threads may write different ranges at once, each byte once. [`Upload::reserve`] comes first and gives the minimum length of
+/// the file. After [`Upload::sync`] everything that this process has written survives; [`Upload::publish`] then makes the file appear under
 /// its name, whole. What was never written reads as zeros. After any error the file is condemned: the caller discards it and starts over.
-/// Dropping an upload that was neither published nor discarded leaves at most what [`Tier::remove`] of its folder takes away, or what the
+/// Dropping an upload that was neither published nor discarded leaves at most what [`Tier::remove`] of its folder removes, or what the
 /// store forgets by itself.
 pub trait Upload: Send + Sync {
     /// On which tier.
@@ -93,7 +93,7 @@ pub trait Upload: Send + Sync {
     /// What was written, to read it before it is published.
     ///
     /// # Errors
-    /// `Unsupported` where nobody can read it before.
+    /// `Unsupported` where it cannot be read before.
     fn read_back(&self) -> io::Result<Box<dyn ReadFile>>;
 }
 
@@ -101,8 +101,8 @@ pub trait Upload: Send + Sync {
 ///
 /// # Contract
 /// Paths begin with [`Tier::root`]. Every method may block on the place, and may be called by many threads. A file that has its name is
-/// whole and durable, and listed: by [`Tier::list`] at once, or on a store whose lists lag after a while, which costs a restart a version and
-/// no more ([`Tier::open`] of a name that is known does not depend on it). Every implementor runs `tests/contract_tier.rs`.
+/// whole and durable, and listed: by [`Tier::list`] at once, or on a store whose lists lag after a while, which costs a restart at most
+/// one version ([`Tier::open`] of a known name does not depend on it). Every implementor runs `tests/contract_tier.rs`.
 pub trait Tier: Send + Sync {
     /// Which tier it is; [`TierId::spec`] says the rest.
     fn kind(&self) -> TierId;
@@ -134,25 +134,25 @@ pub trait Tier: Send + Sync {
     /// `NotFound` if there is none.
     fn stat(&self, file: &Path) -> io::Result<Stat>;
 
-    /// Writes a small file, or another one in its place: whole and durable, or not at all.
+    /// Writes or replaces a small file: whole and durable, or not at all.
     ///
     /// # Errors
-    /// What the place says.
+    /// The error of the storage.
     fn put(&self, file: &Path, bytes: &[u8]) -> io::Result<()>;
 
-    /// Removes a file. Where there is none that is no error.
+    /// Removes a file. A missing file is not an error.
     ///
     /// # Errors
-    /// What the place says.
+    /// The error of the storage.
     fn remove_file(&self, file: &Path) -> io::Result<()>;
 
-    /// Removes a folder in which nothing is left, where folders are things of their own. One that is not empty stays, which is no error.
+    /// Removes an empty folder, where folders exist as such. One that is not empty stays; that is not an error.
     ///
     /// # Errors
-    /// What the place says.
+    /// The error of the storage.
     fn remove_folder(&self, folder: &Path) -> io::Result<()>;
 
-    /// The id of the store at the root: the one that is there, or `fresh`, which is written down. Only of tiers that all nodes share.
+    /// The id of the store at the root: the one that is there, or `fresh`, which is then recorded. Only for tiers that all nodes share.
     ///
     /// # Errors
     /// [`TierError::Io`] if the place cannot be used, or is somebody else's.
@@ -164,7 +164,7 @@ pub trait Tier: Send + Sync {
     /// The id of the store that is at the root, which is taken hold of; `None`: there is no store.
     ///
     /// # Errors
-    /// [`TierError::Io`] if the place cannot be used, or is somebody else's, or what is there is no id.
+    /// [`TierError::Io`] if the place cannot be used, or is somebody else's, or what is there is not an id.
     fn find_store(&self) -> Result<Option<Incarnation>, TierError>;
 
     /// The small files by which several processes find out who came first.
@@ -175,17 +175,17 @@ pub trait Tier: Send + Sync {
         true
     }
 
-    /// Removes what others have left of a file that nobody is going to publish. Errors are only logged.
+    /// Removes what others have left of a file that will not be published. Errors are only logged.
     fn discard(&self, file: &Path) {
         let _ = file;
     }
 
-    /// Removes an unfinished file of a writer with a name of its own ([`Writers::Rival`]), unless that one is still alive. Errors are only logged.
+    /// Removes an unfinished file of a writer with its own name ([`Writers::Rival`]), unless that one is still alive. Errors are only logged.
     fn discard_abandoned(&self, file: &Path) {
         let _ = file;
     }
 
-    /// Bytes that are free, if the place says.
+    /// Free bytes, if known.
     fn free_bytes(&self) -> Option<u64> {
         None
     }
@@ -247,7 +247,7 @@ pub trait Tier: Send + Sync {
     /// The checkpoint folders of a series, newest first. No folder at all is an empty list.
     ///
     /// # Errors
-    /// [`TierError::Io`] if the directory exists and cannot be listed.
+    /// [`TierError::Io`] if the directory exists but cannot be listed.
     fn folders(&self, series: &Series) -> Result<Vec<(Generation, u64, u64)>, TierError> {
         let entries = self.entries(&self.series_path(series))?;
         let named = entries.iter().filter(|entry| entry.is_dir);
@@ -259,7 +259,7 @@ pub trait Tier: Send + Sync {
     /// The folders in a folder that can be a job, a group or a series.
     ///
     /// # Errors
-    /// [`TierError::Io`] if the directory exists and cannot be listed.
+    /// [`TierError::Io`] if the directory exists but cannot be listed.
     fn components(&self, folder: &Path) -> Result<Vec<String>, TierError> {
         let entries = self.entries(folder)?.into_iter();
         Ok(entries.filter(|entry| entry.is_dir && is_component(&entry.name)).map(|entry| entry.name).collect())
@@ -268,7 +268,7 @@ pub trait Tier: Send + Sync {
     /// The names of all series of a job and group that have a folder here.
     ///
     /// # Errors
-    /// [`TierError::Io`] if the directory exists and cannot be listed.
+    /// [`TierError::Io`] if the directory exists but cannot be listed.
     fn names(&self, job: &str, group: &str) -> Result<Vec<String>, TierError> {
         self.components(&self.root().join(job).join(group))
     }
@@ -276,7 +276,7 @@ pub trait Tier: Send + Sync {
     /// The groups of a job that have a folder here.
     ///
     /// # Errors
-    /// [`TierError::Io`] if the directory exists and cannot be listed.
+    /// [`TierError::Io`] if the directory exists but cannot be listed.
     fn groups(&self, job: &str) -> Result<Vec<String>, TierError> {
         self.components(&self.root().join(job))
     }
@@ -284,7 +284,7 @@ pub trait Tier: Send + Sync {
     /// All series that have a folder here, in the order of their names.
     ///
     /// # Errors
-    /// [`TierError::Io`] if a directory exists and cannot be listed.
+    /// [`TierError::Io`] if a directory exists but cannot be listed.
     fn all_series(&self) -> Result<Vec<Series>, TierError> {
         let mut all = Vec::new();
         for job in self.components(self.root())? {
@@ -311,7 +311,7 @@ pub trait Tier: Send + Sync {
     }
 
     /// Deletes a checkpoint folder: the manifest first, so that it stops being committed before it stops being whole.
-    /// What others delete at the same time is no error.
+    /// Files that others delete at the same time are not an error.
     ///
     /// # Errors
     /// [`TierError::Io`] for the first file that could not be deleted.
@@ -334,14 +334,14 @@ pub trait Tier: Send + Sync {
     /// The files of single ranks in a checkpoint's folder: name, rank, content.
     ///
     /// # Errors
-    /// [`TierError::Io`] if the folder exists and cannot be listed.
+    /// [`TierError::Io`] if the folder exists but cannot be listed.
     fn rank_files(&self, series: &Series, folder: &str) -> Result<Vec<(String, Rank, Content)>, TierError> {
         let entries = self.entries(&self.series_path(series).join(folder))?;
         let named = entries.into_iter().filter(|entry| !entry.is_dir);
         Ok(named.filter_map(|entry| parse_rank_file(&entry.name).map(|(rank, c)| (entry.name, rank, c))).collect())
     }
 
-    /// Opens whatever the container file holds of `rank`, as it lies: a shard, a packed shard or a parity part, of whatever job.
+    /// Opens what the container file holds of `rank`, as stored: a shard, a packed shard or a parity part, of any job.
     ///
     /// # Errors
     /// [`TierError`] if the file is absent, cut short or damaged, or holds nothing of that rank and checkpoint.
@@ -351,7 +351,7 @@ pub trait Tier: Send + Sync {
         FileShard::open_any(self.kind(), path, handle.into(), &entry)
     }
 
-    /// Opens what the container file holds of `rank`: a shard, joined with its sources if it is packed, or a parity part, of whatever job.
+    /// Opens what the container file holds of `rank`: a shard, joined with its sources if it is packed, or a parity part, of any job.
     ///
     /// # Errors
     /// As [`Tier::open_raw`], and if a source cannot be opened.
@@ -429,11 +429,11 @@ pub trait Tier: Send + Sync {
         Ok((container, file))
     }
 
-    /// Puts together the manifest of a checkpoint whose own is missing, if all its shards are present, complete and
+    /// Builds the missing manifest of a checkpoint, if all its shards are present, complete and
     /// equal (roll forward); `None` if they are not.
     ///
-    /// A rank may have several copies here: one in the container of its node, and one in a file of its own, which was
-    /// written because the container was damaged or never finished. The own file counts. A container that cannot be read
+    /// A rank may have several copies here: one in the container of its node, and one in a separate file, which was
+    /// written because the container was damaged or never finished. The separate file counts. A container that cannot be read
     /// counts for nothing.
     ///
     /// # Errors

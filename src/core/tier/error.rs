@@ -119,7 +119,7 @@ impl TierError {
 fn advice(path: &Path, error: &io::Error) -> &'static str {
     const ELOOP: i32 = 40;
     if error.raw_os_error() == Some(ELOOP) {
-        return "; a symbolic link stands in its way, which Bivouac neither makes nor follows: remove the link";
+        return "; a symbolic link is in the way; Bivouac neither makes nor follows links: remove it";
     }
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {

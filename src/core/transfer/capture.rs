@@ -1,7 +1,7 @@
 //! Copying the application's regions: into a memory slot, or block by block into a file.
 //!
-//! The digests of host regions are made on the way, in the same pass over the source that copies it; those of device regions
-//! are made on the device, before their bytes cross the link; versions of histories have theirs, which what lands is compared with.
+//! The digests of host regions are computed in the same pass over the source that copies it; those of device regions
+//! are computed on the device, before their bytes cross the link; versions of histories have theirs, with which arriving bytes are compared.
 //! The head is written last. The slot path touches nothing
 //! but the slot, and is made of parts, because device regions may arrive in it later than host regions. The file path (for
 //! shards that no slot can hold) stages through one buffer of the configured write size, so that memory stays bounded.
@@ -79,7 +79,7 @@ pub fn has_rows(parts: &[DevicePart]) -> bool {
     parts.iter().any(|part| part.memory.span().is_none())
 }
 
-/// Puts the digests of device regions, one region behind the other, in their places among those of the shard.
+/// Puts the digests of device regions, one region after the other, in their places among those of the shard.
 pub fn place_digests(parts: &[DevicePart], found: &[Digest], digests: &mut [Digest]) {
     let mut rest = found;
     for part in parts {
@@ -115,7 +115,7 @@ fn in_one_piece(parts: &[DevicePart]) -> impl Iterator<Item = (&DevicePart, &Dev
     parts.iter().filter_map(|part| Some((part, part.memory.span()?)))
 }
 
-/// Makes the digests of device regions in one piece where they are, and puts them in their places among those of the shard.
+/// Computes the digests of device regions in one piece where they are, and puts them in their places among those of the shard.
 ///
 /// # Errors
 /// What the device says.
@@ -139,7 +139,7 @@ pub fn digest_on_device(
     Ok(())
 }
 
-/// Enqueues digests of device regions in one piece, one region behind the other; `None` if there is not a byte.
+/// Enqueues digests of device regions in one piece, one region after the other; `None` if there are no bytes.
 ///
 /// # Errors
 /// What the device says.
@@ -157,11 +157,11 @@ pub fn begin_digests(
     if runs.is_empty() { Ok(None) } else { stream.copy_blocks(runs, block_bytes).map(Some) }
 }
 
-/// Blocks that are looked at before a capture gives up to look for unchanged ones.
+/// Blocks that are compared before a capture stops looking for unchanged ones.
 const LOOKS: usize = 16;
 
 /// Copies the host regions into `target` (of at least `layout.total_len` bytes), their digests into `digests`, and zeroes the
-/// padding behind every region. Regions that are held there stay as they are, and those in live memory are copied later. `here` are the digests of what `target` holds, if that is known: blocks
+/// padding after every region. Regions that are held there stay unchanged, and those in live memory are copied later. `here` are the digests of what `target` holds, if that is known: blocks
 /// that have them stay, unless most are found to have changed.
 pub fn copy_host(
     layout: &Layout,
@@ -206,7 +206,7 @@ pub fn copy_host(
     }
 }
 
-/// A region that is read while it is captured could not be.
+/// A region that is read during the capture could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("region {region:?}: {reason}")]
 pub struct Unreadable {
@@ -222,7 +222,7 @@ pub struct Unreadable {
 /// [`Unreadable`]; the content of `target` is then unspecified.
 ///
 /// # Blocking
-/// On what keeps them.
+/// On the storage that holds them.
 pub fn read_kept(
     layout: &Layout,
     regions: &[SavedRegion<'_>],
@@ -240,7 +240,7 @@ pub fn read_kept(
     Ok(())
 }
 
-/// Copies device regions into `target`, a whole shard. Those in rows come with digests, which are made of what arrives.
+/// Copies device regions into `target`, a whole shard. Those in rows come with digests, which are computed from what arrives.
 ///
 /// # Errors
 /// The device's error; the content of `target` is then unspecified.
@@ -269,7 +269,7 @@ pub fn download(
 /// Bytes of the pinned memory that rows pass through, at least a block. There are two such memories: the device fills one while the other is emptied.
 const STAGED_ROWS: u64 = 4 << 20;
 
-/// Copies the bytes of rows from `at` on, where a block begins, into `target`, and makes the digests of the blocks on the way.
+/// Copies the bytes of rows from `at`, a block boundary, into `target`, and computes the digests of the blocks.
 fn download_rows(
     rows: &DeviceRows,
     at: u64,
@@ -325,7 +325,7 @@ pub fn write_head(layout: &Layout, header: &ShardHeader, digests: Vec<Digest>, t
 /// Why a shard was not written to a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The tier failed, or what arrived from the device is not what lay there.
+    /// The tier failed, or what arrived from the device differs from what was there.
     #[error(transparent)]
     Tier(#[from] TierError),
     /// The device failed.
@@ -336,8 +336,8 @@ pub enum FileError {
     Region(#[from] Unreadable),
 }
 
-/// Writes the shard as the only one of a container, durable but still under its temp name. `digests` has those of regions that are
-/// there already. Returns where it lies, and its head. Device regions need the stream; the blocks that arrive of them are compared with the digests made on the device.
+/// Writes the shard as the only one of a container, durable but still under its temporary name. `digests` has those of regions that are
+/// there already. Returns its location and its head. Device regions need the stream; the blocks that arrive of them are compared with the digests made on the device.
 ///
 /// # Errors
 /// [`FileError`]; the upload is condemned.
@@ -429,13 +429,13 @@ pub fn bodies_into_file(
     Ok(())
 }
 
-/// Copies blocks, and makes their digests.
+/// Copies blocks, and computes their digests.
 fn copy_blocks(from: &[u8], to: &mut [u8], block: usize, digests: &mut [Digest]) {
     let pieces = from.chunks(block).zip(to.chunks_mut(block));
     pieces.zip(digests).for_each(|((from, to), digest)| *digest = copy_digest(from, to));
 }
 
-/// Are these the bytes that lay on the device? A capture into a file is the only way by which bytes come to a durable tier
+/// Are these the bytes that were on the device? Only through a capture into a file do bytes reach a durable tier
 /// without passing through a [`WriteJob`](super::write::WriteJob), which checks all that it writes.
 fn check(
     rank: Rank,

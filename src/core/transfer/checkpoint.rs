@@ -156,7 +156,7 @@ impl Engine {
         let rank = self.setup.rank();
         let failed = self.failed();
         let agreement = self.agreement(&spec);
-        let what = if spec.own_regions { "regions of its own".into() } else { summary(&spec.regions) };
+        let what = if spec.own_regions { "its own regions".into() } else { summary(&spec.regions) };
         let call = format!("checkpoint {:?} version {} with {what}{}", spec.name, spec.version, spec.agreed.text);
         let taken = match failed {
             Some(reason) => Err(CaptureError::Failed { rank, reason }),
@@ -304,7 +304,8 @@ impl Engine {
         }
         let rank = self.setup.rank();
         log::debug!("event=capture-direct rank={rank} version={version} bytes={bytes} why={why:?}");
-        let advice = "what finds no room in node memory is written to a file before capture returns; said once";
+        let advice =
+            "a checkpoint without room in node memory is written to a file before capture returns; logged once";
         self.desk.note_once("capture-direct", || format!("event=capture-direct why={why:?}: {advice}"));
     }
 
@@ -312,7 +313,7 @@ impl Engine {
     fn say_unlinked(&self, path: &Path) {
         self.desk.note_once("memory-segment-vanished", || {
             format!(
-                "event=memory-segment-vanished path={}: it was removed under the run, so that no checkpoint in node memory survives a kill \
+                "event=memory-segment-vanished path={}: it was removed during the run, so no checkpoint in node memory survives a kill \
                  any more (level process); the next run makes a new one",
                 path.display()
             )
@@ -528,8 +529,7 @@ impl Engine {
         // The application itself would wait there, and nothing could end that.
         if self.stuck().has(tier) {
             let (path, warn) = (directory.root().display(), self.setup.config.job.timeouts.warn);
-            let why =
-                format!("{tier} tier: {path} seems to hang: what is being written there has not moved for {warn:?}");
+            let why = format!("{tier} tier: {path} seems to hang: writes there have made no progress for {warn:?}");
             return Some(Err(why));
         }
         let path = directory.folder_path(series, key).join(rank_file(self.setup.rank()));

@@ -35,10 +35,7 @@ fn the_example_file_says_what_its_comments_say() {
     let domains = domains_of(&hosts("node01 node16 node17 login2 data1 node1"), &topology).unwrap();
     let names: Vec<&str> = domains.of_node.iter().map(|domain| domains.names[*domain as usize].as_str()).collect();
     assert_eq!(names, ["rack-1", "rack-1", "rack-2", "service", "service", "node1"]);
-    assert_eq!(
-        domains.notes,
-        ["The topology does not list node1: each of them counts as a failure domain of its own."]
-    );
+    assert_eq!(domains.notes, ["The topology does not list node1: each of them counts as a separate failure domain."]);
     let by_switch = toml(&SAMPLE.replace("domain = \"rack\"", "domain = \"switch\""));
     assert_eq!(by_switch.count(), 4);
     assert_eq!(of_node("node01 node08 node09 node32", &by_switch), [0, 0, 1, 3]);
@@ -94,7 +91,7 @@ fn slurm_without_a_topology_is_told_apart_from_strange_lines() {
     assert_eq!(error.to_string(), "line 2: brackets do not match in \"x[1-\"");
     let topology = slurm("include other.conf\nSwitchName=a Nodes=x\nwhat=ever\n");
     let domains = domains_of(&hosts("x"), &topology).unwrap();
-    assert_eq!(domains.notes, ["2 lines were not understood, the first of them line 1."]);
+    assert_eq!(domains.notes, ["2 lines were not understood, the first is line 1."]);
 }
 
 #[test]
@@ -112,7 +109,7 @@ fn short_and_full_names_are_the_same_host() {
 fn a_host_in_two_domains_is_an_error_and_a_stranger_is_not() {
     let topology = toml("[rack]\na = 'x[1-3]'\nb = 'x[3-5],x3'");
     let error = domains_of(&hosts("x1 x3"), &topology).unwrap_err();
-    assert_eq!(error.to_string(), "host x3 is listed in a and in b; a host has one failure domain");
+    assert_eq!(error.to_string(), "host x3 is listed in a and in b; a host may have only one failure domain");
     assert_eq!(of_node("x1 x5", &topology), [0, 1]);
     // A short name that could be either of two.
     let topology = toml("[rack]\na = 'y.a'\nb = 'y.b'");
@@ -165,7 +162,7 @@ fn hostile_text_gives_short_errors() {
     let ours: Vec<String> = (0..100_000).map(|host| format!("h{host}")).collect();
     let domains = domains_of(&ours, &toml("[rack]\na = 'x'")).unwrap();
     assert_eq!(domains.of_node.len(), 100_000);
-    assert!(domains.notes[0].ends_with("and 99992 more: each of them counts as a failure domain of its own."));
+    assert!(domains.notes[0].ends_with("and 99992 more: each of them counts as a separate failure domain."));
 }
 
 proptest! {

@@ -430,7 +430,7 @@ impl Exchange {
                 let set = SetInfo { parity: *parity, members };
                 if !set.is_sound() {
                     // Only a forged or damaged HELLO gets here.
-                    self.drop_work(inner, "the lengths that the members of the set gave make no sense".into());
+                    self.drop_work(inner, "the members of the set gave invalid lengths".into());
                     return;
                 }
                 inner.set = Some(Arc::new(set));
@@ -648,7 +648,7 @@ impl Exchange {
         inner.loading -= 1;
         read?;
         let bytes: SharedBytes = Arc::new(SharedPages(buffer));
-        let slice = Slice::new(bytes, 0..length).ok_or("a piece has another length than planned")?;
+        let slice = Slice::new(bytes, 0..length).ok_or("a piece does not have the planned length")?;
         inner.out.push_back((outgoing.to, outgoing.label, slice));
         Ok(())
     }
