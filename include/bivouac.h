@@ -1,8 +1,8 @@
 // Bivouac: collective checkpoint and restart for MPI simulations.
 //
-// Every function returns a status: BVK_OK (0) or another outcome above it, or an error below it, whose text bvk_error gives.
+// Every function returns a status: BVK_OK (0), another outcome (positive), or an error (negative), whose text bvk_error gives.
 // A mistake in a call, an unknown handle or a full disk is an error, never the end of the program. Calls marked Collective
-// are made by all ranks of a session, in one order. A session and what was made from it belong to one thread at a time; calls
+// are made by all ranks of a session, in the same order. A session and what was made from it belong to one thread at a time; calls
 // from several threads wait for each other. Pending checkpoints have no such lock. No call may be made from a signal handler.
 //
 // Generated from the sources in src/capi; docs/C.md shows how it is used.
@@ -15,14 +15,14 @@
 #include <stdint.h>
 #include <stdio.h>
 
-// Handles are opaque pointers. NULL stands for no handle. Using one that was closed, or never was one, is an error and not a crash.
+// Handles are opaque pointers. NULL stands for no handle. Using one that was closed, or never was one, is an error, not a crash.
 typedef struct bvk_session_s *bvk_session_t;          // ranks that take and restore checkpoints together
-typedef struct bvk_checkpoint_s *bvk_checkpoint_t;    // a checkpoint that is being put together
+typedef struct bvk_checkpoint_s *bvk_checkpoint_t;    // a checkpoint under construction
 typedef struct bvk_pending_s *bvk_pending_t;          // a captured checkpoint on its way down the tiers
-typedef struct bvk_restart_s *bvk_restart_t;          // a restart under way
+typedef struct bvk_restart_s *bvk_restart_t;          // a restart in progress
 typedef struct bvk_history_s *bvk_history_t;          // a history of versions
 typedef struct bvk_write_set_s *bvk_write_set_t;      // the memory that a piece of work writes to
-typedef struct bvk_boxes_s *bvk_boxes_t;              // how an array lies over the ranks
+typedef struct bvk_boxes_s *bvk_boxes_t;              // how an array is spread over the ranks
 typedef struct bvk_loaded_rows_s *bvk_loaded_rows_t;  // the rows that this rank gets from a restart
 typedef struct bvk_parts_s *bvk_parts_t;              // what the ranks that took a checkpoint had of an array or of rows
 typedef struct bvk_options bvk_options;
@@ -35,7 +35,7 @@ typedef struct bvk_column bvk_column;
 typedef struct bvk_rows bvk_rows;
 typedef struct bvk_part bvk_part;
 
-// A record of the application's own, of that many bytes, as an element type.
+// An application-defined record of that many bytes, as an element type.
 #define BVK_RECORD(bytes) (-(int)(bytes))
 // Initialisers for the structures that begin with their size.
 #define BVK_OPTIONS_INIT {sizeof(bvk_options), NULL, NULL, NULL}
@@ -75,7 +75,7 @@ typedef struct bvk_part bvk_part;
 // A name or a shape cannot be used, or a region was named twice.
 #define BVK_ERR_REGION (-6)
 
-// This rank could not capture the checkpoint. The other ranks hear of it, and the application may continue.
+// This rank could not capture the checkpoint. The other ranks are told, and the application may continue.
 #define BVK_ERR_CAPTURE (-7)
 
 // A region could not be loaded: it is not in the checkpoint, has another type or length, or has no undamaged copy.
@@ -102,7 +102,7 @@ typedef struct bvk_part bvk_part;
 // A defect of Bivouac. The session may be unusable from now on; the application may continue to compute.
 #define BVK_ERR_INTERNAL (-15)
 
-// Unsigned bytes without further meaning. A negative type is a record of the application's own, of that many bytes:
+// Unsigned bytes without further meaning. A negative type is an application-defined record of that many bytes:
 // `BVK_RECORD(48)` in C, -48 elsewhere.
 #define BVK_U8 1
 
@@ -133,7 +133,7 @@ typedef struct bvk_part bvk_part;
 // IEEE double precision.
 #define BVK_F64 10
 
-// Captured: safe from the application's next write, and from nothing else.
+// Captured: safe only from the application's next write.
 #define BVK_LEVEL_CAPTURED 0
 
 // In node memory: survives killed processes.
@@ -172,28 +172,28 @@ typedef struct bvk_part bvk_part;
 // As a version: the newest one that all ranks can restore.
 #define BVK_NEWEST UINT64_MAX
 
-// The checkpoint cannot be restored on another number of ranks, as with `bvk_protect`.
+// The checkpoint cannot be restored on a different number of ranks, as with `bvk_protect`.
 #define BVK_RESIZE_REFUSE 0
 
-// On another number of ranks the value is dropped.
+// On a different number of ranks, the value is dropped.
 #define BVK_RESIZE_DROP 1
 
-// On another number of ranks each rank may ask for the values of any old ranks (`bvk_of_ranks`).
+// On a different number of ranks, each rank may ask for the values of any old ranks (`bvk_of_ranks`).
 #define BVK_RESIZE_ASK 2
 
 // As `how`: each rank gets the rows that it saved. Only if as many ranks took the checkpoint. Local.
 #define BVK_ROWS_OWN 0
 
-// As `how`: all rows are dealt evenly, in the order of the ranks that saved them.
+// As `how`: all rows are distributed evenly, in the order of the ranks that saved them.
 #define BVK_ROWS_EVEN 1
 
-// The part of a rank is rows of a set.
+// A rank's part is rows of a set.
 #define BVK_PART_ROWS 1
 
-// The part of a rank is boxes of an array.
+// A rank's part is boxes of an array.
 #define BVK_PART_BOXES 2
 
-// The part of a rank is a list of numbers.
+// A rank's part is a list of numbers.
 #define BVK_PART_IDS 3
 
 // As the device of a history: no GPU. Versions are kept in host memory and in the file.
@@ -205,13 +205,13 @@ typedef struct bvk_part bvk_part;
 // A version stays until the history is closed.
 #define BVK_KEEP_ALL 1
 
-// A restart cuts off what a companion has beyond the restored checkpoint.
+// A restart truncates a companion to its length at the restored checkpoint.
 #define BVK_RESTART_TRUNCATE 0
 
-// The restart ends with an error on all ranks, and the companion stays as it is.
+// The restart ends with an error on all ranks, and the companion stays unchanged.
 #define BVK_RESTART_REFUSE 1
 
-// The companion stays as it is, and the program continues in another file beside it: `traj.part0002.xtc` after `traj.xtc`.
+// The companion stays unchanged, and the program continues in another file beside it: `traj.part0002.xtc` after `traj.xtc`.
 #define BVK_RESTART_ANOTHER 2
 
 // How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set members. Later
@@ -273,19 +273,19 @@ struct bvk_stats {
   double blocked_total_s;
   // Files that refer to earlier files for part of their content (`reduction.method`).
   uint64_t packed_files;
-  // Files that could have referred to earlier ones, and hold whole shards.
+  // Files that could have referred to earlier ones, but hold whole shards.
   uint64_t whole_files;
-  // Bytes of the shards that both kinds of files stand for.
+  // Bytes of the shards that both kinds of files represent.
   uint64_t reduced_bytes;
   // Bytes that both kinds of files store themselves.
   uint64_t stored_bytes;
   // Captures that stored only what had changed since the previous one.
   uint64_t partial_captures;
-  // Shards whose regions in GPU memory were looked at there, chunk by chunk.
+  // Shards whose regions in GPU memory were compared there, chunk by chunk.
   uint64_t looked_on_device;
   // Seconds that this took, while the shards were transferred.
   double look_total_s;
-  // Bytes that were left of shards and were to be compressed (`reduction.compress`).
+  // Bytes of shards that remained to be compressed (`reduction.compress`).
   uint64_t compressed_from;
   // Bytes that they had after compression.
   uint64_t compressed_to;
@@ -332,7 +332,7 @@ struct bvk_level_stats {
   size_t size;
   // Checkpoints that reached the level.
   uint64_t committed;
-  // Checkpoints that were to reach the level and did not.
+  // Checkpoints that should have reached the level but did not.
   uint64_t level_failures;
   // Writes of this rank that failed.
   uint64_t write_failures;
@@ -359,7 +359,7 @@ struct bvk_report {
   int committed;
   // The name of the series; empty for a tier that cannot be used.
   char name[136];
-  // Why it was not committed. A long reason is cut at the end.
+  // Why it was not committed. A long reason is truncated.
   char reason[512];
 };
 
@@ -381,7 +381,7 @@ struct bvk_restored {
   uint64_t ranks;
 };
 
-// A column of rows: `width` elements of the type `kind` for each row, row after row from `data` on.
+// A column of rows: `width` elements of the type `kind` for each row, row after row, starting at `data`.
 struct bvk_column {
   // Its name, without a `/`.
   const char *name;
@@ -405,14 +405,14 @@ struct bvk_rows {
   size_t column_count;
   // The dimensions of `low` and `high`, at most 8; 0: no bounds.
   size_t dimensions;
-  // The least coordinate of this rank's rows in each dimension. It is recorded, and not used otherwise.
+  // The least coordinate of this rank's rows in each dimension. It is recorded, but not used otherwise.
   const double *low;
   // The greatest coordinate in each dimension.
   const double *high;
 };
 
-// Says which ranks get some rows. `values` holds the values of a column for `count` rows, row after row, with as many elements a row as
-// the column has. For each row the function writes the number of a rank of this run to `owners`. `user` is what the call was given.
+// Says which ranks get some rows. `values` holds the values of a column for `count` rows, row after row, with as many elements per row as
+// the column has. For each row the function writes the number of a rank of this run to `owners`. `user` is passed through from the call.
 typedef void (*bvk_owners)(const void *values, size_t count, int *owners, void *user);
 
 // What one old rank had. Set `size` to `sizeof(bvk_part)` before the call (`BVK_PART_INIT`).
@@ -463,10 +463,10 @@ const char *bvk_version(void);
 // `options`: NULL for the environment alone. `*session`: the handle, yours until `bvk_close`; NULL after an error.
 //
 // Errors: `BVK_ERR_OPEN` (ranks and keys are named; also for a NULL `session`), `BVK_ERR_MPI`, `BVK_ERR_FAILED`. If `comm` is not a
-// communicator on some ranks only, the others wait.
+// communicator on some of the ranks, the others wait.
 //
 // Requirements:
-// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts end with zero and its list with NULL; `session`
+// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts end with NUL and its list with NULL; `session`
 // is NULL or points to a handle.
 int bvk_open(MPI_Comm comm,
              const struct bvk_options *options,
@@ -481,11 +481,11 @@ int bvk_open(MPI_Comm comm,
 int bvk_open_f(int comm, const struct bvk_options *options, bvk_session_t *session);
 
 // Waits for all checkpoints that are being written, and ends the session and everything that was made from it. `*session` becomes NULL. A
-// session that is NULL already is no error.
+// NULL session is not an error.
 //
 // Collective. Blocks for checkpoints that are being written, at most for `timeouts.drain`, then for ranks that have not called, at most
 // for `timeouts.abandon` (30 minutes unless it is set), and some seconds for last messages. The status does not say which levels the last
-// checkpoint reached: call `bvk_wait` before, or read the reports. Handles of pending checkpoints stay valid until `bvk_release`.
+// checkpoint reached: call `bvk_wait` first, or read the reports. Handles of pending checkpoints stay valid until `bvk_release`.
 //
 // Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed nevertheless. `BVK_ERR_HANDLE`;
 // `BVK_ERR_STATE` in a forked child.
@@ -504,13 +504,13 @@ int bvk_generation(bvk_session_t session, uint64_t *generation);
 
 // Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restore` loads them. The memory may be on the
 // host or on a GPU. A region of this name that is protected already is replaced, so call this again after a reallocation (before the
-// reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is made ready in the
+// reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is prepared in the
 // background.
 //
-// Local, never waits. If a live region (`bvk_set_live`) is replaced by one elsewhere, it waits until the old one is copied.
+// Local. Waits only if a live region (`bvk_set_live`) is replaced by one elsewhere, until the old one is copied.
 //
 // `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's, and may be NULL if `count` is 0. Access
-// to device memory is ordered by the session's stream. Host memory, including pinned and managed memory, is read as it is in the call.
+// to device memory is ordered by the session's stream. Host memory, including pinned and managed memory, is read as it is at the call.
 //
 // Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`.
 //
@@ -565,7 +565,7 @@ int bvk_protect_id(bvk_session_t session, int id, void *data, uint64_t count, in
 // Ends the protection of a region. Its memory may be freed as soon as this returns, unless `bvk_save` has added it to a checkpoint that is
 // not captured yet. Where the session offloads its GPU (`bvk_offload`), call `bvk_settle` before GPU memory is freed.
 //
-// Local, never waits. For a live region (`bvk_set_live`) it waits until the region is copied.
+// Local. Waits only for a live region (`bvk_set_live`), until it is copied.
 //
 // Errors: `BVK_ERR_ARGUMENT` if no such region is protected.
 //
@@ -618,7 +618,7 @@ int bvk_should_checkpoint(bvk_session_t session,
 int bvk_should_exit(bvk_session_t session,
                     int *yes);
 
-// Makes node memory ready in the background for checkpoints of about `bytes` per rank, so that the first one does not wait for it.
+// Prepares node memory in the background for checkpoints of about `bytes` per rank, so that the first one does not wait for it.
 //
 // Local, never waits.
 int bvk_prepare(bvk_session_t session,
@@ -638,7 +638,7 @@ int bvk_progress(bvk_session_t session);
 int bvk_pin(bvk_session_t session,
             int policy);
 
-// Sets what restarts bring back of the affinity from now on (`BVK_AFFINITY_...`), instead of what the configuration says.
+// Sets which parts of the affinity restarts bring back from now on (`BVK_AFFINITY_...`), instead of the configured ones.
 //
 // Local; but ranks with different modes restore different things.
 //
@@ -669,10 +669,10 @@ int bvk_get_level_stats(bvk_session_t session,
                         int level,
                         struct bvk_level_stats *stats);
 
-// Reads the next verdict that the ranks have agreed on, in the order of the checkpoints. `BVK_NOTHING`: there is none that was not read
-// yet. The first ones, without a name, are about tiers that were wanted and cannot be used: no checkpoint reaches their level.
+// Reads the next verdict that the ranks have agreed on, in the order of the checkpoints. `BVK_NOTHING`: all have been read.
+// The first ones, without a name, are about configured tiers that cannot be used: no checkpoint reaches their level.
 //
-// Local, never waits. All ranks hear the same verdicts, though not at the same moment.
+// Local, never waits. All ranks get the same verdicts, though not at the same time.
 //
 // Errors: `BVK_ERR_ARGUMENT` if `report->size` was not set.
 //
@@ -700,23 +700,23 @@ int bvk_log(int level);
 // `pending`: NULL, or a pointer to a handle, which the call sets and you own until `bvk_release`; after an error it is NULL. The first
 // checkpoint with regions on a GPU initialises its caches (up to a second).
 //
-// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`: the other ranks hear of it, and the application may continue.
-// `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the other ranks do not hear of it. `BVK_ERR_STATE` also if regions are to
-// be marked on a stream that is being captured into a CUDA graph; the other ranks hear of that.
+// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`: the other ranks are told, and the application may continue.
+// `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the other ranks are not told. `BVK_ERR_STATE` also if regions are to
+// be marked on a stream that is being captured into a CUDA graph; the other ranks are told.
 //
 // Requirements:
-// What was promised with `bvk_protect` holds; `name` is NULL or ends with zero; `pending` is NULL or
+// The requirements of `bvk_protect` holds; `name` is NULL or ends with zero; `pending` is NULL or
 // points to a handle.
 int bvk_checkpoint(bvk_session_t session,
                    const char *name,
                    uint64_t version,
                    bvk_pending_t *pending);
 
-// Begins a checkpoint with regions of its own: `bvk_save` adds them, `bvk_capture` takes it. Several may be begun at once.
+// Begins a checkpoint that names its own regions: `bvk_save` adds them, `bvk_capture` takes it. Several may be open at a time.
 //
 // Collective as `bvk_checkpoint`, together with the `bvk_capture` or `bvk_abort` that ends it; never waits.
 //
-// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`, `BVK_ERR_HANDLE`: the other ranks do not hear of it. A name that cannot be used is refused
+// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`, `BVK_ERR_HANDLE`: the other ranks are not told. A name that cannot be used is refused
 // by `bvk_capture`.
 //
 // Requirements:
@@ -730,7 +730,7 @@ int bvk_begin_checkpoint(bvk_session_t session,
 //
 // Local, never waits; nothing is read before `bvk_capture`. `kind` as in `bvk_protect`.
 //
-// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`; the checkpoint stays as it was.
+// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`; the checkpoint is unchanged.
 //
 // Requirements:
 // The memory is readable until `bvk_capture` has returned. `name` is NULL or ends with zero.
@@ -759,7 +759,7 @@ int bvk_save_shaped(bvk_checkpoint_t checkpoint,
 // Local, never waits.
 int bvk_save_protected(bvk_checkpoint_t checkpoint);
 
-// Copies the host regions that `bvk_save` has added to their place in the checkpoint. When this returns the application may overwrite
+// Copies host regions, added with `bvk_save`, to their place in the checkpoint. When this returns the application may overwrite
 // them, and `bvk_capture` may come later. The copy takes no memory of the process. A region that was copied may be added and copied again,
 // with the same type and shape (otherwise `bvk_save` returns `BVK_ERR_REGION`). Regions on a GPU or on boxes, rows, protected regions and
 // histories are read by `bvk_capture`.
@@ -768,7 +768,7 @@ int bvk_save_protected(bvk_checkpoint_t checkpoint);
 // waiting for the others. Blocks as `bvk_checkpoint`. A restart before the capture makes the capture fail.
 //
 // Errors: `BVK_ERR_CAPTURE` if no tier has room, `BVK_ERR_REGION` for a name that cannot be used: `bvk_capture` then fails, too, and the
-// other ranks hear of it. `BVK_ERR_STATE` while a restart is open.
+// other ranks are told. `BVK_ERR_STATE` while a restart is open.
 //
 // Requirements:
 // The memory of all regions that were added is readable.
@@ -781,13 +781,13 @@ int bvk_hold(bvk_checkpoint_t checkpoint);
 // Errors: `BVK_ERR_HANDLE`; `BVK_ERR_ARGUMENT` for a history of another session.
 int bvk_save_history(bvk_checkpoint_t checkpoint, bvk_history_t history);
 
-// Chooses the method by which files leave a region of this checkpoint to earlier ones, instead of the configured one: "full", "basic",
+// Chooses the method by which files reuse earlier files for a region of this checkpoint, instead of the configured one: "full", "basic",
 // "list", "tree" or "auto" (`docs/REDUCTION.md`). It has an effect where `reduction.method` or `reduction.regions` asks for one. A region
 // that is not saved is named in the log.
 //
 // Local, never waits.
 //
-// Errors: `BVK_ERR_ARGUMENT` for another word, `BVK_ERR_HANDLE`; the checkpoint stays as it was.
+// Errors: `BVK_ERR_ARGUMENT` for another word, `BVK_ERR_HANDLE`; the checkpoint is unchanged.
 //
 // Requirements:
 // `region` and `method` are NULL or end with zero.
@@ -795,7 +795,7 @@ int bvk_reduce(bvk_checkpoint_t checkpoint,
                const char *region,
                const char *method);
 
-// Copies all regions. When it returns the application may overwrite them. `*checkpoint` becomes NULL, also if the capture fails, but not
+// Copies all regions. When it returns the application may overwrite them. `*checkpoint` becomes NULL, even if the capture fails, but not
 // if it is refused because a restart is open (`BVK_ERR_STATE`).
 //
 // Collective and blocking as `bvk_checkpoint`.
@@ -807,9 +807,9 @@ int bvk_reduce(bvk_checkpoint_t checkpoint,
 int bvk_capture(bvk_checkpoint_t *checkpoint,
                 bvk_pending_t *pending);
 
-// Gives up a checkpoint that was begun. The other ranks hear of it. `*checkpoint` becomes NULL. A handle that is NULL already is no error.
+// Aborts an open checkpoint. The other ranks are told. `*checkpoint` becomes NULL. A NULL handle is not an error.
 //
-// Collective: in the place of `bvk_capture`; never waits.
+// Collective: in place of `bvk_capture`; never waits.
 //
 // Errors: `BVK_ERR_STATE` while a restart is open; the handle stays valid.
 //
@@ -847,7 +847,7 @@ int bvk_wait(bvk_pending_t pending,
              int level,
              int *reached);
 
-// Gives the handle back. The checkpoint continues on its way. `*pending` becomes NULL. A handle that is NULL already is no error.
+// Releases the handle. The checkpoint continues. `*pending` becomes NULL. A NULL handle is not an error.
 //
 // Local, never waits, any thread.
 //
@@ -856,18 +856,18 @@ int bvk_wait(bvk_pending_t pending,
 int bvk_release(bvk_pending_t *pending);
 
 // Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that were
-// saved. Regions on boxes and values are loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); a version with any other
-// region only on as many ranks as took it. If a version is damaged on some rank, all ranks take the next older one, unless a single
-// version was asked for. `restored`: NULL, or a structure to fill. `BVK_NOTHING`: there is nothing to restore. Regions of the checkpoint
+// saved. Regions on boxes and values are loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); with any other region, a version is
+// restored only on as many ranks as took it. If a version is damaged on some rank, all ranks take the next older one, unless a single
+// version was requested. `restored`: NULL, or a structure to fill. `BVK_NOTHING`: there is nothing to restore. Regions of the checkpoint
 // that are not protected are left out, and named in a warning. If no region is protected, that is an error.
 //
 // Collective: all ranks. Blocks until all ranks have loaded, and for checkpoints of this session that are being written.
 //
-// Errors: `BVK_ERR_RESTART`, on all ranks alike, also if `restored->size` was not set on one: the contents of the regions are then
+// Errors: `BVK_ERR_RESTART`, on all ranks, even if `restored->size` was unset on only one: the contents of the regions are then
 // unspecified. `BVK_ERR_REGION`, `BVK_ERR_STATE`.
 //
 // Requirements:
-// What was promised with `bvk_protect` holds; `name` is NULL or ends with zero; `restored` is NULL or
+// The requirements of `bvk_protect` holds; `name` is NULL or ends with zero; `restored` is NULL or
 // begins with its size.
 int bvk_restore(bvk_session_t session,
                 const char *name,
@@ -919,7 +919,7 @@ int bvk_region_size(bvk_restart_t restart,
 // Local. Blocks on the tier that holds the copy.
 //
 // Errors: `BVK_ERR_LOAD`, `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`. A region that is missing or of another type or length leaves `data` as it
-// was; otherwise the contents of `data` are unspecified.
+// is; otherwise the contents of `data` are unspecified.
 //
 // Requirements:
 // The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
@@ -937,11 +937,11 @@ int bvk_load(bvk_restart_t restart,
 // Errors: as `bvk_load`; the contents of the regions are then unspecified.
 //
 // Requirements:
-// What was promised with `bvk_protect` holds.
+// The requirements of `bvk_protect` holds.
 int bvk_load_protected(bvk_restart_t restart);
 
-// Appends to `history` all versions that were saved under its name. `*count` says how many (`count` may be NULL). Each attempt needs a
-// history of its own: after `BVK_AGAIN` close this one and open another.
+// Appends to `history` all versions that were saved under its name. `*count` says how many (`count` may be NULL). Each attempt needs
+// its own history: after `BVK_AGAIN` close this one and open another.
 //
 // Local. Blocks on the tier that holds the copy.
 //
@@ -953,7 +953,7 @@ int bvk_load_history(bvk_restart_t restart,
                      bvk_history_t history,
                      uint64_t *count);
 
-// Rejects a version that can be loaded and must not be used, because it has a NaN or fails another check of the program. After
+// Rejects a version that can be loaded but must not be used, because it has a NaN or fails another check of the program. After
 // `bvk_end_restore` all ranks continue with the next older version. It is enough that one rank calls this. `reason` is for the log, and
 // for the error if there is no older version. If a rank gives several, the first counts.
 //
@@ -977,7 +977,7 @@ int bvk_reject(bvk_restart_t restart,
 //
 // Collective: all ranks. Blocks until all have called.
 //
-// Errors: `BVK_ERR_RESTART`, on all ranks alike, also if `restored->size` was not set on one; `*restart` is NULL then.
+// Errors: `BVK_ERR_RESTART`, on all ranks, even if `restored->size` was unset on only one; `*restart` is NULL then.
 //
 // Requirements:
 // `restart` points to a handle; `restored` is NULL or begins with its size.
@@ -1002,21 +1002,21 @@ int bvk_versions(bvk_session_t session,
                  size_t *count);
 
 // Says which boxes of an array this rank owns, and proves together with the other ranks that each element has one owner. Regions that are
-// saved on `*boxes` can be restored on any number of ranks, and on any other boxes of an array of that shape. Call it once for each way in
-// which arrays are cut, whatever the types of their elements.
+// saved on `*boxes` can be restored on any number of ranks, and on any other boxes of an array of that shape. Call it once for each
+// decomposition, whatever the element types.
 //
 // `shape`: the extents of the array in its `dimensions` dimensions (1 to 8), slowest first, as rows before columns in C. This rank owns
-// `count` boxes, which may be 0. The `dimensions` numbers from `origins + b * dimensions` on are the origin of box b, counted from 0, and
-// those from `extents + b * dimensions` on are its extents. In memory each box has ghost cells around it: in each dimension as many
+// `count` boxes, which may be 0. The `dimensions` numbers starting at `origins + b * dimensions` are the origin of box b, counted from 0, and
+// those starting at `extents + b * dimensions` are its extents. In memory each box has ghost cells around it: in each dimension as many
 // elements before it and after it as the `dimensions` numbers of `before` and `after` say; NULL for none. They are not saved, and a load
-// leaves them as they are. `sparse`: 1 if the boxes of all ranks need not cover the array, as on a level of an adaptive mesh; 0 if they
-// have to.
+// leaves them unchanged. `sparse`: 1 if the boxes of all ranks need not cover the array, as on a level of an adaptive mesh; 0 if they
+// must.
 //
 // Collective: all ranks, with the same `dimensions`, `shape` and `sparse`; also a rank that owns nothing. Blocks until all have called.
 //
 // Errors: `BVK_ERR_DISAGREED`, on all ranks alike: an element has two owners or none (the text names the ranks and the first elements), an
 // argument of some rank is impossible, or ranks gave different shapes. `BVK_ERR_FAILED`. `BVK_ERR_STATE` while a restart is open, and
-// `BVK_ERR_HANDLE`: the other ranks do not hear of it.
+// `BVK_ERR_HANDLE`: the other ranks are not told.
 //
 // Requirements:
 // `shape` has `dimensions` numbers, `origins` and `extents` have `count * dimensions` each, `before` and `after` are NULL or have
@@ -1035,14 +1035,14 @@ int bvk_boxes(bvk_session_t session,
 // Says which elements of an array of numbered elements this rank owns, for example those of an unstructured mesh, and proves together with
 // the other ranks that each element has one owner. `*boxes` is a handle for all calls that take boxes: this rank's memory is one box of
 // `count` elements, in the order of the list. Regions that are saved on it can be restored on any number of ranks, and on any other lists
-// of an array of as many elements.
+// of an array of the same size.
 //
-// The array has `total` elements, with the numbers from 0 on. `numbers` lists the `count` numbers that this rank owns, in any order;
-// `count` may be 0. They are copied. `sparse`: 1 if the lists of all ranks need not have all numbers, 0 if they have to.
+// The array has `total` elements, numbered from 0. `numbers` lists the `count` numbers that this rank owns, in any order;
+// `count` may be 0. They are copied. `sparse`: 1 if the lists of all ranks need not have all numbers, 0 if they must.
 //
 // Collective: all ranks, with the same `total` and `sparse`; also a rank that owns nothing. Blocks until all have called.
 //
-// Errors: as `bvk_boxes`; `BVK_ERR_DISAGREED` also if a number is not below `total`, or twice in one list.
+// Errors: as `bvk_boxes`; `BVK_ERR_DISAGREED` also if a number is not below `total`, or is twice in one list.
 //
 // Requirements:
 // `numbers` has `count` numbers. `boxes` points to a handle, which the call sets and you own until `bvk_boxes_close` or `bvk_close`.
@@ -1053,7 +1053,7 @@ int bvk_ids(bvk_session_t session,
             int sparse,
             bvk_boxes_t *boxes);
 
-// Gives boxes back. Regions that were protected or saved on them stay so. `*boxes` becomes NULL. A handle that is NULL already is no
+// Releases boxes. Regions that were protected or saved on them stay so. `*boxes` becomes NULL. A NULL handle is not an
 // error.
 //
 // Local, never waits.
@@ -1064,7 +1064,7 @@ int bvk_boxes_close(bvk_boxes_t *boxes);
 
 // Protects this rank's part of an array as region `name`: the memory of its box, with the ghost cells of `boxes`. `bvk_checkpoint` saves
 // it, `bvk_restore` loads it, on any number of ranks. `elements`: the number of elements in memory, including ghost cells. It is compared
-// with what box and ghost cells take. A rank that owns nothing passes 0. The memory may be on the host or on a GPU, as each rank likes.
+// with the size of box and ghost cells. A rank that owns nothing passes 0. The memory may be on the host or on a GPU, as each rank chooses.
 // Otherwise as `bvk_protect`. All ranks protect their regions in the same order.
 //
 // Local, never waits, as `bvk_protect`.
@@ -1104,7 +1104,7 @@ int bvk_protect_boxes_on(bvk_session_t session,
 //
 // Local, never waits; nothing is read before `bvk_capture`.
 //
-// Errors: as `bvk_protect_on`, and `BVK_ERR_REGION` for a name that was added before; the checkpoint stays as it was.
+// Errors: as `bvk_protect_on`, and `BVK_ERR_REGION` for a name that was added before; the checkpoint is unchanged.
 //
 // Requirements:
 // The memory is readable until `bvk_capture` has returned. `name` is NULL or ends with zero.
@@ -1137,8 +1137,8 @@ int bvk_save_boxes_on(bvk_checkpoint_t checkpoint,
 // Local if the region was saved on the same number of ranks and on the same boxes. Otherwise collective: all ranks load the same regions
 // in the same order. Blocks on the tiers that hold the copies, and then until all have called.
 //
-// Errors: `BVK_ERR_LOAD`: the region is not there, has another type or shape, was not saved on boxes, or lacks elements that are wanted;
-// or the memory does not fit the boxes. Where the call is collective all ranks have an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this
+// Errors: `BVK_ERR_LOAD`: the region is not there, has another type or shape, was not saved on boxes, or lacks requested elements;
+// or the memory does not fit the boxes. If the call is collective, all ranks get an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this
 // rank does not take part, and the others have an error when it calls `bvk_end_restore`.
 //
 // Requirements:
@@ -1166,7 +1166,7 @@ int bvk_load_boxes_on(bvk_restart_t restart,
                       const uint64_t *elements,
                       int kind);
 
-// Protects under `name` `count` elements at `data` that are the same on all ranks, such as a step or a time: `bvk_checkpoint` saves them,
+// Protects `count` elements at `data`, the same on all ranks, under `name`, such as a step or a time: `bvk_checkpoint` saves them,
 // `bvk_restore` loads them, on any number of ranks. Less than 1 MiB, on the host. If the elements differ on a rank, there is no
 // checkpoint, and the verdict names the rank. Otherwise as `bvk_protect`. All ranks protect their regions in the same order.
 //
@@ -1184,9 +1184,9 @@ int bvk_protect_shared(bvk_session_t session,
                        uint64_t count,
                        int kind);
 
-// Protects under `name` `count` elements at `data` that are this rank's own, such as the state of its random numbers. Less than 1 MiB, on
+// Protects `count` elements at `data`, different on each rank, under `name`, such as the state of random numbers. Less than 1 MiB, on
 // the host. On the same number of ranks `bvk_restore` loads them. `on_resize`, one of `BVK_RESIZE_...` and the same on all ranks, says
-// what happens on another number: with `BVK_RESIZE_REFUSE` the restart is refused; otherwise the elements stay as they are, and
+// what happens on another number: with `BVK_RESIZE_REFUSE` the restart is refused; otherwise the elements stay unchanged, and
 // `bvk_restored` says how many ranks took the checkpoint.
 //
 // Local, never waits, as `bvk_protect`.
@@ -1202,7 +1202,7 @@ int bvk_protect_per_rank(bvk_session_t session,
                          int kind,
                          int on_resize);
 
-// Adds to a checkpoint `count` elements at `data` that are the same on all ranks, as in `bvk_protect_shared`. They are copied in this
+// Adds `count` elements at `data`, the same on all ranks, to a checkpoint, as in `bvk_protect_shared`. They are copied in this
 // call.
 //
 // Local, never waits.
@@ -1217,7 +1217,7 @@ int bvk_save_shared(bvk_checkpoint_t checkpoint,
                     uint64_t count,
                     int kind);
 
-// Adds to a checkpoint `count` elements at `data` that are this rank's own, as in `bvk_protect_per_rank`. They are copied in this call.
+// Adds `count` elements at `data`, different on each rank, to a checkpoint, as in `bvk_protect_per_rank`. They are copied in this call.
 //
 // Local, never waits.
 //
@@ -1238,7 +1238,7 @@ int bvk_save_per_rank(bvk_checkpoint_t checkpoint,
 // Local if as many ranks took the checkpoint. Otherwise collective, and blocks until all ranks have called: all load the same regions in
 // the same order.
 //
-// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` and `BVK_ERR_REGION` as with `bvk_load_on`. `data` then is as it was.
+// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` and `BVK_ERR_REGION` as with `bvk_load_on`. `data` is then unchanged.
 //
 // Requirements:
 // The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
@@ -1249,7 +1249,7 @@ int bvk_load_shared(bvk_restart_t restart,
                     int kind);
 
 // Loads a value that this rank saved with `bvk_save_per_rank` or `bvk_protect_per_rank` under `name` into `count` elements at `data`.
-// Number and type must be those that were saved. If another number of ranks took the checkpoint (`bvk_saved_ranks`), that is an error,
+// Number and type must be those that were saved. If a different number of ranks took the checkpoint (`bvk_saved_ranks`), that is an error,
 // because no saved value belongs to this rank; see `bvk_of_ranks`.
 //
 // Local. Blocks on the tier that holds the copy.
@@ -1272,13 +1272,13 @@ int bvk_load_per_rank(bvk_restart_t restart,
 // `ranks` points to a number.
 int bvk_saved_ranks(bvk_restart_t restart, int *ranks);
 
-// Loads the values that the old ranks `first` to `first + count - 1` saved with `BVK_RESIZE_ASK` under `name`: `each` elements of every
-// one of them, which must be what it saved, rank after rank from `data` on. Each rank may ask for any of the `bvk_saved_ranks` old ranks,
+// Loads the values that the old ranks `first` to `first + count - 1` saved with `BVK_RESIZE_ASK` under `name`: `each` elements from each
+// of them, as many as it saved, rank after rank, starting at `data`. Each rank may ask for any of the `bvk_saved_ranks` old ranks,
 // or for none with `count` 0.
 //
 // Collective: all ranks. Blocks on the tiers that hold the shards, and until all ranks have called.
 //
-// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for old ranks that do not exist; the other ranks hear of that only in `bvk_end_restore`. The
+// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for old ranks that do not exist; the other ranks learn this only in `bvk_end_restore`. The
 // contents of `data` are then unspecified.
 //
 // Requirements:
@@ -1291,7 +1291,7 @@ int bvk_of_ranks(bvk_restart_t restart,
                  uint64_t each,
                  int kind);
 
-// Adds this rank's rows of the set `name` to a checkpoint. A rank may have any number of rows, and another number at each checkpoint. Each
+// Adds this rank's rows of the set `name` to a checkpoint. A rank may have any number of rows, and a different number at each checkpoint. Each
 // column is a region `name/column`. The rows can be restored on any number of ranks (`bvk_load_rows`). The structure and its list of
 // columns are not kept. The memory of the columns is read by `bvk_capture`, not by `bvk_hold`.
 //
@@ -1308,7 +1308,7 @@ int bvk_save_rows(bvk_checkpoint_t checkpoint,
                   const struct bvk_rows *rows);
 
 // Describes column number `at` of the set `name`, counted from 0 in the order in which the columns were saved: its name, the type of its
-// elements, and how many of them a row has. `BVK_NOTHING` after the last one. `column`, `kind` and `width` may be NULL. A name lives until
+// elements, and how many of them a row has. `BVK_NOTHING` after the last one. `column`, `kind` and `width` may be NULL. A name is valid until
 // `bvk_end_restore`.
 //
 // Local; the same on all ranks. Blocks on the tier that holds the copy.
@@ -1325,14 +1325,14 @@ int bvk_column_at(bvk_restart_t restart,
                   int *kind,
                   uint32_t *width);
 
-// Finds out which rows of the set `name` this rank gets (`how` is one of `BVK_ROWS_...`). `*count` says how many (`count` may be NULL).
+// Determines which rows of the set `name` this rank gets (`how` is one of `BVK_ROWS_...`). `*count` says how many (`count` may be NULL).
 // The application then loads their columns one by one, into memory that has room for them (`bvk_load_column`). A program that wants
 // certain rows on certain ranks uses `bvk_load_rows_by`.
 //
 // Collective: all ranks, with the same `how`; only `BVK_ROWS_OWN` is local. Blocks on the tiers that hold the shards, and until all have
 // called.
 //
-// Errors: `BVK_ERR_LOAD`: there is no such set, it was not saved with `bvk_save_rows`, or `how` is `BVK_ROWS_OWN` and another number of
+// Errors: `BVK_ERR_LOAD`: there is no such set, it was not saved with `bvk_save_rows`, or `how` is `BVK_ROWS_OWN` and a different number of
 // ranks took the checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls
 // `bvk_end_restore`.
 //
@@ -1345,8 +1345,8 @@ int bvk_load_rows(bvk_restart_t restart,
                   bvk_loaded_rows_t *rows,
                   uint64_t *count);
 
-// Gets `wanted` rows from number `first` on, in the order of the ranks that saved them. Each rank asks for any rows: ranges may overlap,
-// and leave rows out. `bvk_parts` says how many rows there are in all. Otherwise as `bvk_load_rows`.
+// Gets `wanted` rows, starting with number `first`, in the order of the ranks that saved them. Each rank asks for any rows: ranges may overlap,
+// and leave rows out. `bvk_parts` says how many rows there are in total. Otherwise as `bvk_load_rows`.
 //
 // Collective and blocking as `bvk_load_rows`.
 //
@@ -1362,10 +1362,10 @@ int bvk_load_rows_range(bvk_restart_t restart,
                         uint64_t *count);
 
 // Gets the rows that a function of the application assigns to this rank, by the values of a column of the type `kind` with `width`
-// elements a row. Rows keep the order of the ranks that saved them, and their order there. Otherwise as `bvk_load_rows`.
+// elements per row. Rows keep the order of the ranks that saved them, and their order there. Otherwise as `bvk_load_rows`.
 //
 // `owners` is called on this thread before this returns, on the ranks that read rows: on some ranks for many rows and on others for none.
-// It is called once for each row, in batches of up to 1 MiB of values. It decides by the values alone, not by anything that only its rank
+// It is called once for each row, in batches of up to 1 MiB of values. It depends only on the values, not on data that only its rank
 // has. It calls neither Bivouac (`BVK_ERR_STATE`) nor MPI, and it returns: no exception and no `longjmp` leaves it. An entry of `owners`
 // that it does not set is -1.
 //
@@ -1389,7 +1389,7 @@ int bvk_load_rows_by(bvk_restart_t restart,
 // Loads a column of rows into `elements` elements at `data`: `width` for each row that this rank gets, row after row, of the type that was
 // saved.
 //
-// Collective if the call that dealt the rows was: all ranks load the same columns in the same order; so does a rank without rows. Blocks
+// Collective if the call that distributed the rows was: all ranks load the same columns in the same order; so does a rank without rows. Blocks
 // on the tiers that hold the shards, and until all have called.
 //
 // Errors: `BVK_ERR_LOAD`: there is no such column, it has another type or width, or `elements` is not `width` times the number of rows. In
@@ -1405,7 +1405,7 @@ int bvk_load_column(bvk_loaded_rows_t rows,
                     int kind,
                     uint32_t width);
 
-// Gives back rows that were dealt, with the memory that they take. `*rows` becomes NULL. A handle that is NULL already is no error.
+// Releases loaded rows and their memory. `*rows` becomes NULL. A NULL handle is not an error.
 // `bvk_end_restore` closes those that are left.
 //
 // Local, never waits.
@@ -1460,7 +1460,7 @@ int bvk_boxes_of(bvk_parts_t parts,
                  uint64_t *origins,
                  uint64_t *extents);
 
-// Gives back what `bvk_parts` has found. `*parts` becomes NULL. A handle that is NULL already is no error. `bvk_end_restore` closes those
+// Releases the result of `bvk_parts`. `*parts` becomes NULL. A NULL handle is not an error. `bvk_end_restore` closes those
 // that are left.
 //
 // Local, never waits.
@@ -1487,7 +1487,7 @@ int bvk_history_open(bvk_session_t session,
                      int keep,
                      bvk_history_t *history);
 
-// Adds a field `name` to the versions from now on: `count` elements at `data`, on the host or on the history's GPU. It replaces a field of
+// Adds a field `name` to all later versions: `count` elements at `data`, on the host or on the history's GPU. It replaces a field of
 // that name.
 //
 // Local, never waits.
@@ -1516,11 +1516,11 @@ int bvk_history_clear_fields(bvk_history_t history);
 // Errors: `BVK_ERR_DEVICE`; the version is then not in the history.
 //
 // Requirements:
-// What was promised with `bvk_history_field` holds.
+// The requirements of `bvk_history_field` holds.
 int bvk_history_append(bvk_history_t history,
                        uint64_t version);
 
-// Copies version `version` back into the fields, and compares digests. The fields may be some of those that were appended, and may not
+// Copies version `version` back into the fields, and compares digests. The fields may be some of those that were appended, but must not
 // overlap.
 //
 // Local. Blocks for a copy inside the device if the version is in its cache, otherwise for the transfer.
@@ -1528,7 +1528,7 @@ int bvk_history_append(bvk_history_t history,
 // Errors: `BVK_ERR_DEVICE`: there is no such version, or no undamaged copy. The contents of the fields are then unspecified.
 //
 // Requirements:
-// What was promised with `bvk_history_field` holds.
+// The requirements of `bvk_history_field` holds.
 int bvk_history_restore(bvk_history_t history,
                         uint64_t version);
 
@@ -1543,7 +1543,7 @@ int bvk_history_hint(bvk_history_t history,
                      const uint64_t *versions,
                      size_t count);
 
-// Lets Bivouac fetch hinted versions ahead, from now on.
+// Starts the prefetching of hinted versions.
 //
 // Local, never waits.
 int bvk_history_start_prefetch(bvk_history_t history);
@@ -1553,7 +1553,7 @@ int bvk_history_start_prefetch(bvk_history_t history);
 // Local. Blocks for the slowest tier.
 int bvk_history_wait_flushed(bvk_history_t history);
 
-// Deletes the history with all its versions. `*history` becomes NULL. A handle that is NULL already is no error.
+// Deletes the history with all its versions. `*history` becomes NULL. A NULL handle is not an error.
 //
 // Local, never waits.
 //
@@ -1568,38 +1568,38 @@ int bvk_history_close(bvk_history_t *history);
 // without a GPU. `docs/OFFLOAD.md` shows a program.
 //
 // `bytes`: the bytes of a marked checkpoint's regions, on the GPU and on the host together. Node memory for two such checkpoints, which
-// take turns, is reserved, touched and pinned. With 0 no memory is made ready: the first checkpoints are copied, and their memory is
-// pinned for later ones. A second call makes more memory ready. Histories that are opened later may take memory that was made ready, so
+// take turns, is reserved, touched and pinned. With 0, no memory is prepared: the first checkpoints are copied, and their memory is
+// pinned for later ones. A second call prepares more memory. Histories that are opened later may take prepared memory, so
 // open them first.
 //
-// Local. Blocks for about half a second a GiB of `bytes`, and up to a second if this is the first call for the GPU.
+// Local. Blocks for about half a second per GiB of `bytes`, and up to a second if this is the first call for the GPU.
 //
-// Errors: `BVK_ERR_DEVICE`: there is no such GPU, or not so much node memory for this rank, or it cannot be pinned. `BVK_ERR_STATE`: the
-// session offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session stays as it was.
+// Errors: `BVK_ERR_DEVICE`: there is no such GPU, or not enough node memory for this rank, or it cannot be pinned. `BVK_ERR_STATE`: the
+// session offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session is unchanged.
 //
 // Requirements:
-// From now on the memory of a region on that GPU has to stay valid beyond the call that captures it: it stays allocated until `bvk_settle`
+// From now on the memory of a region on that GPU must stay valid beyond the call that captures it: it stays allocated until `bvk_settle`
 // or `bvk_close` has returned. From a capture until the next one, all work that writes to a saved region is declared before it is
-// enqueued, on whichever stream. Otherwise the checkpoint is refused on all ranks (with `offload.audit = false` it may hold later bytes,
+// enqueued, on any stream. Otherwise the checkpoint is refused on all ranks (with `offload.audit = false` it may hold later bytes,
 // unnoticed).
 int bvk_offload(bvk_session_t session,
                 int gpu,
                 uint64_t bytes);
 
 // Declares that work that is enqueued on the session's stream (`bvk_set_stream`) from now on, and until the next checkpoint, may write to
-// the `bytes` bytes at `data`: a region on the GPU, a part of one, or several that lie side by side in one allocation. Memory that is not
+// the `bytes` bytes at `data`: a region on the GPU, a part of one, or several adjacent ones in one allocation. Memory that is not
 // saved is ignored. So is host memory, which is copied in the call that captures it, except for live regions (`bvk_set_live`): those of
 // the bytes that have not been copied are copied before this returns.
 //
-// Local, never waits for a GPU. The stream may be held back: until the mark has come, for a copy inside the GPU, or for the link. For live
+// Local, never waits for a GPU. The stream may be delayed: until the mark has come, for a copy inside the GPU, or for the link. For live
 // regions it blocks for the copy of these bytes.
 //
 // Errors: `BVK_ERR_STATE` without `bvk_offload` and `bvk_set_live`, and while the stream is captured into a CUDA graph: declare everything
 // that a graph writes to before each launch of it. `BVK_ERR_ARGUMENT` for a NULL `data` with bytes. `BVK_ERR_DEVICE`: the bytes are not
-// all of one GPU, or it has failed; marked regions are refused then.
+// all on one GPU, or it has failed; marked regions are refused then.
 //
 // Requirements:
-// The session's stream is as `bvk_set_stream` asks. `data` is not followed.
+// The session's stream is as `bvk_set_stream` asks. `data` is not dereferenced.
 int bvk_before_write(bvk_session_t session,
                      const void *data,
                      uint64_t bytes);
@@ -1612,7 +1612,7 @@ int bvk_before_write(bvk_session_t session,
 // Errors: as `bvk_before_write`, and `BVK_ERR_ARGUMENT` for the per-thread default stream.
 //
 // Requirements:
-// `stream` lives until this has returned. `data` is not followed.
+// `stream` lives until this has returned. `data` is not dereferenced.
 int bvk_before_write_on(bvk_session_t session,
                         const void *data,
                         uint64_t bytes,
@@ -1623,12 +1623,12 @@ int bvk_before_write_on(bvk_session_t session,
 // the GPU counts as host memory.
 //
 // Local, never waits. `set`: the handle, yours until `bvk_write_set_close` or the end of the session; NULL after an error. After a
-// reallocation, and after the first `bvk_offload`, make another one.
+// reallocation, and after the first `bvk_offload`, create a new one.
 //
 // Errors: as `bvk_before_write`; the text says which entry is wrong, counted from 0.
 //
 // Requirements:
-// `name` is NULL or ends with zero. `data` has `count` pointers, which are not followed, and `bytes` as many numbers. `set` points to a
+// `name` is NULL or ends with zero. `data` has `count` pointers, which are not dereferenced, and `bytes` as many numbers. `set` points to a
 // handle.
 int bvk_write_set(bvk_session_t session,
                   const char *name,
@@ -1658,7 +1658,7 @@ int bvk_before(bvk_write_set_t set);
 int bvk_before_on(bvk_write_set_t set,
                   void *stream);
 
-// Deletes a set. `*set` becomes NULL. A handle that is NULL already is no error.
+// Deletes a set. `*set` becomes NULL. A NULL handle is not an error.
 //
 // Local, never waits.
 //
@@ -1675,8 +1675,8 @@ int bvk_write_set_close(bvk_write_set_t *set);
 // Errors: `BVK_ERR_HANDLE`. `bvk_wait` says whether the marked checkpoint is good.
 int bvk_settle(bvk_session_t session);
 
-// Lets checkpoints be marked again. After two refused checkpoints in a row, the next ones are copied until this is called. Call it when
-// the missing declaration is made.
+// Allows checkpoints to be marked again. After two refused checkpoints in a row, the next ones are copied until this is called. Call it when
+// the missing declaration has been added.
 //
 // Local, never waits.
 //
@@ -1685,11 +1685,11 @@ int bvk_allow_marks(bvk_session_t session);
 
 // Makes the protected region `name` of the host *live*, if `on` is not 0. From now on checkpoints protect its pages, and a thread of
 // Bivouac copies them while the application continues. A thread that writes to a page that has not been copied waits for that page. This
-// pays where little of the region is written soon after a checkpoint. Where it does not pay, or is not possible (`docs/OFFLOAD.md` says
+// pays off if little of the region is written soon after a checkpoint. Where it does not pay off, or is not possible (`docs/OFFLOAD.md` says
 // when), the region is copied before the checkpoint returns, as without this call. With 0 it is no longer live. A region that is protected
 // again stays live. Regions that `bvk_save` adds are never live.
 //
-// From the first call on `bvk_before_write` is accepted also without `bvk_offload`, so that a program declares in either case.
+// From the first call on `bvk_before_write` is accepted even without `bvk_offload`, so that a program can declare in either case.
 //
 // Local. Never waits with 1; with 0 it blocks until the region is copied.
 //
@@ -1698,7 +1698,7 @@ int bvk_allow_marks(bvk_session_t session);
 //
 // Requirements:
 // The following holds from each checkpoint with the region until `bvk_settle`, `bvk_unprotect` of it, the next checkpoint with a live
-// region, or `bvk_close` has returned. Its memory stays mapped and readable, and its pages stay those that they are: it is not freed or
+// region, or `bvk_close` has returned. Its memory stays mapped and readable, and its pages are not replaced: it is not freed or
 // reallocated, and nothing is dropped or moved there (`madvise`, `mremap`). It is written only by instructions of this process, or by
 // system calls that copy there (`read`). Every other write is declared before (`bvk_before_write`): MPI receives by a network card,
 // transfers from a GPU, buffers that are registered with the kernel, other mappings of the memory, other processes. So is every write
@@ -1708,14 +1708,14 @@ int bvk_set_live(bvk_session_t session,
                  const char *name,
                  int on);
 
-// Begins a region of bytes whose length is not known yet. `bvk_stream_write` copies bytes to it at once, so that their memory may be
+// Begins a region of bytes whose length is not known yet. `bvk_stream_write` copies bytes to it immediately, so that their memory may be
 // overwritten when it returns. `bvk_stream_end` ends the region. One region is written at a time. `bvk_fopen` does the same through a
 // `FILE`.
 //
 // Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting
 // for the others. Blocks as `bvk_checkpoint`.
 //
-// Errors: `BVK_ERR_CAPTURE` if no tier has room: `bvk_capture` then fails, too, and the other ranks hear of it. `BVK_ERR_REGION`;
+// Errors: `BVK_ERR_CAPTURE` if no tier has room: `bvk_capture` then fails, too, and the other ranks are told. `BVK_ERR_REGION`;
 // `BVK_ERR_STATE` while a region is being written, or a restart is open.
 //
 // Requirements:
@@ -1735,13 +1735,13 @@ int bvk_stream_write(bvk_checkpoint_t checkpoint, const void *data, uint64_t byt
 
 // Ends the region that is being written.
 //
-// Local. Blocks for what is left to write.
+// Local. Blocks while the rest is written.
 //
 // Errors: as `bvk_stream_begin`.
 int bvk_stream_end(bvk_checkpoint_t checkpoint);
 
-// Reads bytes of the region `name` from byte `at` on: `*found` of them, at most `bytes`, and fewer at the region's end. Any array can be
-// read in this way. Every block is checked before a byte of it is handed out. `bvk_fopen_saved` does the same through a `FILE`, and is
+// Reads bytes of the region `name`, starting at byte `at`: `*found` of them, at most `bytes`, and fewer at the region's end. Any array can be
+// read in this way. Every block is checked before a byte of it is returned. `bvk_fopen_saved` does the same through a `FILE`, and is
 // faster for small pieces.
 //
 // Local. Blocks on the tier that holds the copy.
@@ -1758,7 +1758,7 @@ int bvk_stream_read(bvk_restart_t restart,
                     uint64_t *found);
 
 // Begins a region of bytes and returns a `FILE` to write it to, for all functions that take one. It is not seekable. `fclose` ends the
-// region, and fails if it could not be written whole (`bvk_error` says why); `bvk_capture` then fails, too. Small pieces are collected in
+// region, and fails if it could not be written completely (`bvk_error` says why); `bvk_capture` then fails, too. Small pieces are collected in
 // the buffer of the `FILE`: `setvbuf` with more than the usual few KiB makes them faster. NULL: an error, whose text `bvk_error` gives.
 //
 // Collective and blocking as `bvk_stream_begin`.
@@ -1768,8 +1768,8 @@ int bvk_stream_read(bvk_restart_t restart,
 FILE *bvk_fopen(bvk_checkpoint_t checkpoint,
                 const char *name);
 
-// Returns a `FILE` to read the region `name` of the version that is being restored from. It is seekable. Each attempt needs a file of its
-// own: after `BVK_AGAIN` reading fails. NULL: an error, whose text `bvk_error` gives.
+// Returns a `FILE` that reads the region `name` of the version being restored. It is seekable. Each attempt needs its own
+// file: after `BVK_AGAIN` reading fails. NULL: an error, whose text `bvk_error` gives.
 //
 // Local. Blocks on the tier that holds the copy, and so does reading.
 //
@@ -1778,16 +1778,16 @@ FILE *bvk_fopen(bvk_checkpoint_t checkpoint,
 FILE *bvk_fopen_saved(bvk_restart_t restart,
                       const char *name);
 
-// Adds a file that the program writes itself, or a library that wants a path, as region `name`. `*path` is where to write it, in node-local
-// storage (below `local.directory`); the text is there until the checkpoint is captured or given up. The file must be complete when
-// `bvk_capture` is called, which reads it and removes it. `bvk_route_saved` brings it back; for `bvk_load` it is an array of bytes. Asked
-// for again, the same name has the same path.
+// Adds a file that the program writes itself, or a library that needs a path, as region `name`. `*path` is where to write it, in node-local
+// storage (below `local.directory`); the text is valid until the checkpoint is captured or aborted. The file must be complete when
+// `bvk_capture` is called, which reads it and removes it. `bvk_route_saved` brings it back; for `bvk_load` it is an array of bytes. The same
+// name always gives the same path.
 //
 // Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting for the
 // others. Blocks on node-local storage.
 //
-// Errors: `BVK_ERR_REGION`; `BVK_ERR_CAPTURE`: there can be no file there. `bvk_capture` fails for a file that is missing, and the
-// other ranks hear of it.
+// Errors: `BVK_ERR_REGION`; `BVK_ERR_CAPTURE`: no file can be created there. `bvk_capture` fails for a file that is missing, and the
+// other ranks are told.
 //
 // Requirements:
 // `name` is NULL or ends with zero; `path` points to a pointer.
@@ -1795,7 +1795,7 @@ int bvk_route(bvk_checkpoint_t checkpoint,
               const char *name,
               const char **path);
 
-// Brings the region `name` of the version that is being restored back as a file: what `bvk_route` has saved, or any other array of this rank's
+// Restores the region `name` of the version being restored as a file: what `bvk_route` has saved, or any other array of this rank's
 // own. `*path` is in node-local storage; the file, of mode 600, and the text are there until `bvk_end_restore`. After `BVK_AGAIN` call it
 // again. Every block is checked before it is written.
 //
@@ -1809,18 +1809,18 @@ int bvk_route_saved(bvk_restart_t restart,
                     const char *name,
                     const char **path);
 
-// Has an output file agree with the checkpoints of the series `name`: a trajectory or a time series to which the program appends. Each checkpoint
+// Keeps an output file consistent with the checkpoints of the series `name`: a trajectory or a time series to which the program appends. Each checkpoint
 // records how long the file is at the capture, with a digest of its last 64 KiB. A restart brings it back to that length, as `on_restart`
-// says (one of `BVK_RESTART_...`), so that what a run wrote after its last checkpoint is not there twice. Call it once, before the restart.
+// says (one of `BVK_RESTART_...`), so that what a run wrote after its last checkpoint is not repeated. Call it once, before the restart.
 //
-// The file must hold what it should when the checkpoint is captured: call `fflush` before. A file that is shorter than it was, or has other bytes
-// there, does not agree with the version, and all ranks continue with the next older one. That is so after the death of a node whose page
-// cache had the end of the file. Without a checkpoint to restore (`BVK_NOTHING`) the file stays as it is.
+// The file must hold what it should when the checkpoint is captured: call `fflush` first. A file that is shorter than it was, or has different bytes
+// there, does not match the version, and all ranks continue with the next older one. This happens after the loss of a node whose page
+// cache had the end of the file. Without a checkpoint to restore (`BVK_NOTHING`) the file stays unchanged.
 //
 // Collective: all ranks, with the same name and `on_restart`. Ranks that do not write a file give NULL; a file belongs to one rank. Blocks until all
 // have called.
 //
-// Errors: `BVK_ERR_DISAGREED`, the same on all ranks: the arguments differ, the name cannot be that of a series, or a path is not that of a file.
+// Errors: `BVK_ERR_DISAGREED`, the same on all ranks: the arguments differ, the name is not valid for a series, or a path is not that of a file.
 //
 // Requirements:
 // `name` is NULL or ends with zero, and so does `path`.
@@ -1829,7 +1829,7 @@ int bvk_companion(bvk_session_t session,
                   const char *path,
                   int on_restart);
 
-// Where the program writes a companion now: another path than it gave after a restart with `BVK_RESTART_ANOTHER`. The text is there until the next call
+// Where the program writes a companion now: after a restart with `BVK_RESTART_ANOTHER`, not the path that it gave. The text is valid until the next call
 // for this file, or until the session is closed.
 //
 // Local, never waits.

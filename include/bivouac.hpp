@@ -409,7 +409,6 @@ struct owner_function {
     }
 };
 
-// A checkpoint under construction. If it is not captured, for example after an exception, the others are told.
 // Bytes on their way into a region, through a separate buffer.
 class writing_buffer : public std::streambuf {
 public:

@@ -236,7 +236,7 @@ fn slurms_words_are_understood() {
     let job = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NUM_NODES", "4"), ("SLURM_TASKS_PER_NODE", "2(x4)")];
     let ran = place.doctor(&job);
     let found = check(&ran.json(), "batch system")["found"].as_str().expect("text").to_owned();
-    assert_eq!(found, "job 7, 4 nodes, 2(x4) tasks per node, 24 h 0 min left, may be requeued");
+    assert_eq!(found, "SLURM, job 7, 4 nodes, 2(x4) tasks per node, 24 h 0 min left, may be requeued");
     expect(&ran, "end of allocation", "warning", "BIVOUAC_EXIT_END_TIME");
     // A disk of one node does not serve four.
     let kind = check(&ran.json(), "global tier")["found"].as_str().expect("text").to_owned();

@@ -356,7 +356,7 @@ pub unsafe extern "C" fn bvk_generation(session: *mut SessionHandle, generation:
 /// reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is prepared in the
 /// background.
 ///
-/// Local, never waits. If a live region (`bvk_set_live`) is replaced by one elsewhere, it waits until the old one is copied.
+/// Local. Waits only if a live region (`bvk_set_live`) is replaced by one elsewhere, until the old one is copied.
 ///
 /// `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's, and may be NULL if `count` is 0. Access
 /// to device memory is ordered by the session's stream. Host memory, including pinned and managed memory, is read as it is at the call.
@@ -503,7 +503,7 @@ pub(super) fn name_of_id(id: c_int) -> String {
 /// Ends the protection of a region. Its memory may be freed as soon as this returns, unless `bvk_save` has added it to a checkpoint that is
 /// not captured yet. Where the session offloads its GPU (`bvk_offload`), call `bvk_settle` before GPU memory is freed.
 ///
-/// Local, never waits. For a live region (`bvk_set_live`) it waits until the region is copied.
+/// Local. Waits only for a live region (`bvk_set_live`), until it is copied.
 ///
 /// Errors: `BVK_ERR_ARGUMENT` if no such region is protected.
 ///

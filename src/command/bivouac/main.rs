@@ -29,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod array;
+mod asking;
 mod batch;
 mod bench;
 mod body;

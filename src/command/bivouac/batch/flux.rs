@@ -1,7 +1,7 @@
 //! What Flux says of the instance that this process runs in: of its batch script, or of an interactive allocation.
 #![forbid(unsafe_code)]
 
-use super::{answer, variable};
+use super::questions::{answer, variable};
 use crate::hosts::{Host, parse_nodes};
 
 pub(super) fn is_here() -> bool {

@@ -1,7 +1,7 @@
 //! What LSF says of the job that this process runs in.
 #![forbid(unsafe_code)]
 
-use super::{answer, ask, variable};
+use super::questions::{answer, ask, variable};
 use crate::hosts::{Host, parse_file, parse_pairs};
 
 pub(super) fn is_here() -> bool {

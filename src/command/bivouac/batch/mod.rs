@@ -7,15 +7,12 @@
 mod flux;
 mod lsf;
 mod pbs;
+mod questions;
 pub mod slurm;
 
 use crate::hosts::Host;
-use bivouac_core::base::calendar::unix_now;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
-
-/// Commands of a batch system may hang when its server does: so many seconds are enough.
-const ANSWER_SECONDS: u32 = 15;
+use questions::from_now;
+use slurm::Standing;
 
 /// A batch system that this process has an allocation of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,15 +25,6 @@ pub enum System {
     Pbs,
     /// IBM Spectrum LSF.
     Lsf,
-}
-
-/// How a job stands that is about to end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Standing {
-    /// Its nodes are being taken away, to give them to another job. Then the ranks have been told, and not this process.
-    pub is_preempted: bool,
-    /// Somebody has cancelled it.
-    pub is_cancelled: bool,
 }
 
 /// The batch system of this process: the inner one, where one runs in an allocation of another.
@@ -129,79 +117,9 @@ impl System {
     }
 }
 
-fn from_now(seconds: u64) -> u64 {
-    unix_now() as u64 + seconds
-}
-
-/// A variable that is set and not empty.
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-/// A command of a batch system, with a limit of time.
-fn bounded(program: &str) -> Command {
-    let mut command = Command::new("timeout");
-    command.arg(ANSWER_SECONDS.to_string()).arg(program).stdin(Stdio::null());
-    command
-}
-
-/// What a command of a batch system prints.
-///
-/// # Errors
-/// It cannot be started, or fails: its status and what it says.
-fn answer(program: &str, arguments: &[&str]) -> Result<String, String> {
-    let call = || format!("{program} {}", arguments.join(" "));
-    let output = bounded(program).args(arguments).output().map_err(|error| format!("{}: {error}", call()))?;
-    if !output.status.success() {
-        return Err(format!("{}: {} {}", call(), output.status, String::from_utf8_lossy(&output.stderr).trim()));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// Has a command ask for something that may end this process and the command itself.
-///
-/// # Errors
-/// It cannot be started, or what it says.
-fn ask(program: &str, arguments: &[&str]) -> Result<(), String> {
-    let call = format!("{program} {}", arguments.join(" "));
-    let output = bounded(program).args(arguments).output().map_err(|error| format!("{call}: {error}"))?;
-    if output.status.success() || output.status.signal().is_some() {
-        return Ok(());
-    }
-    Err(format!("{call}: {} {}", output.status, String::from_utf8_lossy(&output.stderr).trim()))
-}
-
-/// `1-02:03:04`, `02:03:04`, `03:04` and `04` in seconds; `None` for words such as `UNLIMITED`.
-fn seconds(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let (days, clock) = match text.split_once('-') {
-        Some((days, clock)) => (days.parse::<u64>().ok()?, clock),
-        None => (0, text),
-    };
-    let parts: Vec<u64> = clock.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
-    if parts.len() > 3 {
-        return None;
-    }
-    let seconds = parts.iter().try_fold(0u64, |sum, part| sum.checked_mul(60)?.checked_add(*part))?;
-    days.checked_mul(86_400)?.checked_add(seconds)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn spans_of_time_are_read() {
-        assert_eq!(seconds("1-02:03:04\n"), Some(86_400 + 7384));
-        assert_eq!(
-            [seconds("36:00:00"), seconds("03:04"), seconds("0:00"), seconds("5")],
-            [Some(129_600), Some(184), Some(0), Some(5)]
-        );
-        for text in ["", "UNLIMITED", "INVALID", "NOT_SET", "1:2:3:4", "9999999999999999999-00:00", "x-00:00", "1-2-3"]
-        {
-            assert_eq!(seconds(text), None, "{text}");
-        }
-    }
 
     #[test]
     fn sigterm_is_a_cancellation_unless_the_time_is_over() {

@@ -1,7 +1,7 @@
 //! What PBS says of the job that this process runs in: PBS Professional, OpenPBS and TORQUE.
 #![forbid(unsafe_code)]
 
-use super::{answer, from_now, seconds, variable};
+use super::questions::{answer, from_now, seconds, variable};
 use crate::hosts::{Host, parse_file};
 
 pub(super) fn is_here() -> bool {

@@ -1,8 +1,17 @@
 //! What SLURM says of the allocation that this process runs in.
 #![forbid(unsafe_code)]
 
-use super::{Standing, answer, ask, from_now, seconds, variable};
+use super::questions::{answer, ask, from_now, seconds, variable};
 use crate::hosts::{self, Host};
+
+/// How a job stands that is about to end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Standing {
+    /// Its nodes are being taken away, to give them to another job. Then the ranks have been told, and not this process.
+    pub is_preempted: bool,
+    /// Somebody has cancelled it.
+    pub is_cancelled: bool,
+}
 
 pub(super) fn is_here() -> bool {
     variable("SLURM_JOB_ID").is_some()

@@ -6,6 +6,7 @@
 use super::facts::{
     Allocation, Directory, Facts, Launcher, Library, Limits, Memory, Objects, Ranks, Slurm, Store, Trial,
 };
+use crate::asking::{answer, find};
 use crate::batch;
 use crate::living::claimed;
 use crate::memory::{self, Stock};
@@ -27,19 +28,17 @@ use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant, SystemTime};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 /// How long a command may take to say its version.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// How long the ranks of a job may take to find each other.
 const RANKS_LIMIT: Duration = Duration::from_secs(120);
-/// As much of an answer is read.
-const ANSWER_BYTES: u64 = 64 << 10;
 /// The program that initialises MPI, beside this one. It is a program of its own so that this one needs no MPI to start.
 const PROBE: &str = "bivouac-mpi-probe";
 
@@ -106,57 +105,6 @@ fn private_local(store: Option<Incarnation>) -> PathBuf {
 }
 
 // ------------------------------------------------------------------------------------------- commands
-
-/// Where a command is.
-fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(name))
-        .find(|path| path.is_file() && rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::empty()).is_ok())
-}
-
-/// What a command says, if it says it in time and ends well.
-fn answer(command: &mut Command, limit: Duration) -> Result<String, String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| format!("cannot start {name}: {error}"))?;
-    let reader = |stream: Option<Box<dyn Read + Send>>| {
-        let (tell, told) = mpsc::channel();
-        std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            // What came before an error is still worth having.
-            let _ = stream.map(|stream| stream.take(ANSWER_BYTES).read_to_end(&mut bytes));
-            tell.send(String::from_utf8_lossy(&bytes).into_owned())
-        });
-        told
-    };
-    let out = reader(child.stdout.take().map(|stream| Box::new(stream) as Box<dyn Read + Send>));
-    let err = reader(child.stderr.take().map(|stream| Box::new(stream) as Box<dyn Read + Send>));
-    let began = Instant::now();
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break status,
-            Ok(None) if began.elapsed() < limit => std::thread::sleep(Duration::from_millis(5)),
-            Ok(None) => {
-                // It is ours, and has had its time. The readers end with it, or with what it started; nobody waits for them.
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("{name} did not answer within {} s", limit.as_secs()));
-            }
-            Err(error) => return Err(format!("cannot wait for {name}: {error}")),
-        }
-    };
-    // Something that it has started may keep its output open.
-    let rest = |told: mpsc::Receiver<String>| {
-        let text = told.recv_timeout(limit.saturating_sub(began.elapsed()));
-        text.map_err(|_| format!("{name} ended ({status}), but its output did not within {} s", limit.as_secs()))
-    };
-    let (out, err) = (rest(out)?, rest(err)?);
-    match status.success() {
-        true => Ok(out),
-        false => Err(format!("{name} ended with {status}: {}", err.lines().next().unwrap_or_default())),
-    }
-}
 
 fn launcher(name: &'static str) -> Option<Launcher> {
     let path = find(name)?;
@@ -486,15 +434,6 @@ mod tests {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
         assert_eq!([numa_nodes(folder.path()), numa_nodes(Path::new("/none"))], [3, 1]);
-    }
-
-    #[test]
-    fn a_command_that_hangs_or_fails_or_is_not_there_is_an_error() {
-        let limit = Duration::from_millis(50);
-        assert!(answer(Command::new("sleep").arg("1000"), limit).unwrap_err().contains("did not answer"));
-        assert!(answer(&mut Command::new("false"), ANSWER_LIMIT).unwrap_err().contains("exit status"));
-        assert!(answer(&mut Command::new("no-such-command"), ANSWER_LIMIT).unwrap_err().contains("cannot start"));
-        assert_eq!(answer(Command::new("echo").arg("yes"), ANSWER_LIMIT).unwrap(), "yes\n");
     }
 
     #[test]

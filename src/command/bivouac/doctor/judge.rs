@@ -653,7 +653,7 @@ fn clock(facts: &Facts) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::{Library, Limits, Memory, Store};
+    use super::super::facts::{Library, Limits, Memory, Slurm, Store};
     use super::*;
     use crate::places::Orphan;
     use bivouac_core::Config;

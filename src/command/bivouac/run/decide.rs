@@ -27,7 +27,7 @@
 #![forbid(unsafe_code)]
 
 use super::ranks::{Allowed, Binding, HOW_TO_RESIZE};
-use crate::batch::Standing;
+use crate::batch::slurm::Standing;
 use crate::hosts::{Host, names, room};
 use std::collections::BTreeMap;
 use std::fmt;

@@ -43,6 +43,7 @@ pub mod record;
 mod returns;
 mod watch;
 
+use crate::asking;
 use crate::batch;
 use crate::batch::{System, slurm};
 use crate::ending::Ending;
@@ -64,7 +65,7 @@ use record::{AttemptLine, Journal, Process, Record};
 use returns::Returns;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -1069,25 +1070,11 @@ fn probe_method(args: &Args, line: &CommandLine, hosts: &[Host]) -> Method {
         Some(System::Lsf) => Some("blaunch"),
         _ => None,
     };
-    let agent = agent.or_else(|| of_system().filter(|name| is_program(name)).map(str::to_owned));
+    let agent = agent.or_else(|| of_system().filter(|name| asking::find(name).is_some()).map(str::to_owned));
     Method::Agent(probe::agent_words(&agent.unwrap_or_default()))
 }
 
 /// Finds out before anything else whether there is such a program.
 fn find_program(program: &str) -> Result<(), String> {
-    if is_program(program) { Ok(()) } else { Err(format!("cannot start {program:?}: there is no such program")) }
-}
-
-fn is_program(program: &str) -> bool {
-    let is_program = |path: &Path| {
-        use std::os::unix::fs::PermissionsExt;
-        path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
-    };
-    match program.contains('/') {
-        true => is_program(Path::new(program)),
-        false => {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            std::env::split_paths(&path).any(|folder| is_program(&folder.join(program)))
-        }
-    }
+    asking::find(program).map(drop).ok_or_else(|| format!("cannot start {program:?}: there is no such program"))
 }
