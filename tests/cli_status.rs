@@ -156,8 +156,8 @@ fn help_says_what_the_statuses_mean() {
         assert!(help.contains("Exit status: 0") && help.contains(" 3 "), "{help}");
     }
     let help = bivouac(&["--help"]).out;
-    assert!(help.contains("3 nothing there"), "{help}");
+    assert!(help.contains("3 nothing found"), "{help}");
     let page = Path::new(env!("WORKSPACE_ROOT")).join("docs/RECOVERY.md");
     let page = std::fs::read_to_string(page).expect("read");
-    assert!(page.contains("| 3 | nothing there"), "docs/RECOVERY.md");
+    assert!(page.contains("| 3 | nothing found"), "docs/RECOVERY.md");
 }

@@ -319,11 +319,11 @@ fn region_missing_or_of_another_type_or_length_names_region_expected_and_found()
             answer.has(label, text, words);
         };
         says("handled-missing", &["has no region \"pressure\"", "it has: temperature, flags, step"]);
-        let found = format!("holds {} x f64, but 99 x f64 was asked for", 100 + rank);
+        let found = format!("holds {} x f64, but 99 x f64 was requested", 100 + rank);
         says("handled-length", &["region \"temperature\"", &found]);
-        says("handled-type", &["region \"flags\"", "holds 10 x i32, but 10 x f32 was asked for"]);
+        says("handled-type", &["region \"flags\"", "holds 10 x i32, but 10 x f32 was requested"]);
         says("handled-value", &["\"step\""]);
-        says("handled-kind", &["region \"flags\"", "holds 10 x i32, but a value was asked for"]);
+        says("handled-kind", &["region \"flags\"", "holds 10 x i32, but a value was requested"]);
     }
     assert_eq!(answer.ok("handled"), "1");
     answer.error("everywhere", &["all 4 ranks: ", "no region \"pressure\""]);

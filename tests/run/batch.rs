@@ -105,7 +105,7 @@ fn hosts_are_those_of_the_allocation_and_a_lost_one_is_replaced_by_a_spare() {
         let bed = bed("[ $attempt = 1 ] || exit 0; touch down/n1; exit 1", system, 7200);
         bed.finish(supervised(&bed, system, &["--spares", "1"])).expect(0);
         let attempts = bed.attempts();
-        let seats = |attempt: &Value| attempt["seats"].to_string();
+        let seats = |attempt: &Value| attempt["hosts"].to_string();
         assert_eq!(seats(&attempts[0]), r#"["n1:2","n2:2"]"#, "{system}");
         assert_eq!(seats(&attempts[1]), r#"["n3:2","n2:2"]"#, "{system}");
         let starts = bed.starts();
@@ -147,7 +147,7 @@ fn near_the_end_of_the_allocation_the_job_is_halted_and_comes_again() {
 fn after(signal: Signal, system: &str) -> (Bed, Ended) {
     let bed = bed(
         "status 5 1 false; echo ready > ready
-         while [ ! -e $BIVOUAC_RUN_DIRECTORY/halt.json ]; do sleep 0.05; done
+         until grep -q '\"now\"' $BIVOUAC_RUN_DIRECTORY/halt.json; do sleep 0.05; done
          status 6 2 true asked",
         system,
         7200,
@@ -178,7 +178,7 @@ fn what_cannot_queue_a_job_again_says_so_before_the_job_starts() {
         assert!(bed.starts().is_empty());
     }
     // A command that fails is named, with what it said.
-    let bed = bed("status 6 2 true 'the end is near'", "PBS", 20);
+    let bed = bed("status 5 1 false; sleep 2; status 6 2 true 'the end is near'", "PBS", 20);
     bed.script("qsub", "#!/bin/sh\necho 'qsub: no such queue' >&2; exit 1\n");
     let options = ["--end-time", "+3s", "--reserve", "2s", "--requeue=qsub next.pbs"];
     bed.finish(supervised(&bed, "PBS", &options))

@@ -12,6 +12,7 @@ use crate::living::claimed;
 use crate::memory::{self, Stock};
 use crate::places::{local_directories, orphans, store_of};
 use bivouac_core::Config;
+use bivouac_core::base::calendar::unix_now;
 use bivouac_core::base::{CheckpointKey, Incarnation};
 use bivouac_core::config::Direct;
 use bivouac_core::format::manifest;
@@ -366,8 +367,7 @@ fn in_folders(folders: &[PathBuf], name: &str) -> Option<PathBuf> {
 
 fn allocation() -> Option<Allocation> {
     let system = batch::here()?;
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let left = system.end_time().map(|end| Duration::from_secs(end).saturating_sub(now));
+    let left = system.end_time().map(|end| Duration::from_secs(end.saturating_sub(unix_now() as u64)));
     Some(Allocation { system, left })
 }
 

@@ -50,7 +50,7 @@ fn what_does_not_tile_it_is_told_alike_on_all_ranks() {
     let text = the_same(decompose(of, 5));
     assert_eq!(
         text,
-        "the array of shape [100, 6] is not decomposed: elements [38, 0..6] belong both to box 0 of rank 1 and to box 0 of rank 2"
+        "the array of shape [100, 6] cannot be decomposed: elements [38, 0..6] belong both to box 0 of rank 1 and to box 0 of rank 2"
     );
     let of = |rank| if rank == 2 { Boxes::of([100, 6]) } else { slab(rank, 5) };
     assert!(the_same(decompose(of, 5)).ends_with("elements [40, 0..6] belong to no rank"));
@@ -332,7 +332,7 @@ fn memory_that_does_not_fit_is_refused_where_it_is_given() {
                     assert!(left.iter().chain(&right).all(|value| *value == 1.0), "on another decomposition");
                     assert!(refused(r.load_on("plain", &on, &mut target)).contains("saved without a decomposition"));
                     assert!(
-                        refused(r.load_on("t", &on, &mut vec![0u64; 42])).contains("holds f64, but u64 was asked for")
+                        refused(r.load_on("t", &on, &mut vec![0u64; 42])).contains("holds f64, but u64 was requested")
                     );
                     assert!(
                         refused(r.shared::<u64>("plain").map(drop)).contains("not saved as one that all ranks share")

@@ -190,7 +190,7 @@ fn what_is_wrong_with_lists_is_told_alike_on_all_ranks() {
     let text = the_same(decompose(|rank| of(rank, if rank == 3 { vec![40] } else { vec![] }), 4));
     assert_eq!(
         text,
-        "the array of shape [100] is not decomposed: number 40 is both in the list of rank 0 and in that of rank 3"
+        "the array of shape [100] cannot be decomposed: number 40 is both in the list of rank 0 and in that of rank 3"
     );
     let text = the_same(decompose(|rank| if rank == 2 { Ids::of(100) } else { of(rank, vec![]) }, 4));
     assert!(text.ends_with("number 2 is in the list of no rank"), "{text}");

@@ -66,7 +66,7 @@ fn parts_that_are_missing_or_other_end_the_restart() {
     for (parts, says) in [
         (Protected::new().protect("pressure", &mut temperature), "has no region \"pressure\""),
         (Protected::new().protect("rest", &mut rest), "77 x u8"),
-        (Protected::new().protect("temperature", &mut step), "a value was asked for"),
+        (Protected::new().protect("temperature", &mut step), "a value was requested"),
     ] {
         let error = session.restore("heat", parts).expect_err("another one").to_string();
         assert!(error.contains(says), "{error}");
