@@ -255,7 +255,7 @@ fn state_is_equal_and_docs_say_sums_may_not_be() {
     }
     assert!(sums.iter().any(|sum| *sum != sums[0]), "the order of a sum makes no difference here: {sums:?}");
     let says = include_str!("../../../../docs/ELASTIC.md");
-    assert!(says.contains("State is equal, bit for bit. Sums may not be"), "docs/ELASTIC.md no longer says so");
+    assert!(says.contains("The state is equal, bit for bit. Sums may not be"), "docs/ELASTIC.md no longer says so");
 }
 
 /// A bit turns around in the only node's memory, in a block of which the ranks that read it for themselves want a part each. Nothing is sent, so it is in the last
