@@ -88,11 +88,9 @@ compile "$root/tests/programs/c/capi.c" -L "$folder" -lbivouac -pthread -o "$fol
 run_alone capi "$folder/capi"
 
 echo "One library for both MPIs"
-builds=("$CARGO_TARGET_DIR/debug")
 other=${CARGO_TARGET_DIR%/mpich}/debug
 if command -v patchelf > /dev/null && [ -e "$other/libbivouac_capi.so" ]; then
-    builds+=("$other")
-    "$root/ci/any-mpi.sh" "$folder/any" "${builds[@]}"
+    "$root/ci/any-mpi.sh" "$folder/any" "$CARGO_TARGET_DIR/debug" "$other"
     compile "$root/tests/programs/c/capi.c" -L "$folder/any" -lbivouac -pthread -o "$folder/any-mpich"
     mpicc -std=c99 -D_POSIX_C_SOURCE=200809L -I "$root/include" "$root/tests/programs/c/capi.c" -L "$folder/any" -lbivouac -pthread -o "$folder/any-openmpi"
     (

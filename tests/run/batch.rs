@@ -136,6 +136,10 @@ fn near_the_end_of_the_allocation_the_job_is_halted_and_comes_again() {
         let (option, call) = requeue(system);
         let supervisor = bed.start(supervised(&bed, system, &["--reserve", reserve, option]));
         wait_until("the end is near", || bed.events().contains(&"halting".to_owned()));
+        // What the system sends when the time is over cancels nothing then.
+        supervisor.signal(Signal::SIGTERM);
+        let halted = || bed.events().iter().filter(|event| *event == "halting").count();
+        wait_until("the signal is heard", || halted() == 2);
         fs::write(bed.path().join("stop"), "").unwrap();
         supervisor.wait().expect(10);
         assert!(has(&bed, call), "{system}: {:?}", log(&bed));
@@ -202,13 +206,8 @@ fn lists_that_make_no_sense_are_refused() {
 
 // ------------------------------------------------------------------------------------------- the scripts to copy
 
-/// Runs the template of a system to its end. `bivouac run` has this body there.
-fn template(bed: &Bed, system: &str, supervisor: &str) -> Output {
-    let here = bed.path().display();
-    let note = format!("#!/bin/bash\ncd {here}\n");
-    bed.script("bivouac", &format!("{note}echo \"bivouac $*\" >> log\n[ $1 = run ] || exec ./on-node\n{supervisor}\n"));
-    bed.script("on-node", &format!("{note}echo \"to $BIVOUAC_GLOBAL_DIRECTORY of $BIVOUAC_JOB_NAME\" >> log\n"));
-    bed.script("mpirun", "#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n");
+/// The template of a system in a job of it.
+fn script(bed: &Bed, system: &str) -> Command {
     let folder = system.to_lowercase();
     let script = Path::new(env!("WORKSPACE_ROOT")).join(format!("launch/{folder}/job.{folder}"));
     let mut command = Command::new("bash");
@@ -219,7 +218,17 @@ fn template(bed: &Bed, system: &str, supervisor: &str) -> Output {
         "LSF" => command.env("LS_SUBCWD", bed.path()).env("LSB_JOBNAME", "heat"),
         _ => &mut command,
     };
-    command.output().unwrap()
+    command
+}
+
+/// Runs the template of a system to its end. `bivouac run` has this body there.
+fn template(bed: &Bed, system: &str, supervisor: &str) -> Output {
+    let here = bed.path().display();
+    let note = format!("#!/bin/bash\ncd {here}\n");
+    bed.script("bivouac", &format!("{note}echo \"bivouac $*\" >> log\n[ $1 = run ] || exec ./on-node\n{supervisor}\n"));
+    bed.script("on-node", &format!("{note}echo \"to $BIVOUAC_GLOBAL_DIRECTORY of $BIVOUAC_JOB_NAME\" >> log\n"));
+    bed.script("mpirun", "#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n");
+    script(bed, system).output().unwrap()
 }
 
 #[test]
@@ -296,16 +305,13 @@ fn a_node_that_cannot_be_drained_is_named() {
 fn elements_of_an_array_have_names_of_their_own() {
     for (system, variable) in [("PBS", "PBS_ARRAY_INDEX"), ("LSF", "LSB_JOBINDEX")] {
         let bed = bed("true", system, 7200);
-        let folder = system.to_lowercase();
         let supervisor = "echo \"$BIVOUAC_JOB_NAME\" >> log; exit 0";
         bed.script("bivouac", &format!("#!/bin/bash\ncd {}\n{supervisor}\n", bed.path().display()));
         bed.script("mpirun", "#!/bin/sh\necho 'HYDRA build details:'\n");
-        let script = Path::new(env!("WORKSPACE_ROOT")).join(format!("launch/{folder}/job.{folder}"));
-        let mut command = Command::new("bash");
-        command.arg(script).current_dir(bed.path()).env_clear();
-        within(&mut command, &bed, system);
-        command.env("PBS_O_WORKDIR", bed.path()).env("PBS_JOBNAME", "heat");
-        command.env("LS_SUBCWD", bed.path()).env("LSB_JOBNAME", "heat[1-20]").env(variable, "3");
+        let mut command = script(&bed, system);
+        // LSF calls an element by the name of the array.
+        let name = if system == "LSF" { ("LSB_JOBNAME", "heat[1-20]") } else { ("PBS_JOBNAME", "heat") };
+        command.envs([name, (variable, "3")]);
         assert!(command.status().unwrap().success());
         assert!(has(&bed, "heat-3"), "{:?}", log(&bed));
     }

@@ -13,7 +13,6 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 // FUNCTION(number, name) for each function, and INTERFACE, the version in the name of the library.
@@ -88,41 +87,30 @@ __attribute__((format(printf, 1, 2))) static void fail(const char *format, ...) 
 
 typedef int version_function(char *text, int *length);
 
-struct found {
-    version_function *ask;
-    void *library;
-};
-
-// An object of the process that has MPI's functions, also where it was loaded for itself alone, as Python does.
+// An object of the process that has MPI's functions, also where it was loaded for itself alone, as Python does. Its symbols are made those of the
+// whole process: the builds do not say which library they want, because it has many names.
 static int look(struct dl_phdr_info *info, size_t size, void *data) {
-    struct found *found = data;
+    version_function **ask = data;
     (void)size;
     const char *file = strrchr(info->dlpi_name, '/');
     if (!file || strncmp(file, "/libmpi", 7)) return 0;
     void *library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
     if (!library) return 0;
-    *(void **)&found->ask = dlsym(library, "MPI_Get_library_version");
-    found->library = library;
-    if (found->ask) return 1;
+    *(void **)ask = dlsym(library, "MPI_Get_library_version");
+    if (*ask) dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL);
     dlclose(library);
-    return 0;
+    return *ask != NULL;
 }
 
-// "openmpi" or "mpich"; NULL if no MPI is loaded. Its symbols are made those of the whole process: the builds do not say which library they
-// want, because it has many names.
+// "openmpi" or "mpich"; NULL if no MPI is loaded.
 static const char *kind_of_mpi(void) {
     // As long as the longest answer of any MPI (MPICH: 8192).
     static char text[16384];
-    struct found found = {0};
-    *(void **)&found.ask = dlsym(RTLD_DEFAULT, "MPI_Get_library_version");
-    if (!found.ask) {
-        dl_iterate_phdr(look, &found);
-        if (!found.ask) return NULL;
-        Dl_info info;
-        if (dladdr(*(void **)&found.ask, &info)) dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL);
-    }
+    version_function *ask;
+    *(void **)&ask = dlsym(RTLD_DEFAULT, "MPI_Get_library_version");
+    if (!ask && !dl_iterate_phdr(look, &ask)) return NULL;
     int length = 0;
-    found.ask(text, &length);
+    ask(text, &length);
     return strstr(text, "Open MPI") ? "openmpi" : "mpich";
 }
 

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::fmt;
+use std::path::Path;
 
 /// No list may name more hosts: a mistyped range must not fill the memory.
 const HOSTS_MAX: usize = 100_000;
@@ -125,6 +126,15 @@ pub fn parse_file(text: &str) -> Result<Vec<Host>, String> {
         return Err("the host file names no host".into());
     }
     Ok(hosts)
+}
+
+/// Reads a host file.
+///
+/// # Errors
+/// The system's answer, or which line is wrong.
+pub fn read_file(path: &Path) -> Result<Vec<Host>, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("host file {}: {error}", path.display()))?;
+    parse_file(&text).map_err(|why| format!("host file {}: {why}", path.display()))
 }
 
 /// Names with ranges, as SLURM and Flux write them, and the tasks of each host as SLURM does: `node[1-3,7]` and `2(x3),1`.

@@ -2,10 +2,11 @@
 #![forbid(unsafe_code)]
 
 use super::questions::{answer, ask, variable};
-use crate::hosts::{Host, parse_file, parse_pairs};
+use crate::hosts::{Host, parse_pairs, read_file};
+use std::path::Path;
 
 pub(super) fn is_here() -> bool {
-    variable("LSB_JOBID").is_some() && (variable("LSB_MCPU_HOSTS").is_some() || variable("LSB_DJOB_HOSTFILE").is_some())
+    variable("LSB_JOBID").is_some()
 }
 
 pub(super) fn hosts() -> Result<Option<Vec<Host>>, String> {
@@ -14,8 +15,7 @@ pub(super) fn hosts() -> Result<Option<Vec<Host>>, String> {
     }
     // A line for each slot.
     let Some(path) = variable("LSB_DJOB_HOSTFILE") else { return Ok(None) };
-    let text = std::fs::read_to_string(&path).map_err(|error| format!("LSB_DJOB_HOSTFILE {path}: {error}"))?;
-    let mut hosts = parse_file(&text).map_err(|why| format!("LSB_DJOB_HOSTFILE {path}: {why}"))?;
+    let mut hosts = read_file(Path::new(&path)).map_err(|why| format!("LSB_DJOB_HOSTFILE: {why}"))?;
     for host in &mut hosts {
         host.slots.get_or_insert(1);
     }

@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::questions::{answer, from_now, seconds, variable};
-use crate::hosts::{Host, parse_file};
+use crate::hosts::{Host, read_file};
+use std::path::Path;
 
 pub(super) fn is_here() -> bool {
     variable("PBS_JOBID").is_some()
@@ -10,20 +11,19 @@ pub(super) fn is_here() -> bool {
 
 pub(super) fn hosts() -> Result<Option<Vec<Host>>, String> {
     let Some(path) = variable("PBS_NODEFILE") else { return Ok(None) };
-    let text = std::fs::read_to_string(&path).map_err(|error| format!("PBS_NODEFILE {path}: {error}"))?;
-    slots(&text).map(Some).map_err(|why| format!("PBS_NODEFILE {path}: {why}"))
+    let hosts = read_file(Path::new(&path)).map_err(|why| format!("PBS_NODEFILE: {why}"))?;
+    Ok(Some(with_slots(hosts)))
 }
 
 /// The file has a line for each process that a host is to have. Where each host has one line, the number of processes was not
 /// asked for, and is left open.
-fn slots(text: &str) -> Result<Vec<Host>, String> {
-    let mut hosts = parse_file(text)?;
+fn with_slots(mut hosts: Vec<Host>) -> Vec<Host> {
     if hosts.iter().any(|host| host.slots.is_some()) {
         for host in &mut hosts {
             host.slots.get_or_insert(1);
         }
     }
-    Ok(hosts)
+    hosts
 }
 
 pub(super) fn end_time() -> Option<u64> {
@@ -48,12 +48,13 @@ fn field<'a>(shown: &'a str, name: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hosts::names;
+    use crate::hosts::{names, parse_file};
 
     #[test]
     fn a_line_is_a_process_if_any_host_has_several() {
-        assert_eq!(names(&slots("a\na\nb\n").unwrap()), "a:2, b:1");
-        assert_eq!(names(&slots("a\nb.example.org\n").unwrap()), "a, b.example.org");
+        let slots = |text| parse_file(text).map(|hosts| names(&with_slots(hosts)));
+        assert_eq!(slots("a\na\nb\n").unwrap(), "a:2, b:1");
+        assert_eq!(slots("a\nb.example.org\n").unwrap(), "a, b.example.org");
         assert!(slots("").is_err());
         assert!(slots("-oProxyCommand=x\n").is_err());
     }

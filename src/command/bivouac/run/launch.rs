@@ -4,15 +4,20 @@
 //! a value; the tables below list them. What comes after it is the program's business and never touched.
 #![forbid(unsafe_code)]
 
+use crate::asking;
 use crate::hosts::{self, Host};
 use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// What is replaced by the number of ranks in the words of a job that may have several.
 pub const RANKS: &str = "{ranks}";
+
+/// A server that queues jobs may be slow, and a supervisor must end.
+const SUBMIT_MAX: Duration = Duration::from_secs(60);
 
 /// A variable that the ranks are to see, and its value.
 pub type Variable = (&'static str, String);
@@ -264,7 +269,7 @@ impl CommandLine {
         }
         match self.values(files).next() {
             None => Ok(None),
-            Some(path) => read_host_file(Path::new(path)).map(Some),
+            Some(path) => hosts::read_file(Path::new(path)).map(Some),
         }
     }
 
@@ -414,15 +419,6 @@ fn with_variables(list: &str, variables: &[Variable]) -> String {
     all.join(",")
 }
 
-/// Reads a host file.
-///
-/// # Errors
-/// The system's answer, or which line is wrong.
-pub fn read_host_file(path: &Path) -> Result<Vec<Host>, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("host file {}: {error}", path.display()))?;
-    hosts::parse_file(&text).map_err(|why| format!("host file {}: {why}", path.display()))
-}
-
 fn parse_part(words: &[String], arity: &Arity, family: Family) -> Result<Vec<Item>, String> {
     let mut items = Vec::new();
     let mut at = 0;
@@ -463,14 +459,13 @@ fn option(words: &[String], bare: &str, arity: &Arity, family: Family) -> Result
 /// Has a shell command submit the next job, and waits for it. What it says.
 ///
 /// # Errors
-/// It cannot be started, or fails: its status and what it says.
+/// It cannot be started, takes too long, or fails: its status and what it says.
 pub fn submit(command: &str) -> Result<String, String> {
-    let output = Command::new("/bin/sh").arg("-c").arg(command).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("cannot start /bin/sh: {error}"))?;
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    match output.status.success() {
-        true => Ok(format!("the next job is submitted: {}", said(&output.stdout))),
-        false => Err(format!("{command}: {} {}", output.status, said(&output.stderr))),
+    let said = asking::run(Command::new("/bin/sh").arg("-c").arg(command), SUBMIT_MAX);
+    let said = said.map_err(|why| format!("{command}: {why}"))?;
+    match said.status.success() {
+        true => Ok(format!("the next job is submitted: {}", said.out.trim())),
+        false => Err(format!("{command}: {} {}", said.status, said.err.trim())),
     }
 }
 

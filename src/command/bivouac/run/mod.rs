@@ -494,7 +494,8 @@ impl<'a> Supervisor<'a> {
 
     fn run(mut self) -> Result<Stop, String> {
         let stop = self.attempts();
-        let is_lost = self.last_checkpoint.is_some() || self.is_allocation_ending();
+        // Asked before the conditions that say so are cleared.
+        let is_ending = self.is_allocation_ending();
         self.clear_own_conditions();
         if let Ok(stop) = &stop {
             self.journal.event(self.record.attempt, "stopped", &stop.to_string());
@@ -505,7 +506,7 @@ impl<'a> Supervisor<'a> {
                 ));
             }
             if let (Some(command), Stop::Halted(_)) = (&self.args.requeue, stop) {
-                self.requeue(command.as_deref(), is_lost);
+                self.requeue(command.as_deref(), is_ending);
             }
         }
         self.journal.finish();
@@ -513,12 +514,11 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Has the batch system queue a halted job again, or a command submit the next one, if that is what its end calls for.
-    fn requeue(&mut self, command: Option<&str>, is_lost: bool) {
+    fn requeue(&mut self, command: Option<&str>, is_ending: bool) {
         let (attempt, system) = (self.record.attempt, batch::here());
-        let standing = system.map_or_else(Default::default, |system| {
-            system.standing(self.last_checkpoint.as_deref(), self.is_allocation_ending())
-        });
-        match decide::requeue(is_lost, attempt > 0, standing) {
+        let heard = self.last_checkpoint.as_deref();
+        let standing = system.map_or_else(Default::default, |system| system.standing(heard, is_ending));
+        match decide::requeue(heard.is_some() || is_ending, attempt > 0, standing) {
             Requeue::No => return,
             Requeue::Refused(why) => return self.journal.complain(&format!("the job is not queued again: {why}")),
             Requeue::Yes => {}
@@ -999,7 +999,7 @@ fn limits(args: &Args, ranks: u32, min_nodes: usize) -> Limits {
 fn settle(args: &Args, line: &CommandLine) -> Result<(decide::Job, bool), String> {
     let given = match (&args.hosts, &args.hostfile) {
         (Some(list), _) => Some(hosts::parse_list(list).map_err(|why| format!("--hosts: {why}"))?),
-        (None, Some(path)) => Some(launch::read_host_file(path)?),
+        (None, Some(path)) => Some(hosts::read_file(path)?),
         (None, None) => None,
     };
     if line.family == Family::None && (given.is_some() || args.spares > 0 || args.exclude.is_some()) {
