@@ -9,7 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub use bivouac_core::config::{self, Config};
-pub use bivouac_core::session::{Checkpoint, Companion, OnRestart, Protect, Protected, RegionWriter};
+pub use bivouac_core::session::{Checkpoint, Companion, DeviceProtected, OnRestart, Protect, Protected, RegionWriter};
 pub use bivouac_core::session::{
     CheckpointBuilder, DeviceCheckpointBuilder, Error, Pending, Restore, Restored, Result, Session, VersionInfo,
 };

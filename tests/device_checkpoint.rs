@@ -6,9 +6,10 @@ mod common;
 mod machine;
 
 use bivouac_core::config::{FlushRate, Method, StaggerConfig};
+use bivouac_core::device::{DeviceSpan, Stream};
 use bivouac_core::session::place::Workers;
 use bivouac_core::tier::TierId;
-use bivouac_core::{Attempt, Level, Session};
+use bivouac_core::{Attempt, Boxes, Caches, Checkpoint, Decomposition, Level, Protected, Session};
 use common::limit::wait_until;
 use machine::*;
 use std::sync::Barrier;
@@ -486,6 +487,119 @@ fn without_room_for_the_tables_on_the_device_files_are_as_small() {
     });
 }
 
+/// A state with parts in host and in device memory, one of them decomposed, and a state within it.
+struct State<'r> {
+    caches: &'r Caches,
+    stream: &'r dyn Stream,
+    grid: Decomposition,
+    version: u64,
+    p: DeviceSpan,
+    field: DeviceSpan,
+    mesh: Vec<u8>,
+    inner: Inner<'r>,
+}
+
+struct Inner<'r> {
+    caches: &'r Caches,
+    stream: &'r dyn Stream,
+    small: Vec<DeviceSpan>,
+}
+
+impl Checkpoint for State<'_> {
+    fn describe<'a>(&'a mut self, parts: &mut Protected<'a>) {
+        parts.protect_shared("version", &mut self.version).protect("mesh", &mut self.mesh);
+        let mut device = parts.with_device(self.caches, self.stream);
+        device.protect::<f64>("p", &self.p).protect_on::<u16>("field", &self.grid, &self.field);
+        parts.protect_state("inner", &mut self.inner);
+    }
+}
+
+impl Checkpoint for Inner<'_> {
+    fn describe<'a>(&'a mut self, parts: &mut Protected<'a>) {
+        let mut device = parts.with_device(self.caches, self.stream);
+        for (at, span) in self.small.iter().enumerate() {
+            device.protect::<u8>(&format!("small {at}"), span);
+        }
+    }
+}
+
+/// As it is at a version; 0: before anything is restored. Each rank has one row of the field.
+fn state<'r>(rank: &'r Rank, session: &Session, caches: &'r Caches, version: u64) -> State<'r> {
+    let row = Boxes::of([u64::from(RANKS), 1000]).own([u64::from(rank.rank), 0], [1, 1000]);
+    let of = |what: u8, bytes| rank.span(&content(rank.rank, version, what, bytes));
+    State {
+        caches,
+        stream: &*rank.stream,
+        grid: session.decompose(row).expect("decomposed"),
+        version,
+        p: of(1, P_BYTES),
+        field: of(2, 2000),
+        mesh: content(rank.rank, version, 3, MESH_BYTES),
+        inner: Inner { caches, stream: &*rank.stream, small: (4..8).map(|what| of(what, 100)).collect() },
+    }
+}
+
+fn a_state_is_saved_and_restored(rank: &(impl Fn(u32) -> Rank + Sync)) {
+    let machine = Machine { local_every: 1, ..Machine::new() };
+    machine.run(RANKS, |place, session| {
+        let rank = rank(place.rank);
+        let caches = rank.caches(session);
+        for version in 1..=2 {
+            let mut state = state(&rank, session, &caches, version);
+            reaches(session.checkpoint(NAME, version, &mut state), Level::NodeReboot);
+        }
+        // By hand, with a region besides.
+        let mut third = state(&rank, session, &caches, 3);
+        let parts = Protected::of(&mut third);
+        let mut by_hand = session.begin_checkpoint(NAME, 3).expect("begun").with_device(&caches, &*rank.stream);
+        by_hand.save_protected(&parts).expect("saved");
+        by_hand.save("more", &[1u8, 2]).expect("saved");
+        reaches(by_hand.capture(), Level::NodeReboot);
+        assert_eq!(session.stats().staged_captures, 3);
+    });
+    for memory in [true, false] {
+        machine.run(RANKS, |place, session| {
+            let rank = rank(place.rank);
+            let caches = rank.caches(session);
+            let mut found = state(&rank, session, &caches, 0);
+            let restored = session.restore(NAME, &mut found).expect("a restart").expect("the newest");
+            assert_eq!((restored.version, restored.tier == TierId::MEMORY), (3, memory));
+            let expected = state(&rank, session, &caches, 3);
+            assert!(found.version == 3 && found.mesh == expected.mesh);
+            let spans = |state: &State<'_>| {
+                let all = [&state.p, &state.field].into_iter().chain(&state.inner.small);
+                all.map(|span| rank.bytes(span)).collect::<Vec<_>>()
+            };
+            assert!(spans(&found) == spans(&expected), "device memory of rank {}", rank.rank);
+        });
+        std::fs::remove_dir_all(machine.folder("memory")).expect("its memory goes");
+    }
+}
+
+#[test]
+fn a_state_with_parts_on_a_device_is_saved_and_restored() {
+    a_state_is_saved_and_restored(&|rank| Rank::new(rank, Machine::new().model));
+}
+
+/// A checkpoint has one stream, after whose work its regions are complete.
+#[test]
+fn a_state_with_two_streams_is_refused_and_all_ranks_hear_of_it() {
+    Machine::new().run(RANKS, |rank, session| {
+        let caches = rank.caches(session);
+        let (other, mut state) = (Rank::new(rank.rank, Machine::new().model), state(rank, session, &caches, 1));
+        if rank.rank == VICTIM {
+            state.inner.stream = &*other.stream;
+        }
+        let ended = committed(session.checkpoint(NAME, 1, &mut state), Level::Process);
+        match rank.rank {
+            VICTIM => assert!(ended.expect_err("two streams").contains("different caches or streams")),
+            rank => names_the_victim(rank, ended, "different caches or streams"),
+        }
+        state.inner.stream = &*rank.stream;
+        reaches(session.checkpoint(NAME, 2, &mut state), Level::Process);
+    });
+}
+
 /// The GPU, or a loud word that there is none.
 #[cfg(feature = "cuda")]
 fn gpu() -> Option<std::sync::Arc<bivouac_core::device::cuda::CudaDevice>> {
@@ -500,13 +614,15 @@ fn gpu() -> Option<std::sync::Arc<bivouac_core::device::cuda::CudaDevice>> {
 
 #[cfg(feature = "cuda")]
 #[test]
-fn files_hold_what_is_new_of_a_gpu() {
+fn files_hold_what_is_new_of_a_gpu_and_a_state_comes_back_on_a_gpu() {
     use bivouac_core::device::{Device, Priority};
     let Some(gpu) = gpu() else { return };
-    files_hold_what_is_new(2, &|rank| {
+    let rank = |rank| {
         let stream = gpu.stream(Priority::High).expect("a stream");
         Rank { rank, device: gpu.clone(), twin: None, stream }
-    });
+    };
+    files_hold_what_is_new(2, &rank);
+    a_state_is_saved_and_restored(&rank);
 }
 
 #[cfg(feature = "cuda")]

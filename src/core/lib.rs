@@ -32,7 +32,7 @@ pub use format::ElementType;
 pub use live::LiveMemory;
 pub use recovery::{Attempt, How, LoadError, LoadedRows, RankPart, RegionReader, RestartError};
 pub use region::{Element, Elements};
-pub use session::{Checkpoint, Companion, OnRestart, Protect, Protected, RegionWriter};
+pub use session::{Checkpoint, Companion, DeviceProtected, OnRestart, Protect, Protected, RegionWriter};
 pub use session::{
     CheckpointBuilder, DeviceCheckpointBuilder, Error, Pending, Restore, Restored, Result, Rows, Session, VersionInfo,
 };

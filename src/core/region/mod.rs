@@ -180,6 +180,11 @@ pub enum RegionError {
         /// The version.
         version: u64,
     },
+    /// Parts of a state name different devices or streams.
+    #[error(
+        "parts of the protected state are in device memory with different caches or streams: a checkpoint has one of each; pass the same to every `with_device` or `with_offload`"
+    )]
+    TwoStreams,
     /// The name was used before in this checkpoint.
     #[error("region {name:?} is saved twice in one checkpoint")]
     Twice {

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::companions::{self, Companions};
-use super::device::DeviceCheckpointBuilder;
+use super::device::{DeviceCheckpointBuilder, Gpu, Way};
 use super::error::{Error, Result};
 use super::pending::Pending;
 use super::routed::Routed;
@@ -448,7 +448,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// # Collective
     /// Local. Ranks without regions in device memory do not call it.
     pub fn with_device(self, caches: &'a Caches, stream: &'a dyn Stream) -> DeviceCheckpointBuilder<'a> {
-        DeviceCheckpointBuilder::copied(self, caches, stream)
+        DeviceCheckpointBuilder::new(self, Gpu { way: Way::Copied(caches), stream })
     }
 
     /// Lets the checkpoint take regions in device memory of a program that declares what it writes. Regions for which the GPU cache has no
@@ -471,7 +471,7 @@ impl<'a> CheckpointBuilder<'a> {
     ///
     /// Source: ICS'19, section 4.1.
     pub fn with_offload(self, offload: &'a Offload, stream: &'a dyn Stream) -> DeviceCheckpointBuilder<'a> {
-        DeviceCheckpointBuilder::marked(self, offload, stream)
+        DeviceCheckpointBuilder::new(self, Gpu { way: Way::Marked(offload), stream })
     }
 
     /// Copies all regions. When it returns the application may overwrite them. The checkpoint is committed at a level only when the

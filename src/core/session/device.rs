@@ -16,14 +16,34 @@ use std::ops::{Deref, DerefMut};
 /// from [`CheckpointBuilder::with_device`] or [`CheckpointBuilder::with_offload`].
 pub struct DeviceCheckpointBuilder<'a> {
     host: CheckpointBuilder<'a>,
-    way: Way<'a>,
-    stream: &'a dyn Stream,
+    gpu: Gpu<'a>,
+}
+
+/// A device whose memory is saved and loaded.
+#[derive(Clone, Copy)]
+pub(super) struct Gpu<'a> {
+    pub way: Way<'a>,
+    /// The application's, on which regions are complete.
+    pub stream: &'a dyn Stream,
 }
 
 /// How device regions leave the program's memory.
-enum Way<'a> {
+#[derive(Clone, Copy)]
+pub(super) enum Way<'a> {
     Copied(&'a Caches),
     Marked(&'a Offload),
+}
+
+impl Gpu<'_> {
+    /// Do both save in the same way, on the same stream?
+    pub fn is(&self, other: &Gpu<'_>) -> bool {
+        let is_one_way = match (self.way, other.way) {
+            (Way::Copied(one), Way::Copied(other)) => std::ptr::eq(one, other),
+            (Way::Marked(one), Way::Marked(other)) => std::ptr::eq(one, other),
+            (Way::Copied(_), Way::Marked(_)) | (Way::Marked(_), Way::Copied(_)) => false,
+        };
+        is_one_way && std::ptr::addr_eq(self.stream, other.stream)
+    }
 }
 
 impl<'a> Deref for DeviceCheckpointBuilder<'a> {
@@ -41,12 +61,8 @@ impl<'a> DerefMut for DeviceCheckpointBuilder<'a> {
 }
 
 impl<'a> DeviceCheckpointBuilder<'a> {
-    pub(super) fn copied(host: CheckpointBuilder<'a>, caches: &'a Caches, stream: &'a dyn Stream) -> Self {
-        DeviceCheckpointBuilder { host, way: Way::Copied(caches), stream }
-    }
-
-    pub(super) fn marked(host: CheckpointBuilder<'a>, offload: &'a Offload, stream: &'a dyn Stream) -> Self {
-        DeviceCheckpointBuilder { host, way: Way::Marked(offload), stream }
+    pub(super) fn new(host: CheckpointBuilder<'a>, gpu: Gpu<'a>) -> Self {
+        DeviceCheckpointBuilder { host, gpu }
     }
 
     /// Adds device memory that holds elements of type `T` as region `name`. The region is recorded like a slice: it can be loaded into host
@@ -131,7 +147,7 @@ impl<'a> DeviceCheckpointBuilder<'a> {
     /// [`Error::Offload`](crate::Error::Offload) if regions are marked and the stream is being captured into a CUDA graph.
     /// [`Pending::wait`] reports on all ranks what fails after this call has returned, also because of a write that was not declared.
     pub fn capture(self) -> Result<Pending> {
-        let DeviceCheckpointBuilder { host, way, stream } = self;
+        let DeviceCheckpointBuilder { host, gpu: Gpu { way, stream } } = self;
         match way {
             Way::Copied(caches) => host.take(Some(OnDevice { caches: &caches.handle(), stream, offload: None })),
             Way::Marked(offload) => {

@@ -56,6 +56,7 @@ mod open;
 mod pending;
 pub mod place;
 mod protected;
+mod protected_device;
 mod restart;
 mod routed;
 mod rows;
@@ -76,6 +77,7 @@ pub use pending::Pending;
 #[doc(hidden)]
 pub use protected::named;
 pub use protected::{Checkpoint, Protect, Protected};
+pub use protected_device::DeviceProtected;
 pub use restart::{AttemptEnd, Loaded, Restart, Restore, Restored, UncountedEnd, VersionInfo};
 pub use rows::Rows;
 pub use session::Session;

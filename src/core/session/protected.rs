@@ -2,14 +2,17 @@
 #![forbid(unsafe_code)]
 
 use super::checkpoint::CheckpointBuilder;
+use super::device::{DeviceCheckpointBuilder, Gpu};
 use super::error::Result;
 use super::pending::Pending;
 use super::restart::{Restore, Restored};
 use super::session::Session;
 use crate::base::text::list;
 use crate::decomposition::{Decomposition, OnResize};
+use crate::device::DeviceSpan;
 use crate::recovery::{Attempt, LoadError};
-use crate::region::Element;
+use crate::format::ElementType;
+use crate::region::{Element, RegionError};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::HashSet;
 
@@ -67,6 +70,10 @@ pub trait Checkpoint {
 #[derive(Default)]
 pub struct Protected<'a> {
     parts: Vec<(String, Box<dyn Part + 'a>)>,
+    /// For the parts in device memory.
+    gpu: Option<Gpu<'a>>,
+    /// Was another one named for some of them?
+    has_two_gpus: bool,
 }
 
 impl<'a> Protected<'a> {
@@ -129,17 +136,26 @@ impl<'a> Protected<'a> {
 
     /// Adds the parts of another state, each under the name `<name>/<its own>`.
     pub fn protect_state<C: Checkpoint + ?Sized>(&mut self, name: &str, state: &'a mut C) -> &mut Self {
-        let parts = Protected::of(state).parts.into_iter();
-        self.parts.extend(parts.map(|(own, part)| (format!("{name}/{own}"), part)));
+        let Protected { parts, gpu, has_two_gpus } = Protected::of(state);
+        self.parts.extend(parts.into_iter().map(|(own, part)| (format!("{name}/{own}"), part)));
+        self.has_two_gpus |= has_two_gpus;
+        gpu.into_iter().for_each(|gpu| self.set_gpu(gpu));
         self
     }
 
-    fn add(&mut self, name: &str, part: impl Part + 'a) -> &mut Self {
+    pub(super) fn add(&mut self, name: &str, part: impl Part + 'a) -> &mut Self {
         self.parts.push((name.to_owned(), Box::new(part)));
         self
     }
 
+    pub(super) fn set_gpu(&mut self, gpu: Gpu<'a>) {
+        self.has_two_gpus |= self.gpu.replace(gpu).is_some_and(|before| !before.is(&gpu));
+    }
+
     fn save<'c>(&'c self, builder: &mut CheckpointBuilder<'c>) -> Result<()> {
+        if self.has_two_gpus {
+            return Err(RegionError::TwoStreams.into());
+        }
         self.parts.iter().try_for_each(|(name, part)| part.save(name, builder))
     }
 }
@@ -149,6 +165,8 @@ impl Checkpoint for Protected<'_> {
         for (name, part) in &mut self.parts {
             parts.add(name, &mut **part);
         }
+        parts.has_two_gpus |= self.has_two_gpus;
+        self.gpu.into_iter().for_each(|gpu| parts.set_gpu(gpu));
     }
 }
 
@@ -212,10 +230,17 @@ macro_rules! values {
 values!(bool, char, u8, i8, u16, i16, u32, i32, u64, i64, u128, i128, usize, isize, f32, f64, String);
 
 /// A part under its name, as a checkpoint saves it and an attempt loads it.
-trait Part {
+pub(super) trait Part {
     fn save<'c>(&'c self, name: &str, builder: &mut CheckpointBuilder<'c>) -> Result<()>;
 
-    fn load(&mut self, name: &str, attempt: &mut Attempt) -> Result<(), LoadError>;
+    fn load(&mut self, name: &str, loading: &mut Loading<'_>) -> Result<(), LoadError>;
+}
+
+/// An attempt from which parts are loaded.
+pub(super) struct Loading<'s> {
+    pub attempt: &'s mut Attempt,
+    /// Arrays in device memory, which are loaded together once everything else is.
+    pub spans: Vec<(String, ElementType, DeviceSpan)>,
 }
 
 impl<P: Part + ?Sized> Part for &mut P {
@@ -223,8 +248,8 @@ impl<P: Part + ?Sized> Part for &mut P {
         (**self).save(name, builder)
     }
 
-    fn load(&mut self, name: &str, attempt: &mut Attempt) -> Result<(), LoadError> {
-        (**self).load(name, attempt)
+    fn load(&mut self, name: &str, loading: &mut Loading<'_>) -> Result<(), LoadError> {
+        (**self).load(name, loading)
     }
 }
 
@@ -240,8 +265,8 @@ impl<T: Element> Part for Array<'_, T> {
         builder.save(name, &*self.0)
     }
 
-    fn load(&mut self, name: &str, attempt: &mut Attempt) -> Result<(), LoadError> {
-        attempt.load(name, self.0)
+    fn load(&mut self, name: &str, loading: &mut Loading<'_>) -> Result<(), LoadError> {
+        loading.attempt.load(name, self.0)
     }
 }
 
@@ -250,13 +275,13 @@ impl<T: Element> Part for Vector<'_, T> {
         builder.save(name, self.0)
     }
 
-    fn load(&mut self, name: &str, attempt: &mut Attempt) -> Result<(), LoadError> {
-        let bytes = attempt.describe(name)?.bytes;
+    fn load(&mut self, name: &str, loading: &mut Loading<'_>) -> Result<(), LoadError> {
+        let bytes = loading.attempt.describe(name)?.bytes;
         if bytes == size_of_val::<[T]>(self.0) as u64 {
             // Its pages are where the program has them.
-            return attempt.load(name, self.0);
+            return loading.attempt.load(name, self.0);
         }
-        *self.0 = attempt.load_vec(name)?;
+        *self.0 = loading.attempt.load_vec(name)?;
         Ok(())
     }
 }
@@ -266,8 +291,8 @@ impl<T: Serialize + DeserializeOwned> Part for Value<'_, T> {
         builder.value(name, self.0)
     }
 
-    fn load(&mut self, name: &str, attempt: &mut Attempt) -> Result<(), LoadError> {
-        *self.0 = attempt.value(name)?;
+    fn load(&mut self, name: &str, loading: &mut Loading<'_>) -> Result<(), LoadError> {
+        *self.0 = loading.attempt.value(name)?;
         Ok(())
     }
 }
@@ -277,8 +302,8 @@ impl<T: Serialize + DeserializeOwned> Part for Shared<'_, T> {
         builder.shared(name, self.0)
     }
 
-    fn load(&mut self, name: &str, attempt: &mut Attempt) -> Result<(), LoadError> {
-        *self.0 = attempt.shared(name)?;
+    fn load(&mut self, name: &str, loading: &mut Loading<'_>) -> Result<(), LoadError> {
+        *self.0 = loading.attempt.shared(name)?;
         Ok(())
     }
 }
@@ -288,9 +313,9 @@ impl<T: Serialize + DeserializeOwned> Part for PerRank<'_, T> {
         builder.per_rank(name, self.0, self.1)
     }
 
-    fn load(&mut self, name: &str, attempt: &mut Attempt) -> Result<(), LoadError> {
-        if !attempt.is_resized() {
-            *self.0 = attempt.value(name)?;
+    fn load(&mut self, name: &str, loading: &mut Loading<'_>) -> Result<(), LoadError> {
+        if !loading.attempt.is_resized() {
+            *self.0 = loading.attempt.value(name)?;
         }
         Ok(())
     }
@@ -305,11 +330,11 @@ impl<T: Element> Part for On<'_, T> {
         }
     }
 
-    fn load(&mut self, name: &str, attempt: &mut Attempt) -> Result<(), LoadError> {
+    fn load(&mut self, name: &str, loading: &mut Loading<'_>) -> Result<(), LoadError> {
         let On(on, memory) = self;
         match &mut memory[..] {
-            [one] => attempt.load_on(name, on, one),
-            all => attempt.load_boxes_on(name, on, all),
+            [one] => loading.attempt.load_on(name, on, one),
+            all => loading.attempt.load_boxes_on(name, on, all),
         }
     }
 }
@@ -336,16 +361,19 @@ impl Session {
     /// All ranks, with the same name, version and parts (lengths may differ); returns without waiting for the others.
     ///
     /// # Blocking
-    /// As [`CheckpointBuilder::capture`].
+    /// As [`CheckpointBuilder::capture`]; with parts in device memory as [`DeviceCheckpointBuilder::capture`].
     ///
     /// # Errors
-    /// [`Error::Name`](crate::Error::Name), [`Error::Region`](crate::Error::Region), and as [`CheckpointBuilder::capture`]; the other ranks
+    /// [`Error::Name`](crate::Error::Name), [`Error::Region`](crate::Error::Region), and as the `capture` of the builder; the other ranks
     /// hear of it in their verdict.
     pub fn checkpoint<C: Checkpoint + ?Sized>(&self, name: &str, version: u64, state: &mut C) -> Result<Pending> {
         let parts = Protected::of(state);
         let mut builder = self.begin_checkpoint(name, version)?;
         match parts.save(&mut builder) {
-            Ok(()) => builder.capture(),
+            Ok(()) => match parts.gpu {
+                Some(gpu) => DeviceCheckpointBuilder::new(builder, gpu).capture(),
+                None => builder.capture(),
+            },
             Err(error) => {
                 builder.refuse(&error.to_string());
                 Err(error)
@@ -423,7 +451,7 @@ pub fn named(regions: &[String]) -> String {
 }
 
 impl<'a> CheckpointBuilder<'a> {
-    /// Adds all `parts`, besides regions that are added by hand.
+    /// Adds all `parts`, besides regions that are added by hand. If some are in device memory, add them to a [`DeviceCheckpointBuilder`].
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, heat: &mut impl bivouac::Checkpoint, rows: &[f64], step: u64) -> bivouac::Result<()> {
@@ -463,8 +491,14 @@ impl Attempt {
     /// Loads the parts, and returns the names of the regions that are not among them.
     fn load_parts<C: Checkpoint + ?Sized>(&mut self, state: &mut C) -> Result<Vec<String>, LoadError> {
         let mut protected = Protected::of(state);
+        let mut loading = Loading { attempt: self, spans: Vec::new() };
         for (name, part) in &mut protected.parts {
-            part.load(name, self)?;
+            part.load(name, &mut loading)?;
+        }
+        let Loading { spans, .. } = loading;
+        if let Some(gpu) = protected.gpu {
+            let spans = spans.iter().map(|(name, element, span)| (name.as_str(), *element, span.clone()));
+            self.load_spans(&spans.collect::<Vec<_>>(), gpu.stream)?;
         }
         self.left_out(protected.parts.iter().map(|(name, _)| name.as_str()))
     }
