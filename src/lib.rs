@@ -18,6 +18,81 @@ pub use bivouac_core::{AffinityReport, Attempt, Element, ElementType, Level, Loa
 pub use bivouac_core::{Boxes, Decomposition, Elements, Ids, OnResize};
 pub use bivouac_core::{Caches, Field, FieldMut, History, HistoryError};
 pub use bivouac_core::{How, LoadedRows, RankPart, RegionReader, Rows};
+
+/// Implements `bivouac::Checkpoint` for a structure with named fields: each field is saved and loaded under its name.
+///
+/// Without an attribute a field is an array of elements (`Vec<T>`, `[T; N]`, `Box<[T]>`), a number, a boolean or a string, as
+/// `Protected::protect` takes it. An attribute `#[checkpoint(…)]` changes that:
+///
+/// | attribute | the field is |
+/// |---|---|
+/// | `skip` | neither saved nor loaded |
+/// | `name = "…"` | saved under this name; may be combined with any other attribute |
+/// | `value` | a small value that `serde` can encode |
+/// | `shared` | a small value that is the same on all ranks, for restarts on any number of them |
+/// | `per_rank = drop`, `ask` or `refuse` | a small value of this rank, and what becomes of it on another number of ranks (`OnResize`) |
+/// | `on = field` | this rank's part of an array; the other field, which is skipped, is the `Decomposition` |
+/// | `state` | another structure that implements `Checkpoint`; its fields get the names `<name>/<field>` |
+///
+/// ```
+/// use bivouac::{Checkpoint, Decomposition};
+///
+/// #[derive(serde::Serialize, serde::Deserialize)]
+/// struct Random(u64);
+///
+/// #[derive(Checkpoint)]
+/// struct Ocean {
+///     salinity: Vec<f32>,
+/// }
+///
+/// #[derive(Checkpoint)]
+/// struct Model {
+///     #[checkpoint(skip)]
+///     grid: Decomposition,
+///     #[checkpoint(shared)]
+///     step: u64,
+///     #[checkpoint(on = grid, name = "T")]
+///     temperature: Vec<f64>,
+///     #[checkpoint(per_rank = drop)]
+///     random: Random,
+///     #[checkpoint(state)]
+///     ocean: Ocean,
+/// }
+///
+/// fn step(session: &bivouac::Session, model: &mut Model) -> bivouac::Result<()> {
+///     if session.should_checkpoint()? {
+///         session.checkpoint("model", model.step, model)?;
+///     }
+///     Ok(())
+/// }
+/// ```
+///
+/// A field that is none of these does not compile:
+///
+/// ```compile_fail
+/// #[derive(bivouac::Checkpoint)]
+/// struct Wrong {
+///     file: std::fs::File,
+/// }
+/// ```
+///
+/// Two attributes that contradict each other, or a decomposition that is not a field, do not compile either:
+///
+/// ```compile_fail
+/// #[derive(bivouac::Checkpoint)]
+/// struct Wrong {
+///     #[checkpoint(shared, value)]
+///     step: u64,
+/// }
+/// ```
+///
+/// ```compile_fail
+/// #[derive(bivouac::Checkpoint)]
+/// struct Wrong {
+///     #[checkpoint(on = grid)]
+///     temperature: Vec<f64>,
+/// }
+/// ```
 pub use bivouac_derive::Checkpoint;
 
 pub use bivouac_core::{LiveMemory, LiveStats};
