@@ -82,7 +82,7 @@ fn a_node_is_measured_and_planned_for_and_nothing_is_left() {
     let plan = |more: &[&str]| bivouac(&[&["plan", "--profile", &out][..], more].concat());
     let text = plan(&["--mtbf", "6h", "--state", "4 GiB"]);
     assert!(
-        text.out.contains("Not measured, and taken from laptop: slowdown, how long a new start takes (--relaunch).\n"),
+        text.out.contains("Not measured, and taken from laptop: slowdown, how long a relaunch takes (--relaunch).\n"),
         "{}",
         text.out
     );

@@ -78,7 +78,7 @@ fn a_profile_is_planned_for_with_the_range_that_its_failures_leave() {
     let [least, most] = [0, 1].map(|end| more["efficiency_90_percent"][end].as_f64().expect("a number"));
     assert!(most - least < range[1] - range[0], "{least} {most} {range:?}");
     let text = plan(&["--profile", sample]);
-    assert!(text.out.contains("7 failures were seen in 40.0 days of nodes: with 90 % certainty "), "{}", text.out);
+    assert!(text.out.contains("7 failures were seen in 40.0 node-days: with 90 % certainty "), "{}", text.out);
     // Told how often it fails, nothing is estimated.
     assert!(plan(&["--profile", sample, "--mtbf", "6h", "--json"]).json()["efficiency_90_percent"].is_null());
 }
@@ -352,7 +352,8 @@ fn a_plan_is_drawn_beside_its_text() {
     let drawing = read(&file);
     let words = words(&drawing);
     let work = ran.out.lines().find_map(|line| line.split_once(" of the time is work")).expect("it says so").0;
-    let title = &*format!("node-8gpu: 512 nodes, 320.0 GiB a node, a failure each 6.0 h: {work} of the time is work");
+    let title =
+        &*format!("node-8gpu: 512 nodes, 320.0 GiB per node, a failure every 6.0 h: {work} of the time is work");
     let legend = ["checkpoints", "rework", "recovery", "all three to first order", "exact loss", "best"];
     for text in [title, "work between two checkpoints [min]", "time that is lost [%]"].iter().chain(&legend) {
         assert!(words.contains(text), "{text}: {words:?}");

@@ -9,6 +9,8 @@
 # flux: --exclusive
 
 # 2. The program, its ranks on each node, and this file, which the job submits again (Flux runs a copy):
+# (If it does not call should_exit in each step, HANG_TIMEOUT is above the time between two checkpoints. With VELOC's interface:
+# docs/VELOC.md says which lines below to delete.)
 program=(./heat2d --steps 1000000 --every 1000)
 per_node=${RANKS_PER_NODE:-2}
 name=${NAME:-heat}

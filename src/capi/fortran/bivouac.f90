@@ -19,7 +19,8 @@
 ! - Versions are integer(int64). Names and texts may end with blanks, which do not count.
 ! - A communicator is type(MPI_Comm) of mpi_f08, or an integer of mpi and mpif.h.
 !
-! It needs a compiler with assumed-rank arrays (Fortran 2018): gfortran 9, ifx, nagfor 7.1, or later ones.
+! It needs a compiler with assumed-rank arrays (Fortran 2018). It is tested with gfortran 12, and should work with gfortran 9,
+! ifx, nagfor 7.1, and later ones.
 module bivouac
   use, intrinsic :: iso_c_binding
   use, intrinsic :: iso_fortran_env, only: int8, int16, int32, int64, real32, real64

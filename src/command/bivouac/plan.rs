@@ -280,7 +280,7 @@ fn percent(share: f64) -> String {
 fn job(view: &View) -> String {
     let (nodes, gib) = (view.nodes, view.state_bytes / (1u64 << 30) as f64);
     let plural = if nodes == 1 { "" } else { "s" };
-    format!("{}: {nodes} node{plural}, {gib:.1} GiB a node, a failure each {}", view.machine, seconds(view.mtbf_s))
+    format!("{}: {nodes} node{plural}, {gib:.1} GiB per node, a failure every {}", view.machine, seconds(view.mtbf_s))
 }
 
 fn text(view: &View) -> String {
@@ -310,14 +310,14 @@ fn text(view: &View) -> String {
     let right: Vec<usize> = (1..heads.len()).collect();
     let mut text = format!("{}\n\n{}", job(view), table(&heads, &right, &rows));
     text += &format!(
-        "\n{} of the time is work ({} to first order); {} a day are lost.\n",
+        "\n{} of the time is work ({} to first order); {} per day are lost.\n",
         percent(view.efficiency),
         percent(view.efficiency_first_order),
         seconds((1.0 - view.efficiency) * 86_400.0)
     );
     let pair = |values: [f64; 2]| values.map(percent).join(" and ");
     text += &format!(
-        "With these intervals, failures half and twice as frequent: {}; checkpoints half and twice as dear: {}.\n",
+        "With these intervals, failures half and twice as frequent: {}; checkpoints half and twice as expensive: {}.\n",
         pair(view.same_intervals.failures),
         pair(view.same_intervals.costs)
     );

@@ -76,7 +76,7 @@ impl Known {
         }
         let mut guessed = Vec::new();
         if let Some(profile) = &profile {
-            guessed.extend(args.relaunch.is_none().then_some("how long a new start takes (--relaunch)"));
+            guessed.extend(args.relaunch.is_none().then_some("how long a relaunch takes (--relaunch)"));
             let is_known = args.state.is_some() || profile.state.is_some();
             guessed.extend((!is_known).then_some("what a node saves (--state)"));
         }
@@ -140,7 +140,7 @@ impl View {
             (self.efficiency_90_percent, self.failures_seen, self.node_days_seen)
         {
             text += &format!(
-                "{failures} failures were seen in {days:.1} days of nodes: with 90 % certainty {} to {} of the time is work with these intervals.\n",
+                "{failures} failures were seen in {days:.1} node-days: with 90 % certainty {} to {} of the time is work with these intervals.\n",
                 percent(least),
                 percent(most)
             );
