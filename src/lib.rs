@@ -30,7 +30,7 @@ pub use bivouac_core::{How, LoadedRows, RankPart, RegionReader, Rows};
 /// | `name = "…"` | saved under this name; may be combined with any other attribute |
 /// | `value` | a small value that `serde` can encode |
 /// | `shared` | a small value that is the same on all ranks, for restarts on any number of them |
-/// | `per_rank = drop`, `ask` or `refuse` | a small value of this rank, and what becomes of it on another number of ranks (`OnResize`) |
+/// | `per_rank = drop`, `ask` or `refuse` | a small value of this rank, and what becomes of it on a different number of ranks (`OnResize`) |
 /// | `on = field` | this rank's part of an array; the other field, which is skipped, is the `Decomposition` |
 /// | `state` | another structure that implements `Checkpoint`; its fields get the names `<name>/<field>` |
 ///

@@ -413,10 +413,10 @@ fn records_that_do_not_fit_their_shards_are_found() {
     too_many.rules.insert(9, Rule::Shared);
     let outside = [&bytes[..bytes.len() - 11], &[22u8, 20, 2, 14], &bytes[bytes.len() - 5..]].concat();
     for (record, text) in [
-        (bytes[..bytes.len() - 1].to_vec(), "it is cut, or says what cannot be"),
+        (bytes[..bytes.len() - 1].to_vec(), "it is truncated or invalid"),
         (Vec::new(), "it is empty"),
         (newer, "version 2, and 1 is known"),
-        (outside, "it is cut, or says what cannot be"),
+        (outside, "it is truncated or invalid"),
         (other, "region \"t\" has 140 bytes, and its boxes have 63 elements"),
         (of_array.encode(), "region \"t\" is an array, and its rule is one of values"),
         (too_many.encode(), "it has a rule for region 9, and the shard has 3"),
@@ -516,7 +516,7 @@ fn records_that_say_much_in_few_bytes_take_little_memory() {
     let (status, text) = within(400 << 20, &["verify".as_ref(), "--jobs".as_ref(), "1".as_ref(), root.path().as_ref()]);
     assert_eq!(status, 1, "{text}");
     assert!(text.contains("elements [0] belong both to box 0 of rank 0 and to box 1 of rank 0"), "{text}");
-    assert!(text.contains("v0000000020") && text.contains("it is cut, or says what cannot be"), "{text}");
+    assert!(text.contains("v0000000020") && text.contains("it is truncated or invalid"), "{text}");
     assert!(text.contains("an array of shape [1099511627776] without a region: "), "{text}");
 }
 
@@ -648,8 +648,8 @@ fn lists_of_numbers_are_proved_by_a_way_of_their_own() {
     let packed = list(1).packed().to_vec();
     let other = Ids::of(9000).own(third(1).skip(1)).check().expect("inside");
     for (list, numbers, text) in [
-        (&list(1), packed[..packed.len() - 1].to_vec(), "region \".bivouac/ids/0\" says what cannot be"),
-        (&list(1), other.packed().to_vec(), "says what cannot be"),
+        (&list(1), packed[..packed.len() - 1].to_vec(), "region \".bivouac/ids/0\" is invalid"),
+        (&list(1), other.packed().to_vec(), "is invalid"),
         (&list(1), vec![], "of 0 bytes cannot be a list of 3000 numbers"),
     ] {
         let finding = only_damage(&wrong(list, numbers));

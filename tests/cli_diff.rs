@@ -219,7 +219,7 @@ fn an_array_that_one_program_has_not_laid_over_the_ranks_is_compared_by_rank_or_
     assert_eq!((ran.status, ran.out.as_str()), (0, "equal: 3 regions\n"), "{ran:?}");
     let (_c, c) = store(State { is_plain: true, ranks: 2, ..USUAL });
     let ran = diff(&a, &c, &["--region", "t"]);
-    assert!(ran.status == 2 && ran.err.contains("it lies over the ranks in one of the checkpoints only"), "{ran:?}");
+    assert!(ran.status == 2 && ran.err.contains("it is spread over the ranks in only one of the checkpoints"), "{ran:?}");
 }
 
 #[test]

@@ -225,7 +225,7 @@ fn what_nobody_saved_is_an_error_or_filled() {
         (&["--fill", "1.5"][..], "--fill \"1.5\": the elements are integers of 16 bits"),
         (&["--box", "0:51,:"], "\"0:51\" is not inside an extent of 50"),
         (&["--box", "0:5"], "has 1 ranges, and the array of shape [50, 60] has 2"),
-        (&["--box", "0:5,a"], "\"a\" is no range"),
+        (&["--box", "0:5,a"], "\"a\" is not a range"),
     ] {
         let ran = extract(&folder, "level", &file, more);
         assert!(ran.status == 2 && ran.err.contains(text), "{ran:?}");

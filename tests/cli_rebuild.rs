@@ -398,7 +398,7 @@ fn too_little_left_is_said_by_rank_and_set_and_nothing_is_written() {
     );
     let why = row["lacking"][0]["why"].as_str().expect("a reason");
     assert!(why.contains("its set is that of ranks ") && why.contains("which can do without 1"), "{why}");
-    assert!(why.contains("missing are the shards of ") && why.contains("and the parity of "), "{why}");
+    assert!(why.contains("lacks the shards of ") && why.contains("and the parity of "), "{why}");
     assert!(document["damage"].to_string().contains("can be completed"), "{document}");
     assert_eq!(machine.folder(2), None);
     assert_eq!(machine.restart_from_global(), None);

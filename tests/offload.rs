@@ -153,7 +153,7 @@ fn a_write_that_was_not_declared_is_refused_on_all_ranks_and_twice_in_a_row_is_e
             let says = |block: usize| format!("\"p\" has changed in bytes {} to {} ", block << 14, (block + 1) << 14);
             assert!((0..P_BYTES >> 14).any(|block| error.contains(&says(block))), "{error}");
             assert!(error.contains("before_write"), "{error}");
-            names_the_victim(rank.rank, heard, "nobody had said");
+            names_the_victim(rank.rank, heard, "no write to it was declared");
         }
         // The victim copies now, and nobody is hurt.
         assert!(step(4, false, false).is_ok());

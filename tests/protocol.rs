@@ -341,7 +341,7 @@ fn a_deliberate_return_to_an_older_version_leaves_the_newer_ones_behind() {
     first.ok("committed-6");
 
     let second = store.be_killed(&["go-back", "3", "4"]).unwrap();
-    second.error("no-such", &["version 99 cannot be restored", "restorable are: 6, 5, 4, 3, 2, 1"]);
+    second.error("no-such", &["version 99 cannot be restored", "these can: 6, 5, 4, 3, 2, 1"]);
     second.has("restored", second.ok("restored"), &["version=3 generation=1 seed=1 ", "left_behind=false"]);
     second.ok("committed");
 

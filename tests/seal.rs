@@ -420,7 +420,7 @@ fn a_history_on_decompositions_comes_back_version_by_version_on_any_number_of_ra
         }
         let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begun");
         let text = checkpoint.save_history_on(&history, &[("u", &grid)]).unwrap_err().to_string();
-        assert!(text.contains("field \"p\" of history \"wave\": it was not said"), "{text}");
+        assert!(text.contains("field \"p\" of history \"wave\": no decomposition was given"), "{text}");
         drop(checkpoint);
         let mut checkpoint = session.begin_checkpoint(NAME, 2).expect("begun");
         let text = checkpoint.save_history_on(&history, &[("u", &mesh), ("p", &grid)]).unwrap_err().to_string();

@@ -15,7 +15,7 @@ use bivouac_core::region;
 use bivouac_core::session::Error;
 use std::ffi::{c_char, c_int, c_void};
 
-/// How an array lies over the ranks.
+/// How an array is spread over the ranks.
 pub struct BoxesHandle {
     _private: (),
 }
@@ -383,12 +383,12 @@ pub unsafe extern "C" fn bvk_save_boxes_on(
 /// Local if the region was saved on the same number of ranks and on the same boxes. Otherwise collective: all ranks load the same regions
 /// in the same order. Blocks on the tiers that hold the copies, and then until all have called.
 ///
-/// Errors: `BVK_ERR_LOAD`: the region is not there, has another type or shape, was not saved on boxes, or lacks requested elements;
+/// Errors: `BVK_ERR_LOAD`: the region does not exist, has a different type or shape, was not saved on boxes, or lacks requested elements;
 /// or the memory does not fit the boxes. If the call is collective, all ranks get an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this
 /// rank does not take part, and the others have an error when it calls `bvk_end_restore`.
 ///
 /// # Safety
-/// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
+/// The memory is writable, and nothing else uses it before this returns. `name` is NULL or ends with zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_on(
     restart: *mut RestartHandle,

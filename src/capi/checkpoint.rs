@@ -228,7 +228,7 @@ unsafe fn hand_out(pending: Pending, place: *mut *mut PendingHandle) -> c_int {
 /// be marked on a stream that is being captured into a CUDA graph; the other ranks are told.
 ///
 /// # Safety
-/// The requirements of [`bvk_protect`](super::session::bvk_protect) holds; `name` is NULL or ends with zero; `pending` is NULL or
+/// The requirements of [`bvk_protect`](super::session::bvk_protect) hold; `name` is NULL or ends with zero; `pending` is NULL or
 /// points to a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_checkpoint(
@@ -427,7 +427,7 @@ pub extern "C" fn bvk_save_history(
 ///
 /// Local, never waits.
 ///
-/// Errors: `BVK_ERR_ARGUMENT` for another word, `BVK_ERR_HANDLE`; the checkpoint is unchanged.
+/// Errors: `BVK_ERR_ARGUMENT` for any other method, `BVK_ERR_HANDLE`; the checkpoint is unchanged.
 ///
 /// # Safety
 /// `region` and `method` are NULL or end with zero.

@@ -55,7 +55,7 @@ impl Begun {
 }
 
 /// Restores the region `name` of the version being restored as a file: what `bvk_route` has saved, or any other array of this rank's
-/// own. `*path` is in node-local storage; the file, of mode 600, and the text are there until `bvk_end_restore`. After `BVK_AGAIN` call it
+/// own. `*path` is in node-local storage; the file, of mode 600, and the text stay valid until `bvk_end_restore`. After `BVK_AGAIN` call it
 /// again. Every block is checked before it is written.
 ///
 /// Local. Blocks on the tier that holds the copy, and on node-local storage.
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn bvk_route_saved(
 pub const BVK_RESTART_TRUNCATE: c_int = 0;
 /// The restart ends with an error on all ranks, and the companion stays unchanged.
 pub const BVK_RESTART_REFUSE: c_int = 1;
-/// The companion stays unchanged, and the program continues in another file beside it: `traj.part0002.xtc` after `traj.xtc`.
+/// The companion stays unchanged, and the program continues in another file next to it: `traj.part0002.xtc` after `traj.xtc`.
 pub const BVK_RESTART_ANOTHER: c_int = 2;
 
 /// Keeps an output file consistent with the checkpoints of the series `name`: a trajectory or a time series to which the program appends. Each checkpoint

@@ -149,7 +149,7 @@ impl Past {
 /// process. `keep`: `BVK_KEEP_...`. The configuration says how much memory and file space the history may take (`[device]`, `[history]`).
 /// Without a GPU, a `device.budget` in percent is a share of this rank's part of node memory.
 ///
-/// Local. The first history of a GPU initialises the driver if nobody has yet (up to a second).
+/// Local. The first history of a GPU initialises the driver if it is not initialised yet (up to a second).
 ///
 /// Errors: `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`.
 ///
@@ -209,7 +209,7 @@ fn with(
 /// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`.
 ///
 /// # Safety
-/// Until the field is replaced or cleared, or the history closed, the memory is readable in each append, and writable and used by nobody
+/// Until the field is replaced or cleared, or the history closed, the memory is readable in each append, and writable and used by nothing
 /// else in each restore. `name` is NULL or ends with zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_history_field(
@@ -245,7 +245,7 @@ pub extern "C" fn bvk_history_clear_fields(history: *mut HistoryHandle) -> c_int
 /// Errors: `BVK_ERR_DEVICE`; the version is then not in the history.
 ///
 /// # Safety
-/// The requirements of [`bvk_history_field`] holds.
+/// The requirements of [`bvk_history_field`] hold.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_history_append(history: *mut HistoryHandle, version: u64) -> c_int {
     // SAFETY: as the caller says.
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn bvk_history_append(history: *mut HistoryHandle, version
 /// Errors: `BVK_ERR_DEVICE`: there is no such version, or no undamaged copy. The contents of the fields are then unspecified.
 ///
 /// # Safety
-/// The requirements of [`bvk_history_field`] holds.
+/// The requirements of [`bvk_history_field`] hold.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_history_restore(history: *mut HistoryHandle, version: u64) -> c_int {
     call(|| {

@@ -237,7 +237,7 @@ pub unsafe extern "C" fn bvk_before_write_on(
 }
 
 /// Names the `count` pieces of memory that some work of the application writes to, so that they can be declared together each time
-/// (`bvk_before`). This is faster than one by one, because the driver is asked only once whose memory each piece is. Memory that is not on
+/// (`bvk_before`). This is faster than one by one, because the driver is asked only once which device each piece belongs to. Memory that is not on
 /// the GPU counts as host memory.
 ///
 /// Local, never waits. `set`: the handle, yours until `bvk_write_set_close` or the end of the session; NULL after an error. After a
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn bvk_before_write_on(
 /// Errors: as `bvk_before_write`; the text says which entry is wrong, counted from 0.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero. `data` has `count` pointers, which are not dereferenced, and `bytes` as many numbers. `set` points to a
+/// `name` is NULL or ends with zero. `data` has `count` pointers, which are not dereferenced, and `bytes` has `count` numbers. `set` points to a
 /// handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_write_set(

@@ -101,7 +101,7 @@ impl Region {
             )));
         }
         if data.addr().checked_add(bytes.unsigned_abs()).is_none() {
-            return Err(Failure::argument(format!("region {name:?}: it reaches over the end of memory")));
+            return Err(Failure::argument(format!("region {name:?}: it goes past the end of memory")));
         }
         let gpu = if bytes > 0 { gpu::of_pointer(data)? } else { None };
         let region = Region {

@@ -146,7 +146,7 @@ impl Running {
 
 /// Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that were
 /// saved. Regions on boxes and values are loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); with any other region, a version is
-/// restored only on as many ranks as took it. If a version is damaged on some rank, all ranks take the next older one, unless a single
+/// restored only on the number of ranks that took it. If a version is damaged on some rank, all ranks take the next older one, unless a single
 /// version was requested. `restored`: NULL, or a structure to fill. `BVK_NOTHING`: there is nothing to restore. Regions of the checkpoint
 /// that are not protected are left out, and named in a warning. If no region is protected, that is an error.
 ///
@@ -156,7 +156,7 @@ impl Running {
 /// unspecified. `BVK_ERR_REGION`, `BVK_ERR_STATE`.
 ///
 /// # Safety
-/// The requirements of [`bvk_protect`](super::session::bvk_protect) holds; `name` is NULL or ends with zero; `restored` is NULL or
+/// The requirements of [`bvk_protect`](super::session::bvk_protect) hold; `name` is NULL or ends with zero; `restored` is NULL or
 /// begins with its size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_restore(
@@ -380,7 +380,7 @@ pub unsafe extern "C" fn bvk_saved_version(restart: *mut RestartHandle, version:
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///
-/// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read. A region that is not there does not make the attempt
+/// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read. A missing region does not make the attempt
 /// fail.
 ///
 /// # Safety
@@ -428,7 +428,7 @@ pub unsafe extern "C" fn bvk_region_size(
 /// is; otherwise the contents of `data` are unspecified.
 ///
 /// # Safety
-/// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
+/// The memory is writable, and nothing else uses it before this returns. `name` is NULL or ends with zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load(
     restart: *mut RestartHandle,
@@ -455,7 +455,7 @@ pub unsafe extern "C" fn bvk_load(
 /// Errors: as `bvk_load`; the contents of the regions are then unspecified.
 ///
 /// # Safety
-/// The requirements of [`bvk_protect`](super::session::bvk_protect) holds.
+/// The requirements of [`bvk_protect`](super::session::bvk_protect) hold.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_protected(restart: *mut RestartHandle) -> c_int {
     // SAFETY: as the caller says.
@@ -498,7 +498,7 @@ pub unsafe extern "C" fn bvk_load_history(
 }
 
 /// Rejects a version that can be loaded but must not be used, because it has a NaN or fails another check of the program. After
-/// `bvk_end_restore` all ranks continue with the next older version. It is enough that one rank calls this. `reason` is for the log, and
+/// `bvk_end_restore` all ranks continue with the next older version. It is enough for one rank to call this. `reason` is for the log, and
 /// for the error if there is no older version. If a rank gives several, the first counts.
 ///
 /// Local, never waits.
@@ -522,9 +522,9 @@ pub unsafe extern "C" fn bvk_reject(restart: *mut RestartHandle, reason: *const 
 /// - `BVK_AGAIN`: a rank has found damage, or has rejected the version (`bvk_reject`). Load again from the same handle, which now leads to
 ///   other copies of the version or to an older one. Nothing that was loaded before may be used.
 /// - `BVK_ERR_RESTART`: the restart has ended, and `*restart` is NULL. A rank has not loaded and no other version would help: a region is
-///   missing or has another type or length, or the rank passed 0 although no load failed, or it passed -1.
+///   missing or has a different type or length, or the rank passed 0 although no load failed, or it passed -1.
 ///
-/// To ask whether a region is there, use `bvk_region_size`, which does not affect the outcome.
+/// To ask whether a region exists, use `bvk_region_size`, which does not affect the outcome.
 ///
 /// Collective: all ranks. Blocks until all have called.
 ///

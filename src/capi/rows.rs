@@ -16,7 +16,7 @@ use bivouac_core::decomposition::rows::region_name;
 use bivouac_core::recovery::How;
 use std::ffi::{CString, c_char, c_int, c_void};
 
-/// As `how`: each rank gets the rows that it saved. Only if as many ranks took the checkpoint. Local.
+/// As `how`: each rank gets the rows that it saved. Only if the same number of ranks took the checkpoint. Local.
 pub const BVK_ROWS_OWN: c_int = 0;
 /// As `how`: all rows are distributed evenly, in the order of the ranks that saved them.
 pub const BVK_ROWS_EVEN: c_int = 1;
@@ -114,7 +114,7 @@ unsafe fn deal(
 ///
 /// Local; the same on all ranks. Blocks on the tier that holds the copy.
 ///
-/// Errors: `BVK_ERR_LOAD` if there is no such set, or no copy that can be read. A set that is not there does not make the attempt fail.
+/// Errors: `BVK_ERR_LOAD` if there is no such set, or no copy that can be read. A missing set does not make the attempt fail.
 /// `BVK_ERR_ARGUMENT`.
 ///
 /// # Safety
@@ -276,12 +276,12 @@ pub unsafe extern "C" fn bvk_load_rows_by(
 /// Collective if the call that distributed the rows was: all ranks load the same columns in the same order; so does a rank without rows. Blocks
 /// on the tiers that hold the shards, and until all have called.
 ///
-/// Errors: `BVK_ERR_LOAD`: there is no such column, it has another type or width, or `elements` is not `width` times the number of rows. In
+/// Errors: `BVK_ERR_LOAD`: there is no such column, it has a different type or width, or `elements` is not `width` times the number of rows. In
 /// the last case all ranks have an error, if loading is collective. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have
 /// an error when it calls `bvk_end_restore`. The contents of `data` are then unspecified.
 ///
 /// # Safety
-/// The memory is writable, and nobody else uses it before this returns. `column` is NULL or ends with zero.
+/// The memory is writable, and nothing else uses it before this returns. `column` is NULL or ends with zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_column(
     rows: *mut LoadedRowsHandle,

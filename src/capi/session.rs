@@ -365,7 +365,7 @@ pub unsafe extern "C" fn bvk_generation(session: *mut SessionHandle, generation:
 ///
 /// # Safety
 /// Until the region is unprotected or replaced, or the session closed, the memory is readable in each call that saves it, and writable and
-/// used by nobody else in each call that loads it. `name` is NULL or ends with zero.
+/// used by nothing else in each call that loads it. `name` is NULL or ends with zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_protect(
     session: *mut SessionHandle,
@@ -746,7 +746,7 @@ pub unsafe extern "C" fn bvk_get_stats(session: *mut SessionHandle, stats: *mut 
 ///
 /// Local, never waits.
 ///
-/// Errors: `BVK_ERR_ARGUMENT` if `stats->size` was not set, or for another number.
+/// Errors: `BVK_ERR_ARGUMENT` if `stats->size` was not set, or for any other level.
 ///
 /// # Safety
 /// `stats` is NULL or begins with its size.

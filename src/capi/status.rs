@@ -28,7 +28,7 @@ pub const BVK_ERR_MPI: c_int = -5;
 pub const BVK_ERR_REGION: c_int = -6;
 /// This rank could not capture the checkpoint. The other ranks are told, and the application may continue.
 pub const BVK_ERR_CAPTURE: c_int = -7;
-/// A region could not be loaded: it is not in the checkpoint, has another type or length, or has no undamaged copy.
+/// A region could not be loaded: it is not in the checkpoint, has a different type or length, or has no undamaged copy.
 pub const BVK_ERR_LOAD: c_int = -8;
 /// The restart ended without a restored state, on all ranks alike.
 pub const BVK_ERR_RESTART: c_int = -9;

@@ -1,4 +1,4 @@
-//! Small arrays that are the same on all ranks, or that belong to one rank, with a rule for restarts on another number of ranks.
+//! Small arrays that are the same on all ranks, or that belong to one rank, with a rule for restarts on a different number of ranks.
 //!
 //! They are saved as [`Elements`], a value that knows the type of its elements, so that each language can read those of the others.
 
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn bvk_protect_shared(
 
 /// Protects `count` elements at `data`, different on each rank, under `name`, such as the state of random numbers. Less than 1 MiB, on
 /// the host. On the same number of ranks `bvk_restore` loads them. `on_resize`, one of `BVK_RESIZE_...` and the same on all ranks, says
-/// what happens on another number: with `BVK_RESIZE_REFUSE` the restart is refused; otherwise the elements stay unchanged, and
+/// what happens on a different number: with `BVK_RESIZE_REFUSE` the restart is refused; otherwise the elements stay unchanged, and
 /// `bvk_restored` says how many ranks took the checkpoint.
 ///
 /// Local, never waits, as `bvk_protect`.
@@ -152,13 +152,13 @@ pub unsafe extern "C" fn bvk_save_per_rank(
 /// Loads a value that was saved with `bvk_save_shared` or `bvk_protect_shared` under `name` into `count` elements at `data`. Number and
 /// type must be those that were saved.
 ///
-/// Local if as many ranks took the checkpoint. Otherwise collective, and blocks until all ranks have called: all load the same regions in
+/// Local if the same number of ranks took the checkpoint. Otherwise collective, and blocks until all ranks have called: all load the same regions in
 /// the same order.
 ///
 /// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` and `BVK_ERR_REGION` as with `bvk_load_on`. `data` is then unchanged.
 ///
 /// # Safety
-/// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
+/// The memory is writable, and nothing else uses it before this returns. `name` is NULL or ends with zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_shared(
     restart: *mut RestartHandle,
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn bvk_saved_ranks(restart: *mut RestartHandle, ranks: *mu
 /// contents of `data` are then unspecified.
 ///
 /// # Safety
-/// The memory has room for `count * each` elements, and nobody else uses it before this returns. `name` is NULL or ends with zero.
+/// The memory has room for `count * each` elements, and nothing else uses it before this returns. `name` is NULL or ends with zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_of_ranks(
     restart: *mut RestartHandle,

@@ -176,7 +176,7 @@ pub extern "C" fn bvk_veloc_finalize(drain: c_int) -> c_int {
 /// `VELOC_Mem_protect`.
 ///
 /// # Safety
-/// Until it is unprotected or protected anew, the memory is readable in each call that saves it, and writable and used by nobody else
+/// Until it is unprotected or protected anew, the memory is readable in each call that saves it, and writable and used by nothing else
 /// in each call that loads it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_veloc_mem_protect(id: c_int, data: *mut c_void, count: usize, size: usize) -> c_int {
@@ -303,7 +303,7 @@ pub unsafe extern "C" fn bvk_veloc_checkpoint_begin(name: *const c_char, version
 /// `VELOC_Checkpoint_selective`.
 ///
 /// # Safety
-/// The requirements of [`bvk_veloc_mem_protect`] holds; `ids` is NULL or has `count` numbers.
+/// The requirements of [`bvk_veloc_mem_protect`] hold; `ids` is NULL or has `count` numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_veloc_checkpoint_selective(mode: c_int, ids: *const c_int, count: c_int) -> c_int {
     with("VELOC_Checkpoint_selective", |state| {
@@ -318,7 +318,7 @@ pub unsafe extern "C" fn bvk_veloc_checkpoint_selective(mode: c_int, ids: *const
 /// `VELOC_Checkpoint_mem`.
 ///
 /// # Safety
-/// The requirements of [`bvk_veloc_mem_protect`] holds.
+/// The requirements of [`bvk_veloc_mem_protect`] hold.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_veloc_checkpoint_mem() -> c_int {
     // SAFETY: as the caller says.
@@ -328,7 +328,7 @@ pub unsafe extern "C" fn bvk_veloc_checkpoint_mem() -> c_int {
 /// `VELOC_Checkpoint_end`.
 ///
 /// # Safety
-/// The requirements of [`bvk_veloc_mem_protect`] holds.
+/// The requirements of [`bvk_veloc_mem_protect`] hold.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_veloc_checkpoint_end(success: c_int) -> c_int {
     // SAFETY: as the caller says.
@@ -355,7 +355,7 @@ pub extern "C" fn bvk_veloc_checkpoint_finished() -> c_int {
 /// `VELOC_Checkpoint`.
 ///
 /// # Safety
-/// The requirements of [`bvk_veloc_mem_protect`] holds; `name` is NULL or ends with zero.
+/// The requirements of [`bvk_veloc_mem_protect`] hold; `name` is NULL or ends with zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_veloc_checkpoint(name: *const c_char, version: c_int) -> c_int {
     // SAFETY: as the caller says; nothing of the application's runs before the end.
@@ -410,7 +410,7 @@ pub unsafe extern "C" fn bvk_veloc_recover_selective(mode: c_int, ids: *const c_
 /// `VELOC_Recover_mem`.
 ///
 /// # Safety
-/// The requirements of [`bvk_veloc_mem_protect`] holds.
+/// The requirements of [`bvk_veloc_mem_protect`] hold.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_veloc_recover_mem() -> c_int {
     // SAFETY: as the caller says.
@@ -436,7 +436,7 @@ pub extern "C" fn bvk_veloc_restart_end(success: c_int) -> c_int {
 /// `VELOC_Restart`.
 ///
 /// # Safety
-/// The requirements of [`bvk_veloc_mem_protect`] holds; `name` is NULL or ends with zero.
+/// The requirements of [`bvk_veloc_mem_protect`] hold; `name` is NULL or ends with zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_veloc_restart(name: *const c_char, version: c_int) -> c_int {
     // SAFETY: as the caller says.
@@ -467,7 +467,7 @@ pub extern "C" fn bvk_veloc_prefetch_start() -> c_int {
 /// `VELOC_Prefetch_restore`.
 ///
 /// # Safety
-/// The requirements of [`bvk_veloc_mem_protect`] holds.
+/// The requirements of [`bvk_veloc_mem_protect`] hold.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_veloc_prefetch_restore(version: c_int) -> c_int {
     // SAFETY: as the caller says.

@@ -99,7 +99,7 @@ fn a_job_that_is_asked_to_goes_on_with_fewer_ranks_and_then_with_more() {
     for (attempt, ranks) in [(1, "2"), (2, "4")] {
         bed.wait_for_file(format!("ready-{attempt}"));
         let set = bed.halt(&["--resize", ranks]).expect(0);
-        assert!(set.stdout.contains(&format!("halt now, to go on with {ranks} ranks (set by ")), "{}", set.stdout);
+        assert!(set.stdout.contains(&format!("halt now, to continue with {ranks} ranks (set by ")), "{}", set.stdout);
     }
     supervisor
         .wait()

@@ -613,7 +613,7 @@ fn bad_arguments_are_refused_before_anything_is_started() {
         (&["--spares", "1"], "no launcher that is known here"),
         (&["--launcher", "openmpi", "--spares", "1"], "no hosts are known"),
         (&["--launcher", "openmpi", "--hosts", "a:x"], "--hosts: "),
-        (&["--launcher", "openmpi", "--hosts", "a;rm"], "is no host name"),
+        (&["--launcher", "openmpi", "--hosts", "a;rm"], "is not a host name"),
         (&["--launcher", "openmpi", "--hosts", "a", "--spares", "1"], "none is left to compute"),
         (&["--launcher", "openmpi", "--hosts", "a,b", "--exclude", "a,b"], "none is left to compute"),
         (&["--launcher", "openmpi", "--hosts", "a,b", "--min-nodes", "3"], "the host list is too small"),

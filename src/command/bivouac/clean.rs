@@ -77,8 +77,8 @@ pub struct Args {
     /// All dead jobs of this user
     #[arg(long)]
     all_dead: bool,
-    /// The global directory, to learn which jobs live and which versions are safe (default: that of the configuration, if it is
-    /// there)
+    /// The global directory, to learn which jobs live and which versions are safe (default: that of the configuration, if it
+    /// exists)
     #[arg(long, value_name = "DIR")]
     global: Option<PathBuf>,
     /// Also segments that may hold the only copy of the newest version of a series

@@ -43,7 +43,7 @@ blocks have different lengths, `--read` is needed. Bytes are not checked; use `b
 left out, unless `--region` names it.
 
 Between checkpoints of different numbers of ranks or different decompositions, arrays spread over the ranks are compared element by element,
-by their places in the array: the first that differ, with both values and both ranks, and how many. Blocks are checked on the way. Shared values are compared once. Values of
+by their places in the array: the first that differ, with both values and both ranks, and how many. Blocks are checked as they are read. Shared values are compared once. Values of
 one rank cannot be compared and are named; they do not affect the exit status, unless nothing else is there or `--region` names it.
 
 Exit status: 0 all that can be compared is equal; 1 something differs, or is damaged; 2 wrong usage, or not readable; 3 nothing there.")]

@@ -26,7 +26,7 @@ const VERDICT_WIDTH: usize = 8;
 
 One line for each check: ok, warning (it works, but not as well as it could) or problem (something that the settings ask for
 cannot work), what was found, and what to change. Nothing is changed; a small file is written to the local and the global directory
-and removed again; if the directory does not exist yet, a folder is made beside it and removed.
+and removed again; if the directory does not exist yet, a folder is made next to it and removed.
 
 Exit status: 0 no problem, 1 problems, 2 wrong usage.")]
 pub struct Args {

@@ -52,7 +52,7 @@ Where shards are missing on the global tier, parity parts that cover them are co
 rebuilt from what is there, the first process that notices rebuilds them, and removes the parts.
 
 For each series it takes: the newest version that this node knows to be committed in memory, the newest on the local tier, what was taken
-after these, and older ones that may survive the loss of a node: those of which something is kept for other nodes. All nodes then
+after these, and older ones that may survive the loss of a node: those for which something is kept for other nodes. All nodes then
 take the same version if there is one that all have, and the newest that is available without a lost node. --all takes everything.
 
 A job with a living run is refused. A copy that stays behind is never lost: nothing is removed from the node (see `bivouac
@@ -394,7 +394,7 @@ impl<'a> Wanted<'a> {
 
     /// The jobs that were passed over because the store does not know them.
     pub fn skipped(self) -> Vec<Skipped> {
-        let why = "it has never used this global directory; --job takes it all the same";
+        let why = "it has never used this global directory; --job takes it nevertheless";
         self.strangers.into_inner().into_iter().map(|job| Skipped { job, why: why.into() }).collect()
     }
 }
@@ -423,7 +423,7 @@ pub fn refuse_living(
     let jobs: BTreeSet<Job> = chosen.iter().map(|chosen| job_of(&chosen.series)).collect();
     for (job, group) in jobs {
         if let Some(why) = here(&job, &group).or_else(|| claimed(&**global, &job, &group, "bivouac drain")) {
-            problems.add(format!("{job}/{group} is left alone: {why}; --even-alive takes it all the same"));
+            problems.add(format!("{job}/{group} is left alone: {why}; --even-alive takes it nevertheless"));
             chosen.retain(|chosen| job_of(&chosen.series) != (job.clone(), group.clone()));
         }
     }

@@ -34,7 +34,7 @@ that are each rank's own.
 --box takes a range for each dimension, slowest first: FROM:TO without the element TO. Without FROM it begins with the first element, without TO it ends with the
 last one; negative numbers count from the end, as in Python. A single number N means N:N+1, and its dimension stays. A range that is not inside the array is refused.
 
-Elements of a sparse array that nobody has saved are an error, which names the first ones, unless --fill says what to write there. On the local tier of one node
+Elements of a sparse array that no rank has saved are an error, which names the first ones, unless --fill says what to write there. On the local tier of one node
 some shards are missing; what they have cannot be filled.
 
 Every block that overlaps the box is read as a whole and compared with the digest that was made at capture. If one is damaged, no file is left or

@@ -25,7 +25,7 @@ use std::time::Duration;
 The program obeys when it next calls should_exit(), within about exit.check_every. Conditions add up; the first that is met counts.
 They stay until --clear: a run that is started while one is met ends at once with exit status 10. The one that --resize sets is
 removed when the job is relaunched. --resize is refused, and nothing is halted, if --ranks of bivouac run does not allow the number, if the
-hosts that answer have too few slots, or if only as many ranks as took them can restore the newest checkpoints.
+hosts that answer have too few slots, or if the newest checkpoints can be restored only on the number of ranks that took them.
 DIR is the --run-directory of bivouac run, or the run.directory of the configuration.
 
 Exit status: 0 done; 2 wrong usage, or the directory cannot be used; 3 with --list or --clear, no job has ever used the directory.")]
@@ -147,7 +147,7 @@ fn deaf(status: &Status) -> Option<String> {
     is_deaf.then(|| {
         format!(
             "the program of group {} has made {} calls of its session and not asked should_exit() so far (in C: bvk_should_exit): \
-             it goes on until it does",
+             it continues until it does",
             plain(&status.group),
             status.calls
         )

@@ -25,7 +25,7 @@ impl Host {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         let fits = !name.is_empty() && name.len() <= 255 && !name.starts_with('-') && name.chars().all(plain);
         if !fits {
-            return Err(format!("{name:?} is no host name: letters, digits, '.', '_' and '-' are allowed"));
+            return Err(format!("{name:?} is not a host name: letters, digits, '.', '_' and '-' are allowed"));
         }
         Ok(Host { name: name.to_owned(), slots })
     }
@@ -224,7 +224,7 @@ fn expand(text: &str) -> Result<Vec<String>, String> {
     let (ranges, after) = rest.split_once(']').ok_or_else(|| format!("{text:?}: brackets do not match"))?;
     let mut middles = Vec::new();
     for range in ranges.split(',') {
-        let wrong = || format!("{range:?} in {text:?} is no range of numbers");
+        let wrong = || format!("{range:?} in {text:?} is not a range of numbers");
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let digits = |text: &str| !text.is_empty() && text.len() <= 9 && text.bytes().all(|b| b.is_ascii_digit());
         if !digits(first) || !digits(last) {

@@ -50,7 +50,7 @@ Heads and checksums are checked, bodies are not read: `bivouac verify` reads the
 agreed on; it is equal in all shards of a checkpoint.
 
 OVER RANKS, where the program has said how its regions are spread over the ranks (Session::decompose): array 0 (the rank's part of the array that is
-listed as 0); shared (the same on all ranks); per rank, and what becomes of it on another number of ranks; its rank's own.
+listed as 0); shared (the same on all ranks); per rank, and what becomes of it on a different number of ranks; its rank's own.
 
 Exit status: 0 done; 1 something is damaged; 2 wrong usage, or not readable; 3 nothing there.")]
 pub struct Args {

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 States: committed; restorable (all shards are there, the next restart writes the manifest); incomplete (being written, or
 left behind by a crash); held (kept only because files of later checkpoints refer to it); damaged. REFERS TO: the versions
 needed to restore it (reduction). `bivouac verify` reads the data too. RANKS: shards here / ranks that took it. AGE: since the last change.
-OTHER RANKS, where some version can be restored on another number of ranks: whether this one can, according to one of its shards
+OTHER RANKS, where some version can be restored on a different number of ranks: whether this one can, according to one of its shards
 (docs/ELASTIC.md); `bivouac inspect` names the regions that prevent it.
 STANDING, as far as this directory tells: newest (a restart continues from it, and it is removed only when there is a newer one); older
 (the newest descends from it; it stays as long as keep_last and keep_every say); left behind (a run went back to before it, or

@@ -41,7 +41,7 @@ what the model leaves out; docs/PLANNING.md says what that is.
 
 --profile takes what `bivouac bench` and sessions with plan.profile have measured; what is not in it comes from --preset (with a profile: laptop),
 and is named. How often a profile's job fails is estimated from what it and --run-directory say about failed attempts, with the range
-of uncertainty. \"Your own numbers\" in docs/PLANNING.md shows the way.
+of uncertainty. \"Your own numbers\" in docs/PLANNING.md shows how.
 
 --svg draws what is lost over the time between two checkpoints, with the counts of the plan. --figure draws figures of Lee et al., GPU Snapshot
 (ICS'19), by the model; docs/PLANNING.md says what is taken from the paper, and what from measurements.

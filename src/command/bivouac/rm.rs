@@ -223,14 +223,14 @@ impl Plan {
         let doomed = match Stock::open(folder, name) {
             Err(SegmentError::NotFound { .. }) => return Ok(()),
             // One that is just being made looks unfinished, too.
-            Err(error) if !args.force => return spare(format!("{error}; --force removes it all the same")),
+            Err(error) if !args.force => return spare(format!("{error}; --force removes it nevertheless")),
             Err(_) => Doomed::Garbage(folder.to_owned(), name.to_owned()),
             Ok(stock) if stock.is_alive => return spare("its run is alive".into()),
             Ok(stock) => {
                 let only = stock.only_copies();
                 if !only.is_empty() && !args.force {
                     let only = list(only.into_iter(), VERSIONS_MAX, ", ");
-                    return spare(format!("it may hold the only copy of {only}; --force removes it all the same"));
+                    return spare(format!("it may hold the only copy of {only}; --force removes it nevertheless"));
                 }
                 Doomed::Segment(Box::new(stock))
             }

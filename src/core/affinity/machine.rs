@@ -26,7 +26,7 @@ pub const CPUS_MAX: usize = 8192;
 pub const NODES_MAX: usize = 1024;
 /// The most devices that are listed.
 pub const DEVICES_MAX: usize = 4096;
-/// The most nodes that a device hangs at; of one that is near to more these are the first.
+/// The largest number of nodes that a device is attached to. If it is near more, these are the first of them.
 pub const DEVICE_NODES_MAX: usize = 64;
 
 /// A logical processor.
@@ -236,7 +236,7 @@ impl Machine {
             return Err(format!("node {} is there twice or out of bounds", node.number));
         }
         match self.cpus.iter().find(|cpu| !seen.contains(&cpu.node)) {
-            Some(cpu) => Err(format!("CPU {} is on node {}, which is not there", cpu.number, cpu.node)),
+            Some(cpu) => Err(format!("CPU {} is on node {}, which does not exist", cpu.number, cpu.node)),
             None => Ok(()),
         }
     }
@@ -249,7 +249,7 @@ impl Machine {
         for device in &self.devices {
             let is_small = device.nodes.len() <= DEVICE_NODES_MAX && device.address.len() <= ADDRESS_BYTES_MAX;
             if !is_small || !device.nodes.iter().all(|node| known.contains(node)) {
-                return Err(format!("the device at {:.32?} hangs at nodes that are not there", device.address));
+                return Err(format!("the device at {:.32?} is attached to nodes that do not exist", device.address));
             }
         }
         Ok(())

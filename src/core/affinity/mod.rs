@@ -44,7 +44,7 @@ pub mod threads;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Node(pub u32);
 
-/// The NUMA node of the CPU that the calling thread runs on; `None` if there is only one, or nobody knows.
+/// The NUMA node of the CPU that the calling thread runs on; `None` if there is only one, or it is not known.
 pub fn current_node() -> Option<Node> {
     #[cfg(feature = "numa")]
     return numa::current_node();

@@ -166,8 +166,8 @@ fn pieces(place: Place, wanted: &[Wanted]) -> Vec<Piece> {
 /// Contents are lost where a huge page had to be taken apart; memory outside of `target` keeps its contents and its nodes.
 ///
 /// # Blocking
-/// As long as it takes to clear or copy the pages. Memory that this takes beside the pages: some bytes for each range that is
-/// wanted, and a MiB for each thread.
+/// As long as it takes to clear or copy the pages. In addition to the pages, this takes some bytes of memory for each range that
+/// is wanted, and a MiB for each thread.
 pub fn place(target: &mut [u8], wanted: &[Wanted], cpus: &BTreeMap<u32, Cpus>) -> PlaceReport {
     let place = Place::of(target);
     let pieces = pieces(place, wanted);

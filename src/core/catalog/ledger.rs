@@ -223,7 +223,7 @@ impl fmt::Display for Reason {
             Reason::LaterRun => f.write_str("of a later run"),
             Reason::Last => f.write_str("among the last (keep_last)"),
             Reason::Pinned => f.write_str("kept for good (keep_every)"),
-            Reason::NotOurs => f.write_str("left behind, or of a run that was not gone on from"),
+            Reason::NotOurs => f.write_str("left behind, or of a run that no later run continued from"),
             Reason::Source => f.write_str("files of later checkpoints refer to it, or may come to"),
             Reason::NeededBy(taken) => {
                 write!(f, "needed by operation {} of run {}", taken.operation, taken.generation)

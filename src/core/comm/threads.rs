@@ -264,7 +264,7 @@ impl WorldHandle {
     }
 
     /// Messages and parcels that were sent and not yet received, over all ranks. A single-threaded simulation in which
-    /// no rank has anything to do and this is 0 stands still.
+    /// no rank has anything to do and this is 0 is stuck.
     pub fn in_flight(&self) -> usize {
         let of = |mailbox: &Mailbox| mailbox.queue.len() + mailbox.parcels.len() + mailbox.unsent;
         (0..self.0.size()).map(|rank| of(&self.0.mailbox(Rank(rank)))).sum()

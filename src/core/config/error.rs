@@ -88,7 +88,7 @@ pub enum ConfigError {
         suggestion: Option<String>,
     },
     /// An environment variable that starts with `BIVOUAC_` and belongs to no key.
-    #[error("environment variable {name} belongs to no configuration key{}", did_you_mean(.suggestion))]
+    #[error("environment variable {name} does not belong to any configuration key{}", did_you_mean(.suggestion))]
     UnknownVariable {
         /// Its name.
         name: String,

@@ -89,7 +89,7 @@ impl Driver {
         self.comm.send_parcel(to, label, body)
     }
 
-    /// The next parcel that is wholly here: [`Comm::receive_parcel`].
+    /// The next parcel that has arrived completely: [`Comm::receive_parcel`].
     ///
     /// # Errors
     /// [`CommError`] of the message layer.

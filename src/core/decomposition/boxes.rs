@@ -46,7 +46,7 @@ pub enum DecompositionError {
     },
     /// Ghost cells with which the memory of a box would have too many elements.
     #[error(
-        "box {number} of this rank with ghost cells of {before:?} before and {after:?} behind it has more than {ELEMENTS_MAX} elements"
+        "box {number} of this rank with ghost cells of {before:?} before and {after:?} after it has more than {ELEMENTS_MAX} elements"
     )]
     Margin {
         /// The place of the box among those of this rank.

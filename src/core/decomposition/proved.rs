@@ -104,7 +104,7 @@ impl From<Ids> for Part {
     }
 }
 
-/// How an array lies over the ranks of a group: proved, and the same for all of them.
+/// How an array is spread over the ranks of a group: proved, and the same for all of them.
 /// [`Session::decompose`](crate::session::Session::decompose) makes it, and regions are saved and loaded on it.
 ///
 /// It is cheap to clone, and may outlive its session.

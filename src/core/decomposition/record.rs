@@ -16,10 +16,10 @@ const WHAT: &str = "decomposition record";
 /// More regions than a region table of 64 MiB can have.
 const REGIONS_MAX: usize = 1 << 21;
 
-/// What becomes of a value of one rank when a checkpoint is restored on another number of ranks.
+/// What becomes of a value of one rank when a checkpoint is restored on a different number of ranks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum OnResize {
-    /// The checkpoint cannot be restored on another number of ranks.
+    /// The checkpoint cannot be restored on a different number of ranks.
     Refuse,
     /// The value is dropped.
     Drop,
@@ -27,7 +27,7 @@ pub enum OnResize {
     Ask,
 }
 
-/// How a region lies over the ranks. A region without a rule belongs to its rank, and binds its checkpoint to the number of ranks.
+/// How a region is spread over the ranks. A region without a rule belongs to its rank, and binds its checkpoint to the number of ranks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Rule {
     /// It is the rank's part of an array, on the decomposition at this place of the record.
@@ -168,7 +168,7 @@ fn decode<'a, P>(
 ) -> Result<Taken<P>, FormatError> {
     match bytes.split_first() {
         Some((&VERSION, rest)) => {
-            take(rest, most, parts).ok_or_else(|| FormatError::invalid(WHAT, "it is cut, or says what cannot be"))
+            take(rest, most, parts).ok_or_else(|| FormatError::invalid(WHAT, "it is truncated or invalid"))
         }
         Some((version, _)) => Err(FormatError::invalid(WHAT, format!("version {version}, and {VERSION} is known"))),
         None => Err(FormatError::invalid(WHAT, "it is empty")),

@@ -7,7 +7,7 @@ use crate::base::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// No CUDA driver library on this machine: CPU-only work continues.
-    #[error("no CUDA driver library (libcuda.so.1) was found: install the driver, or take the host device")]
+    #[error("no CUDA driver library (libcuda.so.1) was found: install the driver, or use the host device")]
     NoLibrary,
     /// A driver, and no GPU behind it (or none that this process may see).
     #[error("the CUDA driver sees no GPU number {ordinal}: check CUDA_VISIBLE_DEVICES and the job's GPU request")]
@@ -47,7 +47,7 @@ pub enum DeviceError {
         /// What it belongs to instead.
         reason: String,
     },
-    /// A range reaches over the end of its memory, or memory that is not mapped.
+    /// A range goes past the end of its memory, or into memory that is not mapped.
     #[error("device range {offset}+{bytes} is not usable: {reason}")]
     Range {
         /// Offset.

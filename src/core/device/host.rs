@@ -142,7 +142,7 @@ impl HostDevice {
     /// A part of an allocation by its address, as a program names memory of a GPU that has nothing but pointers.
     ///
     /// # Errors
-    /// [`DeviceError::Foreign`] if it is not memory of this twin; [`DeviceError::Range`] if it reaches over the end of its allocation.
+    /// [`DeviceError::Foreign`] if it is not memory of this twin; [`DeviceError::Range`] if it goes past the end of its allocation.
     pub fn span_at(&self, address: u64, bytes: u64) -> Result<DeviceSpan> {
         let range = self.shared.range_at(address)?;
         let (base, whole) = (range.base, range.bytes);
@@ -341,7 +341,7 @@ impl Steps {
         let reason = if bytes == 0 || !offset.is_multiple_of(GRANULARITY) || !bytes.is_multiple_of(GRANULARITY) {
             "device memory is mapped in multiples of the granularity"
         } else if offset.checked_add(bytes).is_none_or(|end| end > self.0.bytes) {
-            "it reaches over the end of the reservation"
+            "it goes past the end of the reservation"
         } else {
             return Ok(());
         };

@@ -99,7 +99,7 @@ impl DeviceSpan {
         if self.home == home || self.bytes == 0 {
             return Ok(());
         }
-        let reason = "the span was got from another device".to_owned();
+        let reason = "the span comes from another device".to_owned();
         Err(DeviceError::Foreign { address: self.address, ordinal, reason })
     }
 
@@ -116,13 +116,13 @@ impl DeviceSpan {
     /// A part of it.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] if it reaches over the end.
+    /// [`DeviceError::Range`] if it goes past the end.
     pub fn part(&self, offset: u64, bytes: u64) -> Result<DeviceSpan> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => {
                 Ok(DeviceSpan { address: self.address + offset, bytes, home: self.home, owner: self.owner.clone() })
             }
-            _ => Err(DeviceError::Range { offset, bytes, reason: "it reaches over the end of its memory" }),
+            _ => Err(DeviceError::Range { offset, bytes, reason: "it goes past the end of its memory" }),
         }
     }
 }
@@ -166,13 +166,13 @@ impl HostRange {
     /// A part of it.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] if it reaches over the end.
+    /// [`DeviceError::Range`] if it goes past the end.
     pub fn part(&self, offset: u64, bytes: u64) -> Result<HostRange> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => {
                 Ok(HostRange::new(self.address + offset as usize, bytes, self.keep.clone()))
             }
-            _ => Err(DeviceError::Range { offset, bytes, reason: "it reaches over the end of its memory" }),
+            _ => Err(DeviceError::Range { offset, bytes, reason: "it goes past the end of its memory" }),
         }
     }
 }
@@ -222,7 +222,7 @@ fn check_runs(runs: &[Run], block_bytes: u64) -> Result<u32> {
     for run in runs {
         let bytes = run.from.bytes();
         let Some(end) = run.start.checked_add(bytes).filter(|end| *end <= run.region_bytes) else {
-            return refuse(run.start, bytes, "the run reaches over the end of its region");
+            return refuse(run.start, bytes, "the run goes past the end of its region");
         };
         if !run.start.is_multiple_of(64) || (!end.is_multiple_of(64) && end != run.region_bytes) {
             return refuse(run.start, bytes, "a run begins and ends at a multiple of 64, or at the region's end");
@@ -315,7 +315,7 @@ pub trait Copied: Send + Sync {
     fn seconds(&self) -> Result<f64>;
 }
 
-/// A point in the work of a stream, which may have gone on since.
+/// A point in the work of a stream, which may have continued since.
 pub trait Moment: Any + Send + Sync {
     /// Has the stream come to it?
     ///
@@ -376,7 +376,7 @@ fn check_sendings(sendings: &[Sending], block_bytes: u64) -> Result<u32> {
     for Sending { from, to, parts } in sendings {
         for part in parts {
             if !is_inside(part.from, part.bytes, from.bytes()) || !is_inside(part.to, part.bytes, to.bytes()) {
-                return refuse(part.bytes, "it reaches over the end of its memory");
+                return refuse(part.bytes, "it goes past the end of its memory");
             }
             blocks += part.bytes.div_ceil(block_bytes);
         }

@@ -37,7 +37,7 @@ impl Rows {
         match (bytes, end) {
             (Some(0), _) => Ok(Rows { span, first, row: 0, again: Vec::new() }),
             (Some(_), Some(end)) if end <= span.bytes() => Ok(Rows { span, first, row, again }),
-            _ => Err(refuse("a row of it reaches over the end of its memory")),
+            _ => Err(refuse("a row of it goes past the end of its memory")),
         }
     }
 
@@ -103,12 +103,12 @@ pub struct RowCopy {
 /// Checks copies between rows and one piece of so many bytes.
 ///
 /// # Errors
-/// [`DeviceError::Range`] for one that reaches over the end of its rows or of the piece.
+/// [`DeviceError::Range`] for one that goes past the end of its rows or of the piece.
 pub(super) fn check_copies(copies: &[RowCopy], piece: u64) -> Result<()> {
     let is_inside = |at: u64, bytes: u64, whole: u64| at.checked_add(bytes).is_some_and(|end| end <= whole);
     for RowCopy { rows, at, bytes, packed } in copies {
         if !is_inside(*at, *bytes, rows.bytes()) || !is_inside(*packed, *bytes, piece) {
-            let reason = "a copy of rows reaches over their end, or over that of the piece beside them";
+            let reason = "a copy of rows goes past their end, or past that of the piece next to them";
             return Err(DeviceError::Range { offset: *at, bytes: *bytes, reason });
         }
     }

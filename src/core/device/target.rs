@@ -47,11 +47,11 @@ impl Target {
     /// A part of it.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] if it reaches over the end.
+    /// [`DeviceError::Range`] if it goes past the end.
     pub fn part(self: &Arc<Self>, at: u64, bytes: u64) -> Result<TargetPart> {
         match at.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(TargetPart { target: self.clone(), at, bytes }),
-            _ => Err(DeviceError::Range { offset: at, bytes, reason: "it reaches over the end of its memory" }),
+            _ => Err(DeviceError::Range { offset: at, bytes, reason: "it goes past the end of its memory" }),
         }
     }
 

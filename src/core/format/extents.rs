@@ -30,7 +30,7 @@ const WHAT: &str = "packed shard";
 pub(super) fn encode(packing: &Packing) -> Result<Vec<u8>, FormatError> {
     let count = packing.extents.len();
     if count > EXTENTS_MAX {
-        return Err(FormatError::invalid(WHAT, format!("{count} extents, and {EXTENTS_MAX} are the most")));
+        return Err(FormatError::invalid(WHAT, format!("{count} extents, and at most {EXTENTS_MAX} are allowed")));
     }
     let (shift, kinds) = (unit_of(packing), IN + packing.outline.sources.len() as u64);
     let mut bytes = Vec::with_capacity(4 * count + 8);
@@ -49,7 +49,7 @@ pub(super) fn encode(packing: &Packing) -> Result<Vec<u8>, FormatError> {
         }
     }
     if bytes.len() > codec::LIMIT {
-        let why = format!("{} bytes of extents, and {} are the most", bytes.len(), codec::LIMIT);
+        let why = format!("{} bytes of extents, and at most {} are allowed", bytes.len(), codec::LIMIT);
         return Err(FormatError::invalid(WHAT, why));
     }
     Ok(bytes)

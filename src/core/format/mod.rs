@@ -53,7 +53,7 @@ pub enum FormatError {
         have: u64,
     },
     /// The magic bytes are absent: this is another kind of file, or its start was overwritten.
-    #[error("this is no Bivouac {what}: the magic bytes are missing")]
+    #[error("this is not a Bivouac {what}: the magic bytes are missing")]
     Magic {
         /// Which structure.
         what: &'static str,

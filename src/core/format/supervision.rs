@@ -470,7 +470,7 @@ impl fmt::Display for Condition {
             }
         }
         if let Some(ranks) = self.resize {
-            write!(f, ", to go on with {ranks} ranks")?;
+            write!(f, ", to continue with {ranks} ranks")?;
         }
         let set_at = utc(self.set_at);
         write!(f, " (set by {} at {set_at})", self.set_by)
@@ -496,7 +496,7 @@ mod tests {
         let mut resize = halt(When::Now);
         resize.conditions[0].resize = Some(6);
         assert_eq!(Halt::decode(&resize.encode()).unwrap(), resize);
-        assert!(resize.conditions[0].to_string().starts_with("now, to go on with 6 ranks (set by somebody at "));
+        assert!(resize.conditions[0].to_string().starts_with("now, to continue with 6 ranks (set by somebody at "));
         let levels = vec![LevelStatus { level: "process".into(), committed: 4, ..LevelStatus::default() }];
         let bound = Bound::of(["state", "rng"].into_iter());
         let newest = vec![NewestStatus { name: "heat".into(), version: 70, ranks: 8, unix: 5.0, bound }];

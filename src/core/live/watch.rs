@@ -64,8 +64,8 @@ const USERFAULTFD_IOC_NEW: libc::c_ulong = 0xaa00;
 pub enum WatchError {
     /// This process may not.
     #[error(
-        "userfaultfd is not allowed to this process ({errno}): it needs vm.unprivileged_userfaultfd = 1, or leave to use /dev/userfaultfd, or the \
-         capability CAP_SYS_PTRACE; in a container, a seccomp profile that lets userfaultfd pass"
+        "this process may not use userfaultfd ({errno}): it needs vm.unprivileged_userfaultfd = 1, or permission to open /dev/userfaultfd, or the \
+         capability CAP_SYS_PTRACE; in a container, a seccomp profile that allows userfaultfd"
     )]
     Refused {
         /// The kernel's answer.

@@ -255,7 +255,7 @@ impl ShardAccess {
 
     /// It lies otherwise here than elsewhere, though it is said to lie alike.
     pub fn lies_otherwise(&self, region: &str) -> LoadError {
-        let found = format!("lies otherwise in the shard of rank {} than in others", self.shard);
+        let found = format!("is laid out differently in the shard of rank {} than in others", self.shard);
         LoadError::Decomposition { rank: self.rank, key: self.key, region: region.into(), found }
     }
 

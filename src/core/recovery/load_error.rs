@@ -22,7 +22,7 @@ pub enum LoadError {
         /// The regions it has.
         present: Vec<String>,
     },
-    /// The region has another type or length than the application asks for.
+    /// The region has a different type or length from what the application asks for.
     #[error("rank {rank}: region {region:?} of {key} holds {found}, but {expected} was requested")]
     Mismatch {
         /// This rank.
@@ -52,7 +52,7 @@ pub enum LoadError {
         /// What does not fit.
         source: RegionError,
     },
-    /// The region lies otherwise over the ranks than the application asks for.
+    /// The region is spread differently over the ranks from what the application asks for.
     #[error("rank {rank}: region {region:?} of {key} {found}")]
     Decomposition {
         /// This rank.
@@ -86,7 +86,7 @@ pub enum LoadError {
         /// Because of whom, and why.
         culprits: Vec<Culprit>,
     },
-    /// The checkpoint was taken by another number of ranks, and what was asked for is one rank's own.
+    /// The checkpoint was taken by a different number of ranks, and what was asked for is one rank's own.
     #[error(
         "rank {rank}: {key} was taken by {found} ranks and this run has {ours}, so no shard of it is this rank's own: load arrays with load_on, and \
          what all ranks share with shared"

@@ -158,7 +158,7 @@ impl Remaking<'_> {
         placed.extend(all_of(own, Side::Wants, rank, rank));
         let mut shelf = Shelf::new(cells, dims);
         let mut on_post = |_: Rank, bytes: &[u8]| {
-            let onward = shelf.take(bytes, |_, _| ()).ok_or("it is cut, or says what cannot be")?;
+            let onward = shelf.take(bytes, |_, _| ()).ok_or("it is truncated or invalid")?;
             Ok(Handled { answer: Vec::new(), onward })
         };
         let mistake = mapper.as_ref().err().copied();

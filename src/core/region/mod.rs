@@ -172,7 +172,7 @@ pub enum RegionError {
     },
     /// The checkpoint has no region at all: it would be the newest, and nothing could be restored of it.
     #[error(
-        "version {version} of {name:?} has no region: save or protect what it is to have before it is captured (a rank that has nothing saves a region of no length)"
+        "version {version} of {name:?} has no region: save or protect its regions before it is captured (a rank that has nothing to save saves a region of no length)"
     )]
     None {
         /// The series.
@@ -299,7 +299,7 @@ pub enum RegionError {
         /// What is wrong with it.
         source: DeviceError,
     },
-    /// A small array that was loaded has another type than the application asks for.
+    /// A small array that was loaded has a different type from what the application asks for.
     #[error(
         "value {name:?} has {bytes} bytes of elements of type {found}, and those of type {expected} were asked for"
     )]
@@ -315,7 +315,7 @@ pub enum RegionError {
     },
     /// A value that other ranks may get is too long.
     #[error(
-        "value {name:?} takes {bytes} bytes, and one that all ranks share, or that others may ask for, has at most {SHARED_MAX}"
+        "value {name:?} takes {bytes} bytes; a value that all ranks share, or that others may ask for, has at most {SHARED_MAX}"
     )]
     Long {
         /// The name.

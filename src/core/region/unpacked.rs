@@ -2,7 +2,7 @@
 
 use crate::decomposition::strides::Strides;
 
-/// The memory of boxes, and where their elements go in it. Their bytes come box behind box, each in the order of memory.
+/// The memory of boxes, and where their elements go in it. Their bytes come box after box, each in the order of memory.
 pub struct Unpacked<'t> {
     boxes: Vec<Piece<'t>>,
     bytes: usize,

@@ -216,9 +216,9 @@ impl<'a> CheckpointBuilder<'a> {
     }
 
     /// Adds a small value of this rank, for example the state of its random numbers, and says what becomes of it when the checkpoint is
-    /// restored on another number of ranks. On the same number each rank gets its own back, with [`Attempt::value`](crate::Attempt::value).
+    /// restored on a different number of ranks. On the same number each rank gets its own back, with [`Attempt::value`](crate::Attempt::value).
     ///
-    /// With [`OnResize::Refuse`] the checkpoint can be restored only on as many ranks, as with a plain [`CheckpointBuilder::value`]. A
+    /// With [`OnResize::Refuse`] the checkpoint can be restored only on the same number of ranks, as with a plain [`CheckpointBuilder::value`]. A
     /// value that other ranks may ask for has at most 1 MiB when it is encoded.
     ///
     /// # Collective
@@ -303,7 +303,7 @@ impl<'a> CheckpointBuilder<'a> {
                 RegionError::HistoryField { history, field, what }
             };
             let of = on.iter().find(|(name, _)| *name == field.name());
-            let (_, on) = of.ok_or_else(|| wrong("it was not said on which decomposition it lies".into()))?;
+            let (_, on) = of.ok_or_else(|| wrong("no decomposition was given for it".into()))?;
             let (name, element) = (field.region_name(), field.element());
             region::check_place(&name, on, self.engine.identity().place())?;
             let elements = region::ReadBlocks::bytes(&field) / element.bytes().max(1);

@@ -94,7 +94,7 @@ impl Kept {
         }
         let found = tail(&file, had).map_err(|error| rejected(format!("cannot be read: {error}")))?;
         if found != record.tail {
-            return Err(rejected(format!("has other bytes before byte {had} than it had")));
+            return Err(rejected(format!("has different bytes before byte {had} than it had")));
         }
         match self.on_restart {
             _ if length == had => {}
@@ -102,7 +102,7 @@ impl Kept {
             OnRestart::Refuse => {
                 let more = length - had;
                 let why = format!(
-                    "the companion {shown} has {more} bytes that version {version} knows nothing of, and is not to be cut: move it away, or allow \
+                    "the companion {shown} has {more} bytes that version {version} does not have, and must not be truncated: move it away, or allow \
                      that it is truncated or that another file is started"
                 );
                 return Err(Unloaded::Refused(why));
@@ -170,7 +170,7 @@ pub(super) fn saved(companions: Option<&Companions>) -> Result<Option<SavedRegio
     if bytes.len() > region::SHARED_MAX {
         // A restart takes no more from another rank.
         let (count, most) = (records.len(), region::SHARED_MAX);
-        return Err(format!("the record of {count} companions takes {} bytes, and {most} are the most", bytes.len()));
+        return Err(format!("the record of {count} companions takes {} bytes, and at most {most} are allowed", bytes.len()));
     }
     Ok(Some(region::reserved(region::COMPANIONS, bytes)))
 }

@@ -125,7 +125,7 @@ impl Session {
             let first = counter::told(told.sorted(), Said::Has(rank));
             let mut counter = Counter::new(windows, window, rank, head.total);
             let mut on_post = |from: Rank, bytes: &[u8]| {
-                counter.take(from, bytes).ok_or("it is cut, or says what cannot be")?;
+                counter.take(from, bytes).ok_or("it is truncated or invalid")?;
                 Ok(Handled::default())
             };
             let text = format!("{call}: numbers");
@@ -154,7 +154,7 @@ impl Session {
     fn exchange_parts(&self, call: &str, first: Vec<(Rank, Vec<u8>)>, owner: &mut Owner) -> Result<Option<Finding>> {
         let engine = &self.engine;
         let mut on_post = |_: Rank, bytes: &[u8]| {
-            let taken = owner.take(bytes).ok_or("it is cut, or says what cannot be")?;
+            let taken = owner.take(bytes).ok_or("it is truncated or invalid")?;
             let answer = taken.overlap.map_or_else(Vec::new, |overlap| Finding::Overlap(overlap).to_bytes());
             Ok(Handled { answer, onward: taken.onward })
         };

@@ -685,8 +685,8 @@ fn home_of_claims<'a>(open: &[&'a Arc<dyn Tier>]) -> Option<&'a dyn Tier> {
     let (shared, own): (Vec<&Arc<dyn Tier>>, Vec<_>) = open.iter().partition(|tier| tier.kind().spec().is_shared);
     for tier in shared.iter().filter(|tier| !tier.can_fence()) {
         log::warn!(
-            "event=no-fence tier={} path={}: this place cannot tell who writes first, so that of two runs at once neither is refused: see to \
-             it that only one is started",
+            "event=no-fence tier={} path={}: this place cannot tell who writes first, so neither of two simultaneous runs is refused: make \
+             sure that only one is started",
             tier.kind(),
             tier.root().display()
         );

@@ -107,8 +107,8 @@ impl<'a> Protected<'a> {
         self.add(name, Shared(value))
     }
 
-    /// Adds a small value of this rank, such as the state of its random numbers, and says what becomes of it on another number of ranks. A
-    /// restart there leaves it as it is. See [`CheckpointBuilder::per_rank`].
+    /// Adds a small value of this rank, such as the state of its random numbers, and says what becomes of it on a different number of ranks.
+    /// Such a restart leaves it as it is. See [`CheckpointBuilder::per_rank`].
     pub fn protect_per_rank<T: Serialize + DeserializeOwned>(
         &mut self,
         name: &str,

@@ -236,8 +236,8 @@ impl Session {
             let group = &identity.group;
             return Some(format!(
                 "nothing of that name is there in group {group:?}, but in {groups}. A group of some ranks of the world is named after the lowest of \
-                 them, which another number of ranks can change: set job.group (BIVOUAC_JOB_GROUP) to the name of the group to go on from, and \
-                 leave it so"
+                 them, which a different number of ranks can change: set job.group (BIVOUAC_JOB_GROUP) to the name of the group to continue from, and \
+                 keep it"
             ));
         }
         let named =

@@ -379,10 +379,10 @@ impl Session {
     }
 
     /// Puts the threads of this rank where `pin` says, within what the job was given on this node; each rank gets its share of that. The
-    /// next [`Session::checkpoint`] or [`Session::should_checkpoint`] puts threads there that start later. Does nothing if affinity is off.
+    /// next [`Session::checkpoint`] or [`Session::should_checkpoint`] also places threads that start later. Does nothing if affinity is off.
     ///
-    /// [`Pin::Compact`] and [`Pin::Scatter`] leave threads alone in two cases, because two processes could get the same CPUs: if other
-    /// processes of the job than this group's ranks are on the node, or if no launcher says what the job was given and the group has
+    /// [`Pin::Compact`] and [`Pin::Scatter`] leave threads alone in two cases, because two processes could get the same CPUs: if the
+    /// node has processes of the job that are not ranks of this group, or if no launcher says what the job was given and the group has
     /// several ranks here. [`AffinityReport::losses`] says so.
     ///
     /// ```no_run
@@ -505,8 +505,8 @@ impl Drop for Session {
         }
         if self.process != 0 {
             log::warn!(
-                "event=not-closed rank={}: the session ends without close; what is on its way stays where it is, and other ranks that go \
-                 on wait for this one",
+                "event=not-closed rank={}: the session ends without close; what is on its way stays where it is, and other ranks that continue \
+                 wait for this one",
                 self.engine.identity().rank
             );
         }

@@ -345,7 +345,7 @@ impl Claims {
                 Holder::Nobody => {
                     if let Some(lock) = self.make(&claim.path, &claim.record, clock)? {
                         log::warn!(
-                            "event=claim-vanished path={}: somebody emptied the directory under the run; the checkpoints in it may be gone",
+                            "event=claim-vanished path={}: the directory was emptied during the run; the checkpoints in it may be gone",
                             claim.path.display()
                         );
                         *held = lock;

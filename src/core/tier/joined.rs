@@ -74,7 +74,7 @@ impl ReadFile for Joined {
     }
 }
 
-/// Makes the shard that a raw one stands for: itself, unless it is packed. Its sources are looked for beside its own folder.
+/// Makes the shard that a raw one stands for: itself, unless it is packed. Its sources are looked for next to its own folder.
 ///
 /// # Errors
 /// [`TierError::Format`] if what it says of itself is damaged; [`TierError::Source`] if a source cannot be opened. That it refers to what its
@@ -276,7 +276,7 @@ pub fn check_sources(
         let (store, key) = (&sources[source as usize], &outline.sources[source as usize].key);
         let end = offset.checked_add(extent.length);
         let Some(at) = end.and_then(|end| store.find(offset..end)) else {
-            return Ok(Some(format!("byte {} of its bodies is to be in {key}, which does not store it", extent.at)));
+            return Ok(Some(format!("byte {} of its bodies should be in {key}, which does not store it", extent.at)));
         };
         let Some(bodies) = bodies else { continue };
         for start in (0..extent.length).step_by(CHECKED_AT_ONCE) {

@@ -329,7 +329,7 @@ impl ObjectTier {
             ObjectStoreScheme::AmazonS3 => build!(AmazonS3Builder, "AWS_", aws_endpoint),
             ObjectStoreScheme::GoogleCloudStorage => build!(GoogleCloudStorageBuilder, "GOOGLE_", google_base_url),
             ObjectStoreScheme::MicrosoftAzure => build!(MicrosoftAzureBuilder, "AZURE_", azure_storage_endpoint),
-            other => return Err(wrong(format!("{other:?} is no object store that this build knows"))),
+            other => return Err(wrong(format!("{other:?} is not an object store that this build knows"))),
         };
         Ok(ObjectTier::over(store, url, prefix))
     }

@@ -398,7 +398,7 @@ impl PosixStorage {
         match rustix::fs::mkdirat(spot.directory(), spot.name, Mode::RWXU) {
             // Of the ranks that share it only the one that was first comes here.
             Ok(()) if is_again => log::warn!(
-                "event=directory-vanished path={}: it was removed under the run with all checkpoints in it, and is made again",
+                "event=directory-vanished path={}: it was removed during the run with all checkpoints in it, and is created again",
                 path.display()
             ),
             Ok(()) => log::debug!("directory=made path={}", path.display()),

@@ -84,7 +84,7 @@ impl Files {
                 }
             }
         }
-        log::warn!("event=claim-not-locked path={} reason=\"somebody else holds its lock\"", path.display());
+        log::warn!("event=claim-not-locked path={} reason=\"another process holds its lock\"", path.display());
         None
     }
 }

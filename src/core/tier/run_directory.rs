@@ -40,7 +40,7 @@ impl RunDirectory {
         &self.path
     }
 
-    /// Creates it, private to this user, if it does not exist. Whoever else may write to it could make a supervisor
+    /// Creates it, private to this user, if it does not exist. Anyone else who may write to it could make a supervisor
     /// believe anything.
     ///
     /// # Errors

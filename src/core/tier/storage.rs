@@ -81,8 +81,8 @@ pub trait ReadFile: Send + Sync {
 /// Below this a range is read without asking whether the file holds it.
 const UNASKED_MAX: u64 = 1 << 20;
 
-/// Reads a range whose length a file gives. What it takes of memory the file must really hold: a hole of terabytes
-/// costs nobody anything, and its checksums can be right.
+/// Reads a range whose length a file gives. The file must really hold as many bytes as this takes of memory: a hole of terabytes
+/// costs nothing, and its checksums can be right.
 ///
 /// # Errors
 /// `InvalidData` for a hole, `OutOfMemory`, and what the storage says.

@@ -149,7 +149,7 @@ impl Desk {
         let (generation, version) = newest;
         state.notes.push(format!(
             "event=series-started-over name={name:?} newest_before=\"version {version} of run {generation}\": this run has restored nothing of \
-             this series, and takes checkpoints of it. The next run goes on from these, and removes the older ones. To go on from those \
+             this series, and takes checkpoints of it. The next run continues from these, and removes the older ones. To continue from those \
              instead, end this run and restart from version {version} by its number; to keep both, take checkpoints under another name. \
              `bivouac ls` shows both"
         ));

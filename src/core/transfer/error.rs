@@ -27,7 +27,7 @@ pub enum CaptureError {
     },
     /// The checkpoint has regions in device memory, and was captured without saying which caches and stream to use.
     #[error(
-        "rank {rank}: version {version} of {name:?} has regions in device memory, which only with_device and with_offload bring down"
+        "rank {rank}: version {version} of {name:?} has regions in device memory, which need with_device or with_offload"
     )]
     NoCaches {
         /// This rank.

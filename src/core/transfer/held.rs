@@ -29,7 +29,7 @@ use crate::tier::Upload;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-pub(super) const GONE: &str = "what was to be held for it could not be";
+pub(super) const GONE: &str = "the bytes to be held for it could not be copied";
 pub(super) const CHANGED: &str = "memory tier: bytes that were held for it have changed there";
 
 /// Regions in their place, without a head. Dropped without a capture, it gives the room back.

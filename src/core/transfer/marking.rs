@@ -106,7 +106,7 @@ impl Engine {
         self.reporter().count(|stats| stats.unaudited += 1);
         self.desk.note_once("unaudited", || {
             "event=unaudited: as configured (offload.audit = false, or offload.host_writes = \"declared\"), nothing looks for writes that the program \
-             did not declare: one of them puts a later state into a checkpoint, unseen; `bivouac inspect` tells such shards; said once"
+             did not declare: one of them puts a later state into a checkpoint, undetected; `bivouac inspect` names such shards; said once"
                 .into()
         });
     }

@@ -34,7 +34,7 @@ impl ProfileFile {
     /// What it says; `None` where there is none yet. One that cannot be used is warned about.
     pub fn read(&self) -> Option<Profile> {
         self.try_read().unwrap_or_else(|error| {
-            log::warn!("event=profile-not-read error={error:?}: the session goes on without it");
+            log::warn!("event=profile-not-read error={error:?}: the session continues without it");
             None
         })
     }
@@ -81,7 +81,7 @@ impl ProfileFile {
 pub fn read(path: &Path) -> Result<Option<Profile>, String> {
     let (directory, name) = parts(path)?;
     let Some(bytes) = directory.read(name).map_err(|error| error.to_string())? else { return Ok(None) };
-    let text = String::from_utf8(bytes).map_err(|_| format!("{}: it is no text in UTF-8", path.display()))?;
+    let text = String::from_utf8(bytes).map_err(|_| format!("{}: it is not UTF-8 text", path.display()))?;
     Profile::decode(&text).map(Some).map_err(|error| format!("{}: {error}", path.display()))
 }
 

@@ -312,7 +312,7 @@ impl Reducer {
         self.budget
     }
 
-    /// A shard, of any rank of this node, compressed into so many bytes at most, in a file that refers to none; `None` if that is no shorter.
+    /// A shard, of any rank of this node, compressed into at most `room` bytes, in a file that refers to none; `None` if that is no shorter.
     ///
     /// # Blocking
     /// For compressing.

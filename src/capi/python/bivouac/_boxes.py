@@ -10,11 +10,11 @@ from ._memory import memory
 
 
 class OnResize(enum.IntEnum):
-    """What becomes of a value of one rank when its checkpoint is restored on another number of ranks."""
+    """What becomes of a value of one rank when its checkpoint is restored on a different number of ranks."""
 
     #: The checkpoint cannot be restored so, as with :meth:`Session.protect`.
     REFUSE = 0
-    #: On another number of ranks the value is dropped.
+    #: On a different number of ranks the value is dropped.
     DROP = 1
     #: Ranks ask for the values of old ranks: :meth:`Attempt.of_ranks`.
     ASK = 2

@@ -178,10 +178,10 @@ class Session:
     def protect(self, name, array, live=False):
         """From now on :meth:`checkpoint` saves ``array`` and :meth:`restore` loads it. In the place of one of this name, if there is one.
 
-        With ``live`` an array in host memory is copied behind the checkpoint, while the program goes on: whoever writes to a page of it that
-        has not been copied waits for that page. It pays where little of it is written soon after a checkpoint. What is written there
-        otherwise than by instructions of this process is declared before (:meth:`writing`): MPI receives by a network card, transfers from a
-        GPU, other processes. So are all writes where ``offload.host_writes`` is ``"declared"``. ``docs/OFFLOAD.md`` says more.
+        With ``live`` an array in host memory is copied after the checkpoint call, while the program continues: a write to a page that
+        has not been copied waits for that page. This pays off if little of the array is written soon after a checkpoint. Writes that are
+        not made by instructions of this process are declared in advance (:meth:`writing`): MPI receives by a network card, transfers from
+        a GPU, other processes. So are all writes where ``offload.host_writes`` is ``"declared"``. ``docs/OFFLOAD.md`` says more.
 
         The session keeps a reference. Local, never waits; for a live one that is replaced: until it has been copied.
         """
@@ -246,7 +246,7 @@ class Session:
 
     def protect_per_rank(self, name, array, on_resize):
         """As :meth:`protect`, for a small array that is this rank's own: less than 1 MiB, in host memory. ``on_resize`` (:class:`OnResize`) says what
-        becomes of it on another number of ranks, where :meth:`restore` leaves it as it is or is refused. Local, never waits."""
+        becomes of it on a different number of ranks, where :meth:`restore` leaves it as it is or is refused. Local, never waits."""
         found = on_host(f"value {name!r}", array, True, "values are")
         call("bvk_protect_per_rank", self._handle, _text(name), found.address, found.count, found.kind, OnResize(on_resize))
         self._protects(name, found)
@@ -391,8 +391,8 @@ class Session:
             room = 2 * count.value
 
     def offload(self, size=0, gpu=None):
-        """From now on checkpoints of arrays on GPU number ``gpu`` are *marked*: sent from where they are while the program goes on, which says
-        what it is about to write to (:meth:`writing`). Without a number nothing is marked, so that a program runs unchanged without a GPU.
+        """From now on checkpoints of arrays on GPU number ``gpu`` are *marked*: sent from where they are while the program continues, and the program
+        declares what it is about to write to (:meth:`writing`). Without a number nothing is marked, so that a program runs unchanged without a GPU.
 
         Node memory is made ready for marked checkpoints with ``size`` bytes of arrays; with 0 it is not, and the first ones are copied. From a
         checkpoint until the next one all work that writes to a saved array is declared, on every stream, or the checkpoint is refused on
@@ -469,13 +469,13 @@ def _word(value):
 
 
 class Pending:
-    """A captured checkpoint on its way down the tiers. It goes on its way, too, if nobody keeps this."""
+    """A captured checkpoint on its way down the tiers. The checkpoint continues even if this object is not kept."""
 
     def __init__(self, handle):
         self._handle = handle
 
     def poll(self):
-        """Have all levels of this checkpoint come to an end? Local, never waits, any thread."""
+        """Is each level of this checkpoint reached or given up? Local, never waits, any thread."""
         finished = c_int()
         call("bvk_poll", self._handle, byref(finished))
         return bool(finished.value)
@@ -809,7 +809,7 @@ class Attempt:
         OnBoxes(name, boxes, array, True).call("bvk_load_boxes_on", self._restart._handle, _text(name))
 
     def load_shared(self, name, array):
-        """Loads what all ranks share into an array of its length and type. Collective if another number of ranks took the checkpoint."""
+        """Loads what all ranks share into an array of its length and type. Collective if a different number of ranks took the checkpoint."""
         found = on_host(f"value {name!r}", array, True, "values are")
         call("bvk_load_shared", self._restart._handle, _text(name), found.address, found.count, found.kind)
 

@@ -69,7 +69,7 @@ impl Dealt {
             // Of an absent one there is nothing to compare.
             [None, _] | [_, None] | [Some(Lie::Shared), Some(Lie::Shared)] => Comparison::Once,
             [Some(Lie::On(_)), _] | [_, Some(Lie::On(_))] => {
-                Comparison::None("it lies over the ranks in one of the checkpoints only".into())
+                Comparison::None("it is spread over the ranks in only one of the checkpoints".into())
             }
             _ => {
                 let (a, b) = (a.ranks, b.ranks);

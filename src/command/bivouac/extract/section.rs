@@ -19,7 +19,7 @@ pub fn parse(text: &str, shape: &[u64]) -> Result<Cuboid, String> {
     let sides = ranges.iter().zip(shape).map(|(range, extent)| {
         let outside = || format!("--box: {range:?} is not inside an extent of {extent}");
         let (from, to) = side(range, *extent).ok_or_else(|| {
-            format!("--box: {range:?} is no range: give FROM:TO, FROM:, :TO, : or a number for each dimension")
+            format!("--box: {range:?} is not a range: give FROM:TO, FROM:, :TO, : or a number for each dimension")
         })?;
         let is_inside = 0 <= from && from <= to && to <= i128::from(*extent);
         if is_inside { Ok((from as u64, (to - from) as u64)) } else { Err(outside()) }
@@ -83,7 +83,7 @@ mod tests {
             assert!(parse(wrong, &[9]).is_err_and(|text| text.contains("not inside an extent of 9")), "{wrong}");
         }
         for wrong in ["", "a", "1:2:3", "1.5", ":x"] {
-            assert!(parse(wrong, &[9]).is_err_and(|text| text.contains("is no range")), "{wrong}");
+            assert!(parse(wrong, &[9]).is_err_and(|text| text.contains("is not a range")), "{wrong}");
         }
         assert!(parse("1,2", &[9]).is_err_and(|text| text.contains("2 ranges, and the array of shape [9] has 1")));
     }

@@ -128,7 +128,7 @@ fn read(path: &Path) -> Result<Profile, String> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(|error| wrong(&error))?;
     file.take(FILE_MAX as u64 + 1).read_to_end(&mut bytes).map_err(|error| wrong(&error))?;
-    let text = String::from_utf8(bytes).map_err(|_| wrong(&"it is no text in UTF-8"))?;
+    let text = String::from_utf8(bytes).map_err(|_| wrong(&"it is not UTF-8 text"))?;
     Profile::decode(&text).map_err(|error| wrong(&error))
 }
 

@@ -840,7 +840,7 @@ mod tests {
 
     #[test]
     fn a_job_that_is_resized_starts_again_at_once_and_uses_up_no_restart() {
-        let resize = |ranks| Some(Resize { ranks, why: format!("now, to go on with {ranks} ranks") });
+        let resize = |ranks| Some(Resize { ranks, why: format!("now, to continue with {ranks} ranks") });
         let asked = |ranks: u32| Attempt {
             outcome: Outcome::Exited(0),
             closed: true,

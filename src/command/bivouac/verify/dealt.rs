@@ -66,7 +66,7 @@ fn wrong_list(
 ) -> Option<(Kind, String)> {
     view.lists.iter().enumerate().find_map(|(place, (_, list))| match body::list(head, place, &mut *read) {
         Ok(numbers) if lists::is_one(*list, &numbers) => None,
-        Ok(_) => Some((Kind::Damage, format!("region {:?} says what cannot be", ids::region_name(place)))),
+        Ok(_) => Some((Kind::Damage, format!("region {:?} is invalid", ids::region_name(place)))),
         // It is too long to be looked at here, and may be good.
         Err(Problem { ending: Ending::Damage, text }) => Some((Kind::Damage, text)),
         Err(Problem { text, .. }) => Some((Kind::Note, text)),

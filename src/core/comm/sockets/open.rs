@@ -225,7 +225,7 @@ impl SocketComm {
 
 /// The group and the cards of all ranks.
 fn introduced(bytes: &[u8], size: u32) -> Result<(Group, Vec<Card>), String> {
-    let damaged = || "what rank 0 told of the others is damaged".to_owned();
+    let damaged = || "what rank 0 sent about the other ranks is damaged".to_owned();
     let (id, rest) = bytes.split_first_chunk().ok_or_else(damaged)?;
     let (secret, rest) = rest.split_first_chunk().ok_or_else(damaged)?;
     let said = decode(rest).filter(|said| said.len() == size as usize).ok_or_else(damaged)?;

@@ -175,7 +175,7 @@ impl VirtualRange {
         let reason = if bytes == 0 || !offset.is_multiple_of(granularity) || !bytes.is_multiple_of(granularity) {
             "device memory is mapped in multiples of the granularity"
         } else if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
-            "it reaches over the end of the reservation"
+            "it goes past the end of the reservation"
         } else {
             return Ok(());
         };

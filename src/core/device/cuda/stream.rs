@@ -652,7 +652,7 @@ impl Stream for GpuStream {
     fn wait_for(&self, moment: &dyn Moment) -> Result<()> {
         let event = (moment as &dyn Any).downcast_ref::<Event>().filter(|event| event.home() == self.shared.home());
         let Some(event) = event else {
-            let reason = "the moment was got from another device".to_owned();
+            let reason = "the moment comes from another device".to_owned();
             return Err(DeviceError::Foreign { address: 0, ordinal: self.shared.info.ordinal, reason });
         };
         let _bound = self.shared.bind()?;

@@ -467,7 +467,7 @@ impl Stream for HostStream {
         match moment.filter(|HostMoment(end)| Arc::ptr_eq(&end.shared, &self.shared)) {
             Some(HostMoment(end)) => self.push(Task::Behind(end.clone())),
             None => {
-                let reason = "the moment was got from another device".to_owned();
+                let reason = "the moment comes from another device".to_owned();
                 Err(DeviceError::Foreign { address: 0, ordinal: 0, reason })
             }
         }

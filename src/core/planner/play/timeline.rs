@@ -147,7 +147,7 @@ impl<'a> Timeline<'a> {
         self.counts(level, self.pace.every[level] - self.phase[level])
     }
 
-    /// Which level is being written at a time behind checkpoint `last`; 0 while it works.
+    /// Which level is being written at a time after checkpoint `last`; 0 while it works.
     pub fn written(&self, last: u64, time: f64) -> usize {
         let mut end = self.done(last) + self.pace.segment + self.pace.costs[0];
         if time <= end {

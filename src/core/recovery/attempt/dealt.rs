@@ -210,7 +210,7 @@ impl Attempt {
             if lies.is_listed != is_listed {
                 let found = match is_listed {
                     true => "was saved on boxes: load it on boxes, not on lists of numbers",
-                    false => "was saved on lists of numbers: load it on such ones, not on boxes",
+                    false => "was saved on lists of numbers: load it on lists, not on boxes",
                 };
                 return Err(LoadError::Decomposition { rank, key: self.key, region: name.into(), found: found.into() });
             }

@@ -34,7 +34,7 @@ impl Attempt {
             let mut loaded = Vec::new();
             for name in names {
                 let region = region_name(history.name(), *version, name);
-                let unnamed = || "is a field of which it was not said on which decomposition it is loaded".to_owned();
+                let unnamed = || "is a field for which no decomposition was given".to_owned();
                 let on = on.get(name).ok_or_else(|| LoadError::Decomposition {
                     rank,
                     key,

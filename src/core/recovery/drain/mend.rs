@@ -176,7 +176,7 @@ impl Hoard<'_> {
             let parities = list(&|member| parts.contains_key(&member));
             let parities = if parities.is_empty() { String::new() } else { format!(" and the parity of {parities}") };
             format!(
-                "its set is that of ranks {}, which can do without {}, and missing are the shards of {shards}{parities}",
+                "its set is that of ranks {}, which can do without {}, but lacks the shards of {shards}{parities}",
                 names(set),
                 set.parity
             )

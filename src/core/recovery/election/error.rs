@@ -38,7 +38,7 @@ pub enum RestartError {
         /// Complete versions that a later run left behind on purpose.
         left_behind: usize,
     },
-    /// The checkpoint was taken by another number of ranks, and has regions that are those of its ranks.
+    /// The checkpoint was taken by a different number of ranks, and has regions that belong to its ranks.
     #[error("{}", bound(*version, *found, *ours, regions))]
     RankBound {
         /// Its version.
@@ -51,7 +51,7 @@ pub enum RestartError {
         regions: Vec<String>,
     },
     /// The version asked for is not there, or not on all ranks.
-    #[error("version {version} cannot be restored by all ranks; restorable are: {}", shown(present))]
+    #[error("version {version} cannot be restored by all ranks; these can: {}", shown(present))]
     NoSuchVersion {
         /// The version.
         version: u64,

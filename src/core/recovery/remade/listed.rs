@@ -189,7 +189,7 @@ impl Numbered<'_> {
         };
         let mut counter = Counter::new(windows, window, together.rank(), self.list.head().total);
         let mut on_post = |from: Rank, bytes: &[u8]| {
-            counter.take(from, bytes).ok_or("it is cut, or says what cannot be")?;
+            counter.take(from, bytes).ok_or("it is truncated or invalid")?;
             Ok(Handled::default())
         };
         let ballot = together.failed(together.ballot("lists", Payload::None), failure.as_ref());
@@ -310,7 +310,7 @@ fn read(
     if is_right && reader.is_through() {
         return Ok(());
     }
-    let wrong = FormatError::invalid("list of numbers", format!("region {:?} says what cannot be", region.name));
+    let wrong = FormatError::invalid("list of numbers", format!("region {:?} is invalid", region.name));
     Err(TierError::Format { tier: source.tier(), path: source.path().into(), source: wrong })
 }
 

@@ -100,7 +100,7 @@ pub fn unpack(
         };
         let (number, piece, from, bytes) = portion().ok_or("it is cut")?;
         if !put(number, &piece, from, bytes) {
-            return Err(format!("it has elements {} for box {number}, which has no such ones", piece.shown(dims)));
+            return Err(format!("it has elements {} for box {number}, which does not have them", piece.shown(dims)));
         }
     }
     Ok(())

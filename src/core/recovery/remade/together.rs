@@ -56,7 +56,7 @@ impl Together<'_> {
         self.heard(self.engine.exchange(Exchange { next, on_post, vote: Box::new(vote), decide: Box::new(decide) }))
     }
 
-    /// Votes; `agreed` is the root's decision if nobody stands in the way.
+    /// Votes; `agreed` is the root's decision if no rank objects.
     ///
     /// # Errors
     /// [`LoadError::Others`], the same on all ranks.

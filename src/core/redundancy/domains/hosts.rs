@@ -19,10 +19,10 @@ pub enum HostListError {
     #[error("brackets do not match in {0:?}")]
     Brackets(String),
     /// What stands in brackets is no list of numbers and ranges.
-    #[error("{0:?} is no range of numbers like 01-16")]
+    #[error("{0:?} is not a range of numbers like 01-16")]
     Range(String),
     /// A name that no host can have.
-    #[error("{0:?} is no host name: letters, digits, '.', '_' and '-' are allowed, up to 255 bytes")]
+    #[error("{0:?} is not a host name: letters, digits, '.', '_' and '-' are allowed, up to 255 bytes")]
     Name(String),
     /// Nothing between two commas, or nothing at all.
     #[error("a host is missing in {0:?}")]

@@ -237,7 +237,7 @@ fn what_nobody_has_saved_and_what_lies_on_boxes_end_the_restart_on_all_ranks() {
         },
     );
     for [slab, small, mark] in &ends {
-        assert!(slab.contains("was saved on lists of numbers: load it on such ones, not on boxes"), "{slab}");
+        assert!(slab.contains("was saved on lists of numbers: load it on lists, not on boxes"), "{slab}");
         assert!(small.contains("is of an array of shape [30011], and not of [9]"), "{small}");
         assert!(mark.contains("number 1, which rank") && mark.contains("was saved by no rank"), "{mark}");
         assert_eq!(*mark, ends[0][2]);

@@ -398,7 +398,7 @@ pub(super) fn meets(some: &[Range<usize>], others: &[Range<usize>]) -> bool {
 /// The error of a write that nobody has declared.
 fn undeclared(region: &str, bytes: &Range<u64>) -> String {
     format!(
-        "region {region:?} has changed in bytes {} to {} since it was marked, and nobody had said that it would be written to: call before_write, \
+        "region {region:?} has changed in bytes {} to {} since it was marked, although no write to it was declared: call before_write, \
          or before with its write set, ahead of the work that writes there",
         bytes.start, bytes.end
     )

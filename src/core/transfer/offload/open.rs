@@ -46,9 +46,9 @@ pub(crate) struct OffloadSpec {
 /// [`CheckpointBuilder::with_offload`](crate::CheckpointBuilder::with_offload) notes what the regions are once the work that is enqueued on a stream has run. From
 /// then on, and until the next mark, the program declares what it is about to write to, ahead of the work that writes there: with
 /// [`Offload::before_write`], or with [`Offload::before`] and a [`WriteSet`]. Neither waits: what has not been sent yet is copied into a buffer on the
-/// device, or the stream of the work waits for the transfer. Before memory of a region is freed, [`Offload::settle`].
+/// device, or the stream of the work waits for the transfer. Before memory of a region is freed, call [`Offload::settle`].
 ///
-/// A write that nobody declared is found by the digests of the blocks (`offload.audit`), and that checkpoint is refused on all ranks, with the
+/// A write that was not declared is found by the digests of the blocks (`offload.audit`), and that checkpoint is refused on all ranks, with the
 /// region and the bytes.
 ///
 /// ```no_run
@@ -70,7 +70,7 @@ pub(crate) struct OffloadSpec {
 /// # Ok(()) }
 /// ```
 ///
-/// Dropping it blocks until what is marked has come to node memory.
+/// Dropping it blocks until everything that is marked has reached node memory.
 pub struct Offload {
     /// Before what it uses.
     offloader: Offloader,
@@ -298,8 +298,8 @@ impl Offload {
             };
             if in_a_row == REFUSALS_MAX {
                 log::warn!(
-                    "event=marks-copied: {REFUSALS_MAX} marked checkpoints in a row were refused; the next ones are copied before the program goes \
-                     on, until Offload::allow_marks is called"
+                    "event=marks-copied: {REFUSALS_MAX} marked checkpoints in a row were refused; the next ones are copied before the program \
+                     continues, until Offload::allow_marks is called"
                 );
             }
             land(landed);
