@@ -16,7 +16,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 results=benches/results/flakes.jsonl
 # Which test programs start no process, as nextest names them (no slash: that ends a pattern there). A new program counts as one that does.
-pure='^bivouac-(core|capi|cli::bin.bivouac|cli::(affinity_kernels|architecture|capi_header|contract_comm|contract_device|crash_sweep|device_checkpoint|digest|drain_sweep|faults_device|fuzz_smoke|format_document|golden|heat2d_physics|history|redundancy|rtm_physics|scaling|seal|simulation))$'
+pure='^bivouac-(core|capi|cli::bin.bivouac|cli::(affinity_kernels|architecture|capi_header|contract_comm|contract_device|crash_sweep|device_checkpoint|digest|faults_device|fuzz_smoke|format_document|golden|heat2d_physics|history|redundancy|rtm_physics|scaling|seal|simulation))$'
 
 usage() { sed -n '2,13s/^# \{0,1\}//p' "$root/ci/flakes.sh"; }
 fail() {

@@ -246,8 +246,8 @@ END
 install_s3s_fs() {
     local folder=${CARGO_TARGET_DIR:-target}/tools
     [ ! -x "$folder/bin/s3s-fs" ] || return 0
-    # Later versions need a newer Rust. Optimized code is no use for a test and takes twice as long to build.
-    cargo install s3s-fs --version 0.14.0 --features binary --locked --debug --quiet --root "$folder" ||
+    # Later versions need a newer Rust. Optimized code, and what debuggers want, are no use for a test and take most of the time.
+    CARGO_PROFILE_DEV_DEBUG=false cargo install s3s-fs --version 0.14.0 --features binary --locked --debug --quiet --root "$folder" ||
         echo "s3s-fs is absent: what needs an object store is skipped (cargo install s3s-fs --version 0.14.0 --features binary)"
 }
 install_moto() {

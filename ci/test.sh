@@ -24,6 +24,8 @@ cd "$root"
 . "$root/launch/env.sh"
 # The compiler of the GPU kernels, where setup.sh could get it.
 export LD_LIBRARY_PATH="$root/target/nvrtc${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+# Without lines in backtraces a build takes seven eighths of the time.
+export CARGO_PROFILE_DEV_DEBUG="${CARGO_PROFILE_DEV_DEBUG:-false}"
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}" CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
 
 stage=

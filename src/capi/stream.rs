@@ -269,7 +269,9 @@ unsafe extern "C" fn read(cookie: *mut c_void, data: *mut c_char, bytes: usize) 
             |_, running| {
                 let attempt = running.restart.attempt();
                 if !reading.window.is_of(attempt) {
-                    return Err(Failure::state("the restart has continued with another version: open the region again"));
+                    return Err(Failure::state(
+                        "the restart has continued with another version: open the region again",
+                    ));
                 }
                 let read = reading.window.read(attempt, reading.at, target);
                 running.note(Ok(read.map(|read| count = read)))

@@ -148,7 +148,8 @@ impl Array {
             (None, Some(plain)) => Ok(Found::Plain(plain)),
             (Some(_), Some(_)) => {
                 let path = place.path.display();
-                let text = format!("{path}: region {:?} is spread differently over some ranks than over others", short(name));
+                let text =
+                    format!("{path}: region {:?} is spread differently over some ranks than over others", short(name));
                 Err(Problem::damage(format!("{text}; bivouac verify says which")))
             }
             (Some(((_, element, whole, dims, is_sparse), _)), None) => {

@@ -327,7 +327,10 @@ pub(super) fn check_sources(what: &'static str, of: &CheckpointKey, sources: &[S
         (key.generation, key.incarnation) == (of.generation, of.incarnation) && key.operation < of.operation
     };
     if sources.len() as u64 > SOURCES_MAX {
-        return Err(FormatError::invalid(what, format!("{} sources, and at most {SOURCES_MAX} are allowed", sources.len())));
+        return Err(FormatError::invalid(
+            what,
+            format!("{} sources, and at most {SOURCES_MAX} are allowed", sources.len()),
+        ));
     }
     if let Some(source) = sources.iter().find(|source| !is_earlier(source)) {
         return Err(FormatError::invalid(what, format!("its source {} is no earlier one of the run", source.key)));

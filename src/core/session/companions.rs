@@ -170,7 +170,10 @@ pub(super) fn saved(companions: Option<&Companions>) -> Result<Option<SavedRegio
     if bytes.len() > region::SHARED_MAX {
         // A restart takes no more from another rank.
         let (count, most) = (records.len(), region::SHARED_MAX);
-        return Err(format!("the record of {count} companions takes {} bytes, and at most {most} are allowed", bytes.len()));
+        return Err(format!(
+            "the record of {count} companions takes {} bytes, and at most {most} are allowed",
+            bytes.len()
+        ));
     }
     Ok(Some(region::reserved(region::COMPANIONS, bytes)))
 }

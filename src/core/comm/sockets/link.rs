@@ -325,7 +325,10 @@ fn greet(socket: &OwnedFd, own: &Own, hello: &Hello, step: &mut Step) -> io::Res
             let (nonce, proof) = got.split_at(16);
             let nonce: &[u8; 16] = nonce.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
             if hello.proof(&own.group, Side::Called, nonce) != *proof {
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the process that listens there does not belong to this job"));
+                return Err(io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    "the process that listens there does not belong to this job",
+                ));
             }
             let proof = hello.proof(&own.group, Side::Caller, nonce);
             net::send(socket, proof.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;

@@ -186,7 +186,9 @@ impl<'p, 's, 'e, P: Parcels<'p>> Reading<'p, 's, 'e, P> {
         let is_taken = self.packing.pack((range.start, &buffer[..range.len()]), limit, here);
         self.ahead.give_back(buffer);
         if !is_taken {
-            return Err(self.together.of_this_rank("it was told to put elements where it has no memory for them".into()));
+            return Err(self
+                .together
+                .of_this_rank("it was told to put elements where it has no memory for them".into()));
         }
         Ok(Some(range.end))
     }

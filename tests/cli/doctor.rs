@@ -1,14 +1,11 @@
 //! `bivouac doctor` in environments that are made up around it. What it makes of facts is tested beside the code.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-
+use crate::store;
+use crate::store::{Ran, Store, command, entries, ran};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use store::{Ran, Store, command, entries, ran};
 use tempfile::TempDir;
 
 /// Directories of an environment, and a folder of commands that come first in the path.
@@ -198,7 +195,7 @@ fn a_tmpfs_is_no_local_tier_unless_it_is_allowed() {
 fn what_another_user_may_not_do_is_a_problem() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!(
-            "\n*** SKIPPED: it becomes another user. Run it as root: sudo -E cargo nextest run --test cli_doctor another_user ***\n"
+            "\n*** SKIPPED: it becomes another user. Run it as root: sudo -E cargo nextest run --test cli another_user ***\n"
         );
     }
     let place = Place::new();

@@ -2,17 +2,14 @@
 //! a real job is looked at in `run/mpi.rs`.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-
+use crate::store;
+use crate::store::{Ran, command, ran};
 use bivouac_core::format::events::{Event, Opened, What, events_file};
 use bivouac_core::format::supervision::{Status, status_file};
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use store::{Ran, command, ran};
 
 const START: f64 = 1_790_000_000.0;
 
@@ -232,7 +229,7 @@ fn browser() -> Option<PathBuf> {
         std::env::split_paths(&paths).flat_map(|folder| names.map(|name| folder.join(name))).find(|it| it.exists());
     if found.is_none() {
         eprintln!(
-            "SKIPPED: no Chromium is here to look at pages: apt-get install chromium, then cargo nextest run --test report"
+            "SKIPPED: no Chromium is here to look at pages: apt-get install chromium, then cargo nextest run --test cli report"
         );
     }
     found

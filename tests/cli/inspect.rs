@@ -1,14 +1,11 @@
 //! `bivouac inspect`: a checkpoint in a few lines, and one rank of it.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-
+use crate::store::{Store, bivouac, with_path};
+use crate::{limit, store};
 use bivouac_core::config::{Budget, Config, Method};
 use bivouac_core::{Boxes, Level, OnResize, Session};
 use serde_json::{Value, json};
-use store::{Store, bivouac, with_path};
 
 #[test]
 fn a_summary_is_a_few_lines_however_many_ranks_there_are() {

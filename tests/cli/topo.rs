@@ -4,20 +4,16 @@
 //! `topo/mod.rs`. The drawings of the tests are left in the folder for temporary files of `target`, so that they can be looked at.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-mod topo;
-
+use crate::store::{Ran, Store, bivouac, with_path};
+use crate::topologies::{Recorded, write};
+use crate::{limit, store, topologies};
 use bivouac_core::affinity::cpus::Cpus;
 use bivouac_core::affinity::record::Record;
 use bivouac_core::config::Config;
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use store::{Ran, Store, bivouac, with_path};
 use tempfile::TempDir;
-use topo::{Recorded, write};
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
@@ -218,7 +214,7 @@ fn what_a_session_recorded_is_shown_from_every_tier() {
 #[test]
 fn threads_pages_and_gpus_of_ranks_are_shown() {
     let root = folder();
-    let path = checkpoint(root.path(), 10, topo::cluster_node());
+    let path = checkpoint(root.path(), 10, topologies::cluster_node());
     let ran = with_path(&["topo"], &path);
     assert_eq!(ran.status, 0, "{}", ran.err);
     let has = |row: &[&str]| {
@@ -239,14 +235,14 @@ fn threads_pages_and_gpus_of_ranks_are_shown() {
     assert_eq!((&rank["threads"][3]["cpus"], &rank["threads"][3]["pinned"]), (&"43".into(), &true.into()));
     assert_eq!(document["snapshots"][0]["machines"][0]["nodes"][3]["distances"], serde_json::json!([32, 32, 12, 10]));
 
-    let text = with_path(&["topo"], &checkpoint(root.path(), 20, topo::unpinned())).out;
+    let text = with_path(&["topo"], &checkpoint(root.path(), 20, topologies::unpinned())).out;
     assert!(text.contains("0-127 (not pinned)") && !text.contains('*'), "{text}");
 }
 
 #[test]
 fn ranks_are_grouped_by_the_machines_they_were_on() {
     let root = folder();
-    let mut records = topo::cluster_node();
+    let mut records = topologies::cluster_node();
     for record in &mut records[4..] {
         record.neighbours = (8..12).collect();
         record.machine.nodes[0].bytes = 32 << 30;
@@ -267,14 +263,14 @@ fn ranks_are_grouped_by_the_machines_they_were_on() {
 #[test]
 fn missing_and_damaged_records_are_said_and_do_no_harm() {
     let root = folder();
-    let good = || Recorded::from(topo::cluster_node().swap_remove(0));
+    let good = || Recorded::from(topologies::cluster_node().swap_remove(0));
     let path = write(root.path(), 10, &[good(), Recorded::Nothing, Recorded::Bytes(Vec::new())]);
     let ran = with_path(&["topo"], &path);
     assert!(ran.status == 0 && ran.out.contains("records of 1 of 3 ranks"), "{}{}", ran.out, ran.err);
     assert!(ran.out.contains("without a readable record: ranks 1-2"), "affinity was off, or failed: {}", ran.out);
 
     let noise: Vec<u8> = (0..5000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    let cut = topo::cluster_node()[0].encode().expect("sound")[..200].to_vec();
+    let cut = topologies::cluster_node()[0].encode().expect("sound")[..200].to_vec();
     let path =
         write(root.path(), 20, &[good(), Recorded::Bytes(noise), Recorded::Bytes(cut), Recorded::Bytes(vec![9; 4])]);
     let ran = with_path(&["topo", "--json"], &path);
@@ -302,7 +298,7 @@ fn missing_and_damaged_records_are_said_and_do_no_harm() {
 #[test]
 fn records_that_no_session_writes_are_harmless() {
     let root = folder();
-    let path = checkpoint(root.path(), 10, topo::half_broken());
+    let path = checkpoint(root.path(), 10, topologies::half_broken());
     let ran = with_path(&["topo"], &path);
     assert_eq!(ran.status, 0, "sound as records: {}", ran.err);
     assert!(!ran.out.contains('\u{1b}') && ran.out.contains("node 77* 8 MiB"), "{}", ran.out);
@@ -316,7 +312,7 @@ fn records_that_no_session_writes_are_harmless() {
     );
 
     // A map that does not fit its region.
-    let mut record = topo::cluster_node().swap_remove(0);
+    let mut record = topologies::cluster_node().swap_remove(0);
     record.regions.truncate(1);
     let bytes = record.encode().expect("sound");
     let path = write(root.path(), 20, &[Recorded::Bytes(bytes)]);
@@ -328,7 +324,7 @@ fn records_that_no_session_writes_are_harmless() {
 #[test]
 fn paths_that_hold_no_record_are_refused() {
     let root = folder();
-    let path = checkpoint(root.path(), 10, topo::laptop());
+    let path = checkpoint(root.path(), 10, topologies::laptop());
     std::fs::create_dir(root.path().join("empty")).expect("made");
     std::fs::write(root.path().join("notes"), "mine").expect("written");
     for (path, status, why) in [
@@ -350,13 +346,13 @@ fn paths_that_hold_no_record_are_refused() {
 #[test]
 fn two_checkpoints_are_compared_rank_by_rank() {
     let root = folder();
-    let then = checkpoint(root.path(), 10, topo::cluster_node());
+    let then = checkpoint(root.path(), 10, topologies::cluster_node());
     let same = compare(&then, &then, &[]);
     assert!(same.status == 0 && same.out.ends_with("\nalike\n"), "{}{}", same.out, same.err);
 
-    let mut records = topo::cluster_node();
+    let mut records = topologies::cluster_node();
     records[2].threads[1].cpus = Cpus::from([63]);
-    records[5].regions[0] = topo::region("temperature", &[(256, Some(2))]);
+    records[5].regions[0] = topologies::region("temperature", &[(256, Some(2))]);
     let now = checkpoint(root.path(), 20, records);
     let ran = compare(&then, &now, &[]);
     assert_eq!(ran.status, 1, "{}", ran.err);
@@ -378,15 +374,15 @@ fn two_checkpoints_are_compared_rank_by_rank() {
 #[test]
 fn other_machines_and_ranks_are_not_alike() {
     let root = folder();
-    let then = checkpoint(root.path(), 10, topo::cluster_node());
-    let mut records = topo::cluster_node();
+    let then = checkpoint(root.path(), 10, topologies::cluster_node());
+    let mut records = topologies::cluster_node();
     for record in &mut records {
         record.machine.cpus.iter_mut().for_each(|cpu| cpu.number = 63 - cpu.number);
     }
     let renumbered = checkpoint(root.path(), 20, records);
     let document = compare(&then, &renumbered, &["--json"]).json();
     assert_eq!(document["comparison"]["ranks"][0]["machine"], "renumbered");
-    let fewer = checkpoint(root.path(), 30, topo::laptop());
+    let fewer = checkpoint(root.path(), 30, topologies::laptop());
     let ran = compare(&then, &fewer, &[]);
     assert!(ran.status == 1 && ran.out.contains("only in the first: ranks 1-7"), "{}", ran.out);
     assert!(ran.out.contains(" other "), "{}", ran.out);
@@ -452,7 +448,7 @@ fn live_processes_are_shown_and_compared() {
     // A checkpoint of such processes on this machine; that of rank 1 was on one CPU, too.
     let root = folder();
     let thread = |cpus: Cpus| {
-        let mut threads = topo::threads([cpus]);
+        let mut threads = topologies::threads([cpus]);
         threads[0].name = "sleep".into();
         threads
     };
@@ -502,7 +498,7 @@ fn a_run_without_affinity_has_no_records() {
 #[test]
 fn a_drawing_has_every_cpu_rank_node_and_device() {
     let root = folder();
-    let (ran, svg) = draw("cluster-node", &checkpoint(root.path(), 10, topo::cluster_node()));
+    let (ran, svg) = draw("cluster-node", &checkpoint(root.path(), 10, topologies::cluster_node()));
     assert_eq!(ran.status, 0, "{}", ran.err);
     svg.assert_sound();
     // CPU 63 once; a rank on each of its four CPUs.
@@ -520,18 +516,18 @@ fn a_drawing_has_every_cpu_rank_node_and_device() {
     );
     assert!(svg.text.len() < 100_000, "{}", svg.text.len());
 
-    let (_, svg) = draw("unpinned", &checkpoint(root.path(), 20, topo::unpinned()));
+    let (_, svg) = draw("unpinned", &checkpoint(root.path(), 20, topologies::unpinned()));
     svg.assert_sound();
     assert!(
         svg.says("not pinned, and so on any of the CPUs that the job was given: ranks 0-63") && svg.count("r0") == 0
     );
     assert!(!svg.text.contains("fill=\"url(#orphan)\""));
 
-    let (_, svg) = draw("laptop", &checkpoint(root.path(), 30, topo::laptop()));
+    let (_, svg) = draw("laptop", &checkpoint(root.path(), 30, topologies::laptop()));
     svg.assert_sound();
     assert!(svg.count("r0") == 3 && svg.says("CPU that the job was not given"));
 
-    let (_, svg) = draw("large", &checkpoint(root.path(), 40, topo::large()));
+    let (_, svg) = draw("large", &checkpoint(root.path(), 40, topologies::large()));
     svg.assert_sound();
     assert_eq!((svg.count("255"), svg.count("r127"), svg.count("node 15 · 64 GiB")), (1, 2, 1));
 }
@@ -539,8 +535,8 @@ fn a_drawing_has_every_cpu_rank_node_and_device() {
 #[test]
 fn both_sides_of_a_comparison_are_drawn() {
     let root = folder();
-    let then = checkpoint(root.path(), 10, topo::cluster_node());
-    let mut records = topo::cluster_node();
+    let then = checkpoint(root.path(), 10, topologies::cluster_node());
+    let mut records = topologies::cluster_node();
     // All ranks on one CPU, and two on another one.
     records.iter_mut().for_each(|record| record.threads[0].cpus = Cpus::from([3]));
     records[0].threads[1].cpus = Cpus::from([20]);

@@ -1,13 +1,9 @@
 //! Exit statuses: all commands tell *done* (0), *damage* (1), *trouble* (2) and *nothing there* (3) apart in the same way.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-
+use crate::store::{Ran, Store, bivouac, command, ran, with_path};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use store::{Ran, Store, bivouac, command, ran, with_path};
 
 /// Runs a command with this global directory in the environment, in some folder.
 fn configured(store: &Store, args: &[&str]) -> Ran {

@@ -2,14 +2,12 @@
 //! "nodes", which have folders of their own; nodes are lost, the command is run, everything but the global directory goes, and the
 //! real session restarts from that.
 
-#[path = "common/limit.rs"]
-mod limit;
-
+use crate::limit;
+use crate::limit::wait_until;
 use bivouac_core::comm::threads::world;
 use bivouac_core::config::{PartStore, Scheme};
 use bivouac_core::session::place::{Place, Workers};
 use bivouac_core::{Config, Level, Session};
-use limit::wait_until;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,10 +1,8 @@
 //! `bivouac verify` and `extract` of checkpoints whose regions lie on decompositions: what sessions write is proved, and what no session writes is found.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-
+use crate::store::{Store, bivouac, with_path};
+use crate::{limit, store};
 use bivouac_core::base::digest::digest_bytes;
 use bivouac_core::base::{CheckpointKey, Digest, Generation, Incarnation, Level, Rank};
 use bivouac_core::config::{Config, Method};
@@ -18,7 +16,6 @@ use bivouac_core::{Boxes, Ids, Rows, Session};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use store::{Store, bivouac, with_path};
 
 const BLOCK: u64 = 4096;
 

@@ -1,10 +1,8 @@
 //! `bivouac clean`, on what sessions leave behind that end like killed processes.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-
+use crate::store;
+use crate::store::{RANKS, Ran, Store, bivouac, command, entries, only_folder, ran, take};
 use bivouac_core::base::ids::text_hash;
 use bivouac_core::config::Config;
 use bivouac_core::recovery::drain::host_tag;
@@ -13,7 +11,6 @@ use bivouac_core::{Level, Session};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
-use store::{RANKS, Ran, Store, bivouac, command, entries, only_folder, ran, take};
 
 /// Only the first version goes to the local and the global tier.
 fn memory_first(config: &mut Config) {
@@ -262,7 +259,7 @@ fn other_peoples_files_and_strange_files_are_never_touched() {
         assert!(temp.exists());
     } else {
         eprintln!(
-            "\n*** SKIPPED in part: it changes owners. Run it as root: sudo -E cargo nextest run --test cli_clean other_peoples ***\n"
+            "\n*** SKIPPED in part: it changes owners. Run it as root: sudo -E cargo nextest run --test cli other_peoples ***\n"
         );
     }
     assert_eq!(clean(&store, &["--all-dead", "--yes", "--even-newest"]).status, 0);

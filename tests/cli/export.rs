@@ -1,14 +1,11 @@
 //! `bivouac export`: regions as arrays that NumPy reads.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-
+use crate::store;
+use crate::store::{Ran, Store, areas, bivouac, entries, field};
 use bivouac_core::{Level, Session};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use store::{Ran, Store, areas, bivouac, entries, field};
 use tempfile::TempDir;
 
 /// Runs `export` with its output in `folder`.

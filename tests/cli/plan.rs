@@ -1,12 +1,8 @@
 //! `bivouac plan`: what it says in its three forms, what it draws, and what it refuses.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-
+use crate::store::{Ran, bivouac};
 use std::path::{Path, PathBuf};
-use store::{Ran, bivouac};
 
 fn plan(more: &[&str]) -> Ran {
     bivouac(&[&["plan"], more].concat())

@@ -1,13 +1,9 @@
 //! `bivouac diff` of checkpoints that different numbers of ranks have taken, or on different decompositions: what a test counts element by element.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-
+use crate::store::{Ran, Store, bivouac};
 use bivouac_core::{Boxes, Level, OnResize, Session};
 use std::path::PathBuf;
-use store::{Ran, Store, bivouac};
 
 const SHAPE: [u64; 2] = [37, 53];
 
@@ -219,7 +215,10 @@ fn an_array_that_one_program_has_not_laid_over_the_ranks_is_compared_by_rank_or_
     assert_eq!((ran.status, ran.out.as_str()), (0, "equal: 3 regions\n"), "{ran:?}");
     let (_c, c) = store(State { is_plain: true, ranks: 2, ..USUAL });
     let ran = diff(&a, &c, &["--region", "t"]);
-    assert!(ran.status == 2 && ran.err.contains("it is spread over the ranks in only one of the checkpoints"), "{ran:?}");
+    assert!(
+        ran.status == 2 && ran.err.contains("it is spread over the ranks in only one of the checkpoints"),
+        "{ran:?}"
+    );
 }
 
 #[test]

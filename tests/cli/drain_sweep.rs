@@ -5,10 +5,8 @@
 //! manifest there may promise anything that is not there, and a second drain must complete the checkpoint and leave no temp file.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-
+use crate::limit;
+use crate::store::{Store, take};
 use bivouac_core::Level;
 use bivouac_core::base::CheckpointKey;
 use bivouac_core::base::rng::Rng;
@@ -23,7 +21,6 @@ use bivouac_core::tier::storage::Storage;
 use bivouac_core::tier::{Tier, TierId};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use store::{Store, take};
 
 const NODES: [u32; 3] = [0, 0, 1];
 

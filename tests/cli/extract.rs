@@ -1,14 +1,11 @@
 //! `bivouac extract`: arrays that lie over the ranks, put together element by element as the test knows them.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-
+use crate::limit;
+use crate::store::{Ran, Store, areas, bivouac, entries, with_path};
 use bivouac_core::config::Method;
 use bivouac_core::{Boxes, OnResize, Session};
 use std::path::{Path, PathBuf};
-use store::{Ran, Store, areas, bivouac, entries, with_path};
 use tempfile::TempDir;
 
 /// Extents of the array that all ranks have parts of.

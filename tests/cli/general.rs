@@ -4,10 +4,8 @@
 //! segment in a folder of its own. No MPI is needed, neither here nor by the command.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-
+use crate::store::{RANKS, Store, areas, bivouac, data_files, take, with_path};
+use crate::{limit, store};
 use bivouac_core::base::ids::Generation;
 use bivouac_core::base::rng::Rng;
 use bivouac_core::base::{CheckpointKey, Digest, Rank};
@@ -20,7 +18,6 @@ use serde_json::Value;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
-use store::{RANKS, Store, areas, bivouac, data_files, take, with_path};
 
 /// Verifies and gives status and document.
 fn verify(path: &Path) -> (i32, Value) {

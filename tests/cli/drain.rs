@@ -4,10 +4,8 @@
 //! local tier only. Then nodes are drained, lost or damaged, and the real session restarts from what is there.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-
+use crate::store;
+use crate::store::{Ran, Store, bivouac, command, entries, ran, take, with_path};
 use bivouac_core::base::ids::{Generation, Incarnation, text_hash};
 use bivouac_core::base::units::MIB;
 use bivouac_core::base::{CheckpointKey, Digest, Rank};
@@ -21,7 +19,6 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Barrier;
-use store::{Ran, Store, bivouac, command, entries, ran, take, with_path};
 
 const TWO_NODES: [u32; 4] = [0, 0, 1, 1];
 
@@ -139,7 +136,7 @@ fn can_mount(test: &str) -> bool {
     let can = rustix::process::geteuid().is_root() && tried.is_ok_and(|status| status.success());
     if !can {
         eprintln!(
-            "\n*** SKIPPED {test}: it mounts a small file system. Run it as root: sudo -E cargo nextest run --test cli_drain {test} ***\n"
+            "\n*** SKIPPED {test}: it mounts a small file system. Run it as root: sudo -E cargo nextest run --test cli {test} ***\n"
         );
     }
     can
@@ -654,7 +651,7 @@ fn other_peoples_segments_are_not_even_looked_at() {
     let store = died_in_memory(&[0, 0], &[20]);
     if !rustix::process::geteuid().is_root() {
         return eprintln!(
-            "\n*** SKIPPED: it changes owners. Run it as root: sudo -E cargo nextest run --test cli_drain other_peoples ***\n"
+            "\n*** SKIPPED: it changes owners. Run it as root: sudo -E cargo nextest run --test cli other_peoples ***\n"
         );
     }
     std::os::unix::fs::chown(store.segment_of(0), Some(65_534), None).expect("changed");
@@ -667,7 +664,7 @@ fn what_this_user_may_not_read_or_write_is_status_2_or_1_and_named() {
     let store = died_in_memory(&[0, 0], &[20]);
     if !rustix::process::geteuid().is_root() {
         return eprintln!(
-            "\n*** SKIPPED: it becomes another user. Run it as root: sudo -E cargo nextest run --test cli_drain may_not ***\n"
+            "\n*** SKIPPED: it becomes another user. Run it as root: sudo -E cargo nextest run --test cli may_not ***\n"
         );
     }
     let own = tempfile::tempdir().expect("a folder");

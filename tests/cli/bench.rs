@@ -1,17 +1,13 @@
 //! `bivouac bench`: what it measures, what it leaves behind, and what it says where it cannot measure.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-
+use crate::limit::wait_until;
+use crate::store::{Ran, Store, bivouac};
 use bivouac_core::config::Choice;
 use bivouac_core::format::profile::{Name, Profile};
-use limit::wait_until;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
-use store::{Ran, Store, bivouac};
 use tempfile::TempDir;
 
 /// What a bench of a session measures without GPUs.

@@ -1,13 +1,10 @@
 //! `bivouac status` and `bivouac config`: how a job stands, and with which settings.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-
+use crate::limit;
+use crate::store::{Ran, Store, bivouac, command, ran, take};
 use bivouac_core::Level;
 use std::path::Path;
-use store::{Ran, Store, bivouac, command, ran, take};
 
 fn status(directory: &Path, more: &[&str]) -> Ran {
     bivouac(&[&["status", directory.to_str().expect("UTF-8")], more].concat())

@@ -3,10 +3,7 @@
 //! it starts; that takes root.
 #![forbid(unsafe_code)]
 
-#[path = "common/limit.rs"]
-mod limit;
-mod store;
-
+use crate::store::{Ran, Store, entries, field, only_folder, ran, take};
 use bivouac_core::Level;
 use bivouac_core::config::Config;
 use bivouac_core::session::place::segment_prefix;
@@ -16,7 +13,6 @@ use rustix::process::{Gid, Uid};
 use serde_json::Value;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
-use store::{Ran, Store, entries, field, only_folder, ran, take};
 use tempfile::TempDir;
 
 const USER: u32 = 20_001;
@@ -47,7 +43,7 @@ struct Bed {
 fn bed(test: &str) -> Option<Bed> {
     if !rustix::process::geteuid().is_root() {
         eprintln!(
-            "\n*** SKIPPED {test}: it becomes other users. Run it as root: sudo -E cargo nextest run --test other_users {test} ***\n"
+            "\n*** SKIPPED {test}: it becomes other users. Run it as root: sudo -E cargo nextest run --test cli {test} ***\n"
         );
         return None;
     }
