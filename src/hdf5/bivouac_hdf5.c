@@ -49,7 +49,7 @@ struct info {
     uint64_t reserved[2];
     char path[PATH_ROOM];
 };
-enum { CLOSED = 1, OPEN = 2, DELETED = 3 };
+enum { ABANDONED, CLOSED, OPEN, DELETED }; // the first is recorded nowhere: this rank takes part only to abort the version
 static const char MAGIC[8] = "BVKHDF5";
 
 enum scope { BY_SIZE, WORLD, SELF };
@@ -90,6 +90,7 @@ struct session {
     MPI_Comm comm; // for agreements, of scope=world
     int rank, size;
     char broken[512]; // why ranks can no longer agree
+    bool has_lost;    // a version that this rank could not take; the others do not know of it yet
     struct series *series;
     struct session *next;
 };
@@ -104,6 +105,10 @@ struct file {
     char stored[NAME_ROOM]; // the series that it comes from, which may be one that several ranks took
     bool any_rank;          // its path may be that of any rank of that series
     bool writable, loaded, imported, dirty;
+    bool finished; // HDF5 has flushed it to close it, and not given up opening it
+    bool torn; // a write has failed: the bytes are not what HDF5 believes
+    bool flushed; // in MPI_Finalize
+    bool flushing; // HDF5 is about to flush the whole file, not a part of its metadata
     unsigned char *bytes;
     size_t length, room;
     haddr_t eoa;
@@ -113,6 +118,7 @@ struct file {
 static struct session *sessions;
 static struct file *open_files;
 static bool finalizing, started_mpi, hooked;
+static bool has_failed; // a call of HDF5 for an open file, and perhaps H5Fclose
 static pid_t process; // that opened sessions; its forked children leave them alone
 
 // --- Errors ---------------------------------------------------------------------------------------------------------------------
@@ -127,6 +133,11 @@ static void push(const char *function, unsigned line, hid_t minor, const char *f
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
     H5Epush2(H5E_DEFAULT, __FILE__, function, line, H5E_ERR_CLS, H5E_VFL, minor, "%s", text);
+}
+
+static herr_t result(bool is_good) {
+    has_failed |= !is_good;
+    return is_good ? 0 : -1;
 }
 
 static void say(const char *format, ...) {
@@ -156,6 +167,19 @@ static bool copy_text(char *to, size_t room, const char *key, const char *value)
     return true;
 }
 
+// A pattern with a slash is compared with absolute paths: `out/*.h5` would silently leave out every file.
+static bool can_match(const char *patterns) {
+    char copy[sizeof((struct settings *)NULL)->files];
+    snprintf(copy, sizeof copy, "%s", patterns);
+    for (char *rest = copy, *one; (one = strsep(&rest, ",")) != NULL;) {
+        one = trim(one);
+        if (!strchr(one, '/') || strchr("/*?[", *one)) continue;
+        PUSH(H5E_BADVALUE, "the driver's configuration (HDF5_DRIVER_CONFIG): files=%.200s is not the beginning of an absolute path; write */%.200s", one, one);
+        return false;
+    }
+    return true;
+}
+
 // One of `words`, whose last entry is NULL; -1: none of them.
 static int word_at(const char *const *words, const char *value) {
     for (int at = 0; words[at]; at++)
@@ -175,13 +199,13 @@ static bool set_one(struct settings *settings, const char *key, const char *valu
         if ((at = word_at(scopes, value)) >= 0) settings->scope = (enum scope)at;
         else expected = "auto, world or self";
     } else if (strcmp(key, "files") == 0) {
-        if (*value) return copy_text(settings->files, sizeof settings->files, key, value);
+        if (*value) return copy_text(settings->files, sizeof settings->files, key, value) && can_match(value);
         expected = "patterns with commas between them, such as *.h5,ckpt*";
     } else if (strcmp(key, "rank") == 0) {
         char *end;
         long number = strtol(value, &end, 10);
         if ((at = word_at(ranks, value)) >= 0) settings->rank = (enum rank_rule)at;
-        else if (*value && !*end && number != 0 && labs(number) <= RUNS)
+        else if (*value && !*end && number != 0 && number >= -RUNS && number <= RUNS)
             settings->rank = RANK_AT, settings->rank_at = (int)number;
         else expected = "auto, none, or which number of the path is the rank: 1 the first, -1 the last";
     } else if (strcmp(key, "flush") == 0) {
@@ -236,13 +260,16 @@ static bool parse(char *text, struct settings *settings) {
 
 static bool configure(hid_t fapl, struct settings *settings) {
     ssize_t length = H5Pget_driver_config_str(fapl, NULL, 0);
-    char *text = calloc(1, length > 0 ? (size_t)length + 1 : 1);
+    if (length < 0) {
+        PUSH(H5E_BADVALUE, "the driver's configuration (HDF5_DRIVER_CONFIG) cannot be read");
+        return false;
+    }
+    char *text = calloc(1, (size_t)length + 1);
     if (!text) {
         PUSH(H5E_NOSPACE, "no memory for the driver's configuration");
         return false;
     }
-    if (length > 0) H5Pget_driver_config_str(fapl, text, (size_t)length + 1);
-    bool is_good = parse(text, settings);
+    bool is_good = (length == 0 || H5Pget_driver_config_str(fapl, text, (size_t)length + 1) >= 0) && parse(text, settings);
     free(text);
     return is_good;
 }
@@ -270,7 +297,7 @@ static bool has_job_name(void) {
     while (file && !found && fgets(line, sizeof line, file)) {
         char *text = trim(line);
         if (*text == '[') in_job = strncmp(text, "[job]", 5) == 0;
-        else if (strncmp(text, "job", 3) == 0 && strpbrk(text, ".=")) found = true;
+        else if (strncmp(text, "job", 3) == 0) found = strncmp(text, "job.name", 8) == 0 || (strchr(text, '{') && strstr(text, "name"));
         else if (in_job && strncmp(text, "name", 4) == 0) found = strchr(" \t=", text[4]) != NULL;
     }
     if (file) fclose(file);
@@ -284,20 +311,19 @@ static bool has_job_name(void) {
 
 // The absolute path, without links in what leads to the file where that exists. Yours to free.
 static char *absolute(const char *name) {
-    char from[PATH_MAX], *real = NULL;
+    char from[PATH_MAX] = "", *real = NULL;
+    const char *between = *name == '/' ? "" : "/";
     if (strchr(name, RANK)) {
         PUSH(H5E_BADVALUE, "%.200s: a path with the byte 1", name);
         return NULL;
     }
-    if (*name != '/') {
-        if (!getcwd(from, sizeof from)) {
-            PUSH(H5E_BADVALUE, "%.200s: the working directory has no path: %s", name, strerror(errno));
-            return NULL;
-        }
-    } else from[0] = 0;
-    if (strlen(from) + strlen(name) + 2 > PATH_ROOM) {
-        PUSH(H5E_BADVALUE, "%.100s...: a path of %zu bytes; Bivouac keeps files with up to %d", name, strlen(from) + strlen(name) + 1,
-             PATH_ROOM - 2);
+    if (*name != '/' && !getcwd(from, sizeof from)) {
+        PUSH(H5E_BADVALUE, "%.200s: the working directory has no path: %s", name, strerror(errno));
+        return NULL;
+    }
+    size_t length = strlen(from) + strlen(between) + strlen(name);
+    if (length >= PATH_ROOM) {
+        PUSH(H5E_BADVALUE, "%.100s...: a path of %zu bytes; Bivouac keeps files with up to %d", name, length, PATH_ROOM - 1);
         return NULL;
     }
     char *path = malloc(2 * PATH_MAX + 2);
@@ -305,7 +331,7 @@ static char *absolute(const char *name) {
         PUSH(H5E_NOSPACE, "no memory for a path");
         return NULL;
     }
-    sprintf(path, "%s/%s", from, name);
+    sprintf(path, "%s%s%s", from, between, name);
     // A file that is a link stands for what it leads to, if that is there.
     if ((real = realpath(path, NULL)) != NULL) {
         strcpy(path, real);
@@ -451,7 +477,7 @@ enum kind { READS, CHANGES, CREATES, CREATES_NEW, LOADS, DELETES };
 static const char *const DOES[] = {"opens for reading", "opens for writing", "creates", "creates (if it does not exist)", "loads", "deletes"};
 
 // What they compare. All of it are numbers, so that one reduction tells the least and the greatest of each.
-enum { KIND, NAME, ON_DISK, NUMBERS, FACTS = NUMBERS + 2 * RUNS };
+enum { KIND, NAME, ON_DISK, LOST, NUMBERS, FACTS = NUMBERS + 2 * RUNS };
 
 struct exchange {
     uint64_t mine[2 * FACTS], all[2 * FACTS];
@@ -510,33 +536,11 @@ static void push_difference(struct session *session, const struct settings *sett
 
 // --- Sessions -------------------------------------------------------------------------------------------------------------------
 
-// Files that the program left open are saved as they are, while they still can be.
-static void save_open_files(void) {
-    bool has_any = false;
-    for (const struct file *file = open_files; file; file = file->next) has_any |= !file->inner && file->writable && file->dirty;
-    if (!has_any) return;
-    ssize_t count = H5Fget_obj_count((hid_t)H5F_OBJ_ALL, H5F_OBJ_FILE);
-    hid_t *ids = count > 0 ? malloc((size_t)count * sizeof *ids) : NULL;
-    if (!ids) return;
-    count = H5Fget_obj_ids((hid_t)H5F_OBJ_ALL, H5F_OBJ_FILE, (size_t)count, ids);
-    for (ssize_t at = 0; at < count; at++)
-        if (H5Fflush(ids[at], H5F_SCOPE_LOCAL) < 0) say("a file that is open at MPI_Finalize could not be saved");
-    free(ids);
-}
+static int at_finalize(MPI_Comm comm, int key, void *value, void *extra);
 
 static void close_session(struct session *session) {
     if (session->handle && bvk_close(&session->handle) < 0) say("the checkpoints could not all be completed: %s", bvk_error());
     session->handle = NULL;
-}
-
-// Called at the beginning of MPI_Finalize, while MPI still works, whoever called that. (Attributes go in the reverse order of their
-// setting. Bivouac has one as well, which it sets when the first session is opened, and therefore before ours.)
-static int at_finalize(MPI_Comm comm, int key, void *value, void *extra) {
-    (void)comm, (void)key, (void)value, (void)extra;
-    finalizing = true;
-    save_open_files();
-    for (struct session *session = sessions; session; session = session->next) close_session(session);
-    return MPI_SUCCESS;
 }
 
 // HDF5 ends at the exit of the process, or by H5close. Sessions of all ranks stay open until MPI_Finalize: ranks need not end HDF5
@@ -714,9 +718,12 @@ static bool agree(struct file *file, enum kind kind, bool *is_on_disk, char name
     mine[KIND] = (uint64_t)kind;
     mine[NAME] = hash(start, file->path);
     mine[ON_DISK] = *is_on_disk;
+    mine[LOST] = session->has_lost;
     for (int bit = 0; bit < 2 * RUNS; bit++)
         mine[NUMBERS + bit] = runs_that_are(file->path, (unsigned long)(session->rank + bit / RUNS)) >> bit % RUNS & 1;
     if (!reduce(session, &file->settings, exchange, file->path)) return false;
+    for (struct series *series = session->series; series && exchange->all[LOST]; series = series->next) series->state = UNKNOWN;
+    session->has_lost = false;
     // Somewhere is enough to refuse a new file, and everywhere is needed to take one over.
     *is_on_disk = kind == CREATES_NEW ? exchange->all[ON_DISK] != 0 : *is_on_disk && is_same(exchange, ON_DISK);
     bool is_agreed = is_same(exchange, KIND), is_one_name = is_same(exchange, NAME);
@@ -827,12 +834,17 @@ static void mark_closed(unsigned char *bytes, size_t length) {
     for (size_t at = 0; at + 48 <= length; at = at == 0 ? 512 : 2 * at) {
         unsigned char *block = bytes + at;
         if (memcmp(block, "\211HDF\r\n\032\n", 8) != 0) continue;
+        const unsigned char open = 0x05; // for writing, for SWMR writing
+        if (block[8] < 2) { // these flags have no checksum, and HDF5 does not look at them
+            block[20] &= (unsigned char)~open;
+            return;
+        }
         size_t size = 12 + 4 * (size_t)block[9];
-        if (block[8] != 3 || at + size + 4 > length) return;
+        if (block[8] > 3 || at + size + 4 > length) return;
         uint32_t sum = lookup3(block, size);
         for (int byte = 0; byte < 4; byte++)
             if (block[size + (size_t)byte] != (unsigned char)(sum >> 8 * byte)) return;
-        block[11] &= (unsigned char)~0x05u; // open for writing, open for SWMR writing
+        block[11] &= (unsigned char)~open;
         sum = lookup3(block, size);
         for (int byte = 0; byte < 4; byte++) block[size + (size_t)byte] = (unsigned char)(sum >> 8 * byte);
         return;
@@ -1029,10 +1041,26 @@ static bool load(struct file *file) {
 
 // --- Saving ---------------------------------------------------------------------------------------------------------------------
 
+// Does HDF5 close its files by itself, at exit or by H5close? It shows nobody its errors then.
+static bool is_exiting(void) {
+    bool is_terminating = false;
+    return H5is_library_terminating(&is_terminating) >= 0 && is_terminating;
+}
+
+// A version that is not taken.
+static void complain(const char *format, ...) {
+    char text[PATH_ROOM + 900];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    PUSH(H5E_WRITEERROR, "%s", text);
+    if (finalizing || is_exiting()) say("%s", text);
+}
+
 static bool failed(const char *path, const char *what, uint64_t version) {
-    PUSH(H5E_WRITEERROR,
-         "%s: version %" PRIu64 " was not %s: %s. Earlier versions are as they were; make room, or see `bivouac doctor`, and write the file again",
-         path, version, what, bvk_error());
+    complain("%s: version %" PRIu64 " was not %s: %s. Earlier versions are as they were; make room, or see `bivouac doctor`, and write the file again", path,
+           version, what, bvk_error());
     return false;
 }
 
@@ -1041,7 +1069,7 @@ static bool save(struct session *session, const struct settings *settings, struc
                  const unsigned char *bytes, size_t length) {
     if (!session->handle) {
         PUSH(H5E_WRITEERROR, "%s: MPI has been finalized, so what was written is not saved. Close files before MPI_Finalize", path);
-        say("%s was changed after MPI_Finalize, and that is not saved", path);
+        say("%s: MPI has been finalized, so what was written since the last version is not saved. Close files before MPI_Finalize", path);
         return false;
     }
     if (!series->numbered) {
@@ -1063,9 +1091,15 @@ static bool save(struct session *session, const struct settings *settings, struc
     rows.columns = &column;
     rows.column_count = 1;
     series->last = version;
-    // What has become of it on other ranks is not known. The next that opens the file looks.
+    // Of several ranks, one that fails tells the others when they next open a file.
     series->state = state != DELETED && session->size > 1 ? PRESENT : UNKNOWN;
+    bool had_lost = session->has_lost;
+    session->has_lost = true;
     if (bvk_begin_checkpoint(session->handle, series->name, version, &checkpoint) < 0) return failed(path, "taken", version);
+    if (state == ABANDONED) {
+        bvk_abort(&checkpoint);
+        return false;
+    }
     if (bvk_save_rows(checkpoint, SET, &rows) < 0 ||
         bvk_save_per_rank(checkpoint, INFO, &info, sizeof info, BVK_U8, BVK_RESIZE_ASK) < 0) {
         failed(path, "taken", version);
@@ -1082,14 +1116,59 @@ static bool save(struct session *session, const struct settings *settings, struc
     bvk_release(&pending);
     if (!is_safe) return false;
     if (session->size == 1) series->state = state == DELETED ? ABSENT : PRESENT;
+    session->has_lost = had_lost;
     series->own = version;
     return true;
 }
 
 static bool save_file(struct file *file, uint64_t state) {
+    if (file->torn) {
+        complain("%s: no version is taken, because a write to the file has failed. Earlier versions are as they were; write the file again", file->path);
+        state = ABANDONED;
+    }
     if (!save(file->session, &file->settings, file->series, file->path, state, file->bytes, file->length)) return false;
     file->dirty = false;
     return true;
+}
+
+// Makes HDF5 write everything that it knows of the open files. After an H5Fclose that failed, HDF5 keeps the ID of a file that is gone, and
+// crashes when it is used: files are then reached through what is open in them alone.
+static void flush_all(void) {
+    const unsigned objects = H5F_OBJ_DATASET | H5F_OBJ_GROUP | H5F_OBJ_DATATYPE | H5F_OBJ_ATTR;
+    const unsigned types = has_failed ? objects : objects | H5F_OBJ_FILE;
+    ssize_t count = H5Fget_obj_count((hid_t)H5F_OBJ_ALL, types);
+    hid_t *ids = count > 0 ? malloc((size_t)count * sizeof *ids) : NULL;
+    if (!ids) return;
+    count = H5Fget_obj_ids((hid_t)H5F_OBJ_ALL, types, (size_t)count, ids);
+    H5E_BEGIN_TRY {
+        for (ssize_t at = 0; at < count; at++) (void)H5Fflush(ids[at], H5F_SCOPE_GLOBAL);
+    }
+    H5E_END_TRY
+    free(ids);
+}
+
+// Files that the program left open are saved as they are, while they still can be: once each, and in one order on all ranks.
+static void save_open_files(void) {
+    if (open_files) flush_all();
+    for (struct file *file = open_files; file; file = file->next) {
+        if (file->inner || !file->writable || !file->loaded || (file->flushed && !file->dirty && file->session->size == 1)) continue;
+        if (!file->flushed)
+            say("%s is open at MPI_Finalize, and HDF5 cannot flush it%s: it is not saved. Close files before MPI_Finalize", file->path,
+                has_failed ? " after an earlier error" : "");
+        (void)save_file(file, file->flushed ? OPEN : ABANDONED);
+        // What HDF5 writes when it closes the file, if nothing else changes.
+        mark_closed(file->bytes, file->length);
+    }
+}
+
+// Called at the beginning of MPI_Finalize, while MPI still works, whoever called that. (Attributes go in the reverse order of their
+// setting. Bivouac has one as well, which it sets when the first session is opened, and therefore before ours.)
+static int at_finalize(MPI_Comm comm, int key, void *value, void *extra) {
+    (void)comm, (void)key, (void)value, (void)extra;
+    finalizing = true;
+    if (getpid() == process) save_open_files();
+    for (struct session *session = sessions; session; session = session->next) close_session(session);
+    return MPI_SUCCESS;
 }
 
 // --- Opening and closing --------------------------------------------------------------------------------------------------------
@@ -1141,17 +1220,18 @@ static int look(struct file *file) {
     return BVK_NOTHING;
 }
 
-static H5FD_t *open_on_disk(const char *name, unsigned flags, haddr_t maxaddr) {
+// With the program's other settings, such as that of locks. `errno` says why not.
+static H5FD_t *open_on_disk(const char *name, unsigned flags, hid_t fapl, haddr_t maxaddr) {
     H5FD_t *inner = NULL;
-    hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
+    int reason = 0;
     H5E_BEGIN_TRY {
-        if (fapl >= 0 && H5Pset_fapl_sec2(fapl) >= 0) inner = H5FDopen(name, flags, fapl, maxaddr);
+        hid_t list = H5Pcopy(fapl);
+        if (list >= 0 && H5Pset_fapl_sec2(list) >= 0) inner = H5FDopen(name, flags, list, maxaddr);
+        reason = errno;
+        if (list >= 0) H5Pclose(list);
     }
     H5E_END_TRY
-    if (fapl >= 0) {
-        H5E_BEGIN_TRY { H5Pclose(fapl); }
-        H5E_END_TRY
-    }
+    errno = reason;
     return inner;
 }
 
@@ -1161,7 +1241,15 @@ static void forget(struct file *file) {
     free(file);
 }
 
-static bool open_kept(struct file *file, unsigned flags, haddr_t maxaddr) {
+// A directory, or a name that ends with a slash, is not a file. (Everything else is found out by all ranks together.)
+static bool may_be_file(const char *name, const char *path) {
+    struct stat is;
+    bool is_good = name[strlen(name) - 1] != '/' && !(stat(path, &is) == 0 && S_ISDIR(is.st_mode));
+    if (!is_good) PUSH(H5E_CANTOPENFILE, "%s is a directory", name);
+    return is_good;
+}
+
+static bool open_kept(struct file *file, unsigned flags, hid_t fapl, haddr_t maxaddr) {
     bool is_new = (flags & (H5F_ACC_TRUNC | H5F_ACC_EXCL)) != 0, may_be_new = (flags & H5F_ACC_CREAT) != 0, is_on_disk = false;
     file->writable = (flags & H5F_ACC_RDWR) != 0;
     enum kind kind = flags & H5F_ACC_EXCL ? CREATES_NEW : is_new ? CREATES : file->writable ? CHANGES : READS;
@@ -1188,7 +1276,7 @@ static bool open_kept(struct file *file, unsigned flags, haddr_t maxaddr) {
         return false;
     }
     if (file->writable) return file->imported = true;
-    if (!(file->inner = open_on_disk(file->path, flags, maxaddr))) {
+    if (!(file->inner = open_on_disk(file->path, flags, fapl, maxaddr))) {
         PUSH(H5E_CANTOPENFILE, "%s is in no checkpoint, and cannot be opened on disk: %s", file->path, strerror(errno));
         return false;
     }
@@ -1197,15 +1285,31 @@ static bool open_kept(struct file *file, unsigned flags, haddr_t maxaddr) {
     return true;
 }
 
+// Is the HDF5 that calls the driver the one that the driver calls? A program that has HDF5 linked into it, or another version, has two of them,
+// and to ours its IDs, its files and its stack of errors are unknown.
+static bool is_one_library(const void *caller) {
+    Dl_info theirs, ours;
+    if (!dladdr(caller, &theirs) || !dladdr((void *)(uintptr_t)&H5Pget_driver_config_str, &ours) || theirs.dli_fbase == ours.dli_fbase) return true;
+    static bool told;
+    if (!told)
+        say("the program's HDF5 is in %s, and the driver was linked with %s: no file can be opened. The program needs HDF5 as a shared library; build the "
+            "driver with that one (HDF5= in src/hdf5/Makefile), or unset HDF5_DRIVER",
+            theirs.dli_fname, ours.dli_fname);
+    told = true;
+    return false;
+}
+
 static H5FD_t *open_file(const char *name, unsigned flags, hid_t fapl, haddr_t maxaddr) {
+    if (!is_one_library(__builtin_return_address(0))) return NULL;
     struct file *file = calloc(1, sizeof *file);
     if (!file) {
         PUSH(H5E_NOSPACE, "no memory for a file");
         return NULL;
     }
+    if (!name || !*name) PUSH(H5E_CANTOPENFILE, "a file without a name");
     bool is_open = name && *name && configure(fapl, &file->settings) && (file->path = absolute(name)) != NULL;
-    if (is_open && is_kept(&file->settings, file->path)) is_open = open_kept(file, flags, maxaddr);
-    else if (is_open && !(file->inner = open_on_disk(name, flags, maxaddr))) {
+    if (is_open && is_kept(&file->settings, file->path)) is_open = may_be_file(name, file->path) && open_kept(file, flags, fapl, maxaddr);
+    else if (is_open && !(file->inner = open_on_disk(name, flags, fapl, maxaddr))) {
         PUSH(H5E_CANTOPENFILE, "%s (which files= leaves to HDF5's driver sec2) cannot be opened: %s", name, strerror(errno));
         is_open = false;
     }
@@ -1227,13 +1331,15 @@ static herr_t close_file(H5FD_t *base) {
     if (file->inner) {
         is_good = H5FDclose(file->inner) >= 0;
         if (!is_good) PUSH(H5E_CANTCLOSEFILE, "%s cannot be closed", file->path);
-    } else if (file->writable && file->loaded && getpid() == process && (file->dirty || (file->session->size > 1 && file->session->handle))) {
+    } else if (file->writable && file->loaded && getpid() == process &&
+               (file->dirty || (file->session->size > 1 && file->session->handle && (file->finished || !file->imported)))) {
         // With several ranks a version is taken by all of them or by none: also if this one has changed nothing. One that could not be
-        // loaded, or that HDF5 has only looked at, is not saved.
+        // loaded, that HDF5 has only looked at, or that is on disk and is no HDF5 file, is not saved.
         is_good = save_file(file, CLOSED);
     }
     forget(file);
-    return is_good ? 0 : -1;
+    // At the exit of the process HDF5 would try again and again to close the file, and abort. What is lost has been said.
+    return result(is_good || is_exiting());
 }
 
 static int compare(const H5FD_t *left, const H5FD_t *right) {
@@ -1255,6 +1361,7 @@ static herr_t query(const H5FD_t *base, unsigned long *flags) {
 // The file is gone for all that open it from now on: the newest version says so. Bytes of earlier versions stay until Bivouac's
 // retention removes them.
 static herr_t delete_file(const char *name, hid_t fapl) {
+    if (!is_one_library(__builtin_return_address(0))) return -1;
     struct file *file = calloc(1, sizeof *file);
     bool is_on_disk = false, is_gone = false;
     if (!file) {
@@ -1334,16 +1441,24 @@ static herr_t read_bytes(H5FD_t *base, H5FD_mem_t type, hid_t dxpl, haddr_t addr
     return 0;
 }
 
+static bool extend(struct file *file, haddr_t end) {
+    if (is_inside(file, end, 0) && grow(file, (size_t)end)) return true;
+    file->torn = true;
+    return false;
+}
+
 static herr_t write_bytes(H5FD_t *base, H5FD_mem_t type, hid_t dxpl, haddr_t address, size_t size, const void *buffer) {
     struct file *file = (struct file *)base;
-    if (file->inner) return file->inner->cls->write(file->inner, type, dxpl, address, size, buffer);
-    if (!is_inside(file, address, size) || !load(file)) return -1;
+    if (file->inner) return result(file->inner->cls->write(file->inner, type, dxpl, address, size, buffer) >= 0);
+    if (!is_inside(file, address, size) || !load(file)) return result(false);
     if (!file->writable) {
         PUSH(H5E_WRITEERROR, "%s is open for reading", file->path);
-        return -1;
+        return result(false);
     }
     if (size == 0) return 0;
-    if (address + size > file->length && !grow(file, (size_t)address + size)) return -1;
+    // When it closes a file, HDF5 writes its first bytes once more. After MPI_Finalize it matters whether they change.
+    if (finalizing && address + size <= file->length && memcmp(file->bytes + address, buffer, size) == 0) return 0;
+    if (address + size > file->length && !extend(file, address + size)) return result(false);
     memcpy(file->bytes + address, buffer, size);
     file->dirty = true;
     return 0;
@@ -1351,18 +1466,26 @@ static herr_t write_bytes(H5FD_t *base, H5FD_mem_t type, hid_t dxpl, haddr_t add
 
 static herr_t flush(H5FD_t *base, hid_t dxpl, bool closing) {
     struct file *file = (struct file *)base;
-    if (file->inner) return file->inner->cls->flush ? file->inner->cls->flush(file->inner, dxpl, closing) : 0;
-    if (closing || !file->writable || !(file->settings.flush || finalizing)) return 0;
-    if (!file->dirty && file->session->size == 1) return 0;
-    return load(file) && save_file(file, OPEN) ? 0 : -1;
+    file->finished |= closing;
+    if (file->inner) return result(!file->inner->cls->flush || file->inner->cls->flush(file->inner, dxpl, closing) >= 0);
+    bool is_whole = file->flushing;
+    file->flushing = false;
+    if (closing || !is_whole || !file->writable || !(file->settings.flush || finalizing)) return 0;
+    file->flushed = finalizing;
+    if (finalizing && file->session->handle) return 0; // `save_open_files` takes the version
+    if (!file->dirty && (finalizing || file->session->size == 1)) return 0;
+    return result(load(file) && save_file(file, OPEN));
 }
 
 static herr_t truncate_file(H5FD_t *base, hid_t dxpl, bool closing) {
     struct file *file = (struct file *)base;
-    if (file->inner) return file->inner->cls->truncate ? file->inner->cls->truncate(file->inner, dxpl, closing) : 0;
-    if (!load(file)) return -1;
+    if (file->inner) return result(!file->inner->cls->truncate || file->inner->cls->truncate(file->inner, dxpl, closing) >= 0);
+    // H5Fflush sets the end of a file right before it flushes all of it. H5Dflush, and the opening of a file for writing, flush some of its
+    // metadata without that: nobody could read a version of it.
+    file->flushing = !closing;
+    if (!load(file)) return result(false);
     if (file->eoa == file->length) return 0;
-    if (!is_inside(file, file->eoa, 0) || !grow(file, (size_t)file->eoa)) return -1;
+    if (!extend(file, file->eoa)) return result(false);
     file->dirty = true;
     return 0;
 }

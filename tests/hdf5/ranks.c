@@ -7,6 +7,7 @@
      ranks kinds NAME                  rank 1 creates the file that the others open
      ranks missing NAME                the last rank opens nothing: the others give up, and all go on
      ranks open NAME                   leaves the files open at MPI_Finalize
+     ranks left NAME                   closes the files, but not what is in them, before MPI_Finalize
      ranks late NAME                   closes the files after MPI_Finalize
      ranks early NAME                  opens a file before MPI_Init
      ranks self NAME                   each rank for itself, some of them more often
@@ -175,6 +176,14 @@ int main(int argc, char **argv)
             H5Gclose(group);
             printf("close %s\n", H5Fclose(file) < 0 ? "failed" : "succeeded");
         }
+        return 0;
+    } else if (strcmp(what, "left") == 0) {
+        CHECK((file = H5Fcreate(name, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT)) >= 0);
+        put(file, 78, 0);
+        CHECK(H5Gcreate2(file, "left", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT) >= 0);
+        CHECK(rank != 0 || H5Freopen(file) >= 0); /* nor do all ranks have equally many IDs */
+        CHECK(H5Fclose(file) >= 0);
+        MPI_Finalize();
         return 0;
     } else if (strcmp(what, "self") == 0) {
         for (int step = 1; step <= 1 + rank; step++)

@@ -12,6 +12,7 @@
      serial step FILE N       writes one number                     serial shown FILE       prints it; -1 if there is no file
      serial change FILE N     changes it in the file that is there  serial exists FILE      creates the file if there is none
      serial killed FILE N     writes it and kills itself            serial waits FILE N     writes 1 and waits N seconds
+     serial begun FILE N      creates the file, flushes a dataset in it, and kills itself
      serial delete FILE                                             serial forks FILE N      forks a child that ends, with the file open */
 #include <hdf5.h>
 #include <H5FDdevelop.h>
@@ -318,6 +319,15 @@ static void refused(const char *name, unsigned flags)
         H5Fclose(file);
 }
 
+static void begun(const char *name)
+{
+    hid_t file = H5Fcreate(name, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), space = H5Screate(H5S_SCALAR), set;
+    CHECK(file >= 0);
+    set = H5Dcreate2(file, "set", H5T_NATIVE_INT, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    CHECK(set >= 0 && H5Dflush(set) >= 0);
+    raise(SIGKILL);
+}
+
 static void flushed(const char *name)
 {
     hid_t latest = H5Pcreate(H5P_FILE_ACCESS), file;
@@ -346,6 +356,8 @@ int main(int argc, char **argv)
         rules(name);
     else if (strcmp(what, "refused") == 0)
         refused(name, H5F_ACC_TRUNC);
+    else if (strcmp(what, "begun") == 0)
+        begun(name);
     else if (strcmp(what, "flushed") == 0)
         flushed(name);
     else if (strcmp(what, "step") == 0 && argc > 3)

@@ -238,6 +238,9 @@ test_names() {
 test_finalize() {
     ranks open out.%d.h5
     prints '^step 77$' ranks read out.%d.h5
+    ranks left left.%d.h5 > left.log 2>&1
+    [ "$(grep -c 'is not saved' left.log)" = 0 ]
+    prints '^step 78$' ranks read left.%d.h5
     prints 'close failed' ranks late late.%d.h5
     prints 'is not saved' ranks late late.%d.h5
     prints '^step 77$' ranks read late.%d.h5
@@ -315,7 +318,7 @@ test_full() {
 # Mistakes in the configuration, and names.
 test_configuration() {
     local bad name long
-    for bad in scope scope=some file=x files= wait=1 wait=disk rank=0 rank=17 rank=x patience=0 patience=x mpi=x flush=maybe job= "files=$(printf 'x%.0s' {1..1100})"; do
+    for bad in scope scope=some file=x files= wait=1 wait=disk rank=0 rank=17 rank=-99999999999999999999 rank=x files=out/*.h5 patience=0 patience=x mpi=x flush=maybe job= "files=$(printf 'x%.0s' {1..1100})"; do
         prints '^refused$' with "$bad" serial refused a.h5
         prints "the driver's configuration.*${bad%%=*}" with "$bad" serial refused a.h5
     done
@@ -385,6 +388,9 @@ test_flushed() {
     fails . with flush=yes serial flushed a.h5
     prints '^31$' serial shown a.h5
     serial change a.h5 33
+    prints '^33$' serial shown a.h5
+    # Neither the creation of a file nor H5Dflush writes all of it, and they take no version.
+    fails . with flush=yes serial begun a.h5
     prints '^33$' serial shown a.h5
     fails . serial flushed b.h5
     prints '^-1$' serial shown b.h5
