@@ -78,7 +78,7 @@ typedef struct bvk_part bvk_part;
 // This rank could not capture the checkpoint. The other ranks are told, and the application may continue.
 #define BVK_ERR_CAPTURE (-7)
 
-// A region could not be loaded: it is not in the checkpoint, has another type or length, or has no undamaged copy.
+// A region could not be loaded: it is not in the checkpoint, has a different type or length, or has no undamaged copy.
 #define BVK_ERR_LOAD (-8)
 
 // The restart ended without a restored state, on all ranks alike.
@@ -181,7 +181,7 @@ typedef struct bvk_part bvk_part;
 // On a different number of ranks, each rank may ask for the values of any old ranks (`bvk_of_ranks`).
 #define BVK_RESIZE_ASK 2
 
-// As `how`: each rank gets the rows that it saved. Only if as many ranks took the checkpoint. Local.
+// As `how`: each rank gets the rows that it saved. Only if the same number of ranks took the checkpoint. Local.
 #define BVK_ROWS_OWN 0
 
 // As `how`: all rows are distributed evenly, in the order of the ranks that saved them.
@@ -211,7 +211,7 @@ typedef struct bvk_part bvk_part;
 // The restart ends with an error on all ranks, and the companion stays unchanged.
 #define BVK_RESTART_REFUSE 1
 
-// The companion stays unchanged, and the program continues in another file beside it: `traj.part0002.xtc` after `traj.xtc`.
+// The companion stays unchanged, and the program continues in another file next to it: `traj.part0002.xtc` after `traj.xtc`.
 #define BVK_RESTART_ANOTHER 2
 
 // How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set members. Later
@@ -516,7 +516,7 @@ int bvk_generation(bvk_session_t session, uint64_t *generation);
 //
 // Requirements:
 // Until the region is unprotected or replaced, or the session closed, the memory is readable in each call that saves it, and writable and
-// used by nobody else in each call that loads it. `name` is NULL or ends with zero.
+// used by nothing else in each call that loads it. `name` is NULL or ends with zero.
 int bvk_protect(bvk_session_t session,
                 const char *name,
                 void *data,
@@ -661,7 +661,7 @@ int bvk_get_stats(bvk_session_t session, struct bvk_stats *stats);
 //
 // Local, never waits.
 //
-// Errors: `BVK_ERR_ARGUMENT` if `stats->size` was not set, or for another number.
+// Errors: `BVK_ERR_ARGUMENT` if `stats->size` was not set, or for any other level.
 //
 // Requirements:
 // `stats` is NULL or begins with its size.
@@ -705,7 +705,7 @@ int bvk_log(int level);
 // be marked on a stream that is being captured into a CUDA graph; the other ranks are told.
 //
 // Requirements:
-// The requirements of `bvk_protect` holds; `name` is NULL or ends with zero; `pending` is NULL or
+// The requirements of `bvk_protect` hold; `name` is NULL or ends with zero; `pending` is NULL or
 // points to a handle.
 int bvk_checkpoint(bvk_session_t session,
                    const char *name,
@@ -787,7 +787,7 @@ int bvk_save_history(bvk_checkpoint_t checkpoint, bvk_history_t history);
 //
 // Local, never waits.
 //
-// Errors: `BVK_ERR_ARGUMENT` for another word, `BVK_ERR_HANDLE`; the checkpoint is unchanged.
+// Errors: `BVK_ERR_ARGUMENT` for any other method, `BVK_ERR_HANDLE`; the checkpoint is unchanged.
 //
 // Requirements:
 // `region` and `method` are NULL or end with zero.
@@ -857,7 +857,7 @@ int bvk_release(bvk_pending_t *pending);
 
 // Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that were
 // saved. Regions on boxes and values are loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); with any other region, a version is
-// restored only on as many ranks as took it. If a version is damaged on some rank, all ranks take the next older one, unless a single
+// restored only on the number of ranks that took it. If a version is damaged on some rank, all ranks take the next older one, unless a single
 // version was requested. `restored`: NULL, or a structure to fill. `BVK_NOTHING`: there is nothing to restore. Regions of the checkpoint
 // that are not protected are left out, and named in a warning. If no region is protected, that is an error.
 //
@@ -867,7 +867,7 @@ int bvk_release(bvk_pending_t *pending);
 // unspecified. `BVK_ERR_REGION`, `BVK_ERR_STATE`.
 //
 // Requirements:
-// The requirements of `bvk_protect` holds; `name` is NULL or ends with zero; `restored` is NULL or
+// The requirements of `bvk_protect` hold; `name` is NULL or ends with zero; `restored` is NULL or
 // begins with its size.
 int bvk_restore(bvk_session_t session,
                 const char *name,
@@ -904,7 +904,7 @@ int bvk_saved_version(bvk_restart_t restart, uint64_t *version);
 //
 // Local. Blocks on the tier that holds the copy.
 //
-// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read. A region that is not there does not make the attempt
+// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read. A missing region does not make the attempt
 // fail.
 //
 // Requirements:
@@ -922,7 +922,7 @@ int bvk_region_size(bvk_restart_t restart,
 // is; otherwise the contents of `data` are unspecified.
 //
 // Requirements:
-// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
+// The memory is writable, and nothing else uses it before this returns. `name` is NULL or ends with zero.
 int bvk_load(bvk_restart_t restart,
              const char *name,
              void *data,
@@ -937,7 +937,7 @@ int bvk_load(bvk_restart_t restart,
 // Errors: as `bvk_load`; the contents of the regions are then unspecified.
 //
 // Requirements:
-// The requirements of `bvk_protect` holds.
+// The requirements of `bvk_protect` hold.
 int bvk_load_protected(bvk_restart_t restart);
 
 // Appends to `history` all versions that were saved under its name. `*count` says how many (`count` may be NULL). Each attempt needs
@@ -954,7 +954,7 @@ int bvk_load_history(bvk_restart_t restart,
                      uint64_t *count);
 
 // Rejects a version that can be loaded but must not be used, because it has a NaN or fails another check of the program. After
-// `bvk_end_restore` all ranks continue with the next older version. It is enough that one rank calls this. `reason` is for the log, and
+// `bvk_end_restore` all ranks continue with the next older version. It is enough for one rank to call this. `reason` is for the log, and
 // for the error if there is no older version. If a rank gives several, the first counts.
 //
 // Local, never waits.
@@ -971,9 +971,9 @@ int bvk_reject(bvk_restart_t restart,
 // - `BVK_AGAIN`: a rank has found damage, or has rejected the version (`bvk_reject`). Load again from the same handle, which now leads to
 //   other copies of the version or to an older one. Nothing that was loaded before may be used.
 // - `BVK_ERR_RESTART`: the restart has ended, and `*restart` is NULL. A rank has not loaded and no other version would help: a region is
-//   missing or has another type or length, or the rank passed 0 although no load failed, or it passed -1.
+//   missing or has a different type or length, or the rank passed 0 although no load failed, or it passed -1.
 //
-// To ask whether a region is there, use `bvk_region_size`, which does not affect the outcome.
+// To ask whether a region exists, use `bvk_region_size`, which does not affect the outcome.
 //
 // Collective: all ranks. Blocks until all have called.
 //
@@ -1137,12 +1137,12 @@ int bvk_save_boxes_on(bvk_checkpoint_t checkpoint,
 // Local if the region was saved on the same number of ranks and on the same boxes. Otherwise collective: all ranks load the same regions
 // in the same order. Blocks on the tiers that hold the copies, and then until all have called.
 //
-// Errors: `BVK_ERR_LOAD`: the region is not there, has another type or shape, was not saved on boxes, or lacks requested elements;
+// Errors: `BVK_ERR_LOAD`: the region does not exist, has a different type or shape, was not saved on boxes, or lacks requested elements;
 // or the memory does not fit the boxes. If the call is collective, all ranks get an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this
 // rank does not take part, and the others have an error when it calls `bvk_end_restore`.
 //
 // Requirements:
-// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
+// The memory is writable, and nothing else uses it before this returns. `name` is NULL or ends with zero.
 int bvk_load_on(bvk_restart_t restart,
                 const char *name,
                 bvk_boxes_t boxes,
@@ -1186,7 +1186,7 @@ int bvk_protect_shared(bvk_session_t session,
 
 // Protects `count` elements at `data`, different on each rank, under `name`, such as the state of random numbers. Less than 1 MiB, on
 // the host. On the same number of ranks `bvk_restore` loads them. `on_resize`, one of `BVK_RESIZE_...` and the same on all ranks, says
-// what happens on another number: with `BVK_RESIZE_REFUSE` the restart is refused; otherwise the elements stay unchanged, and
+// what happens on a different number: with `BVK_RESIZE_REFUSE` the restart is refused; otherwise the elements stay unchanged, and
 // `bvk_restored` says how many ranks took the checkpoint.
 //
 // Local, never waits, as `bvk_protect`.
@@ -1235,13 +1235,13 @@ int bvk_save_per_rank(bvk_checkpoint_t checkpoint,
 // Loads a value that was saved with `bvk_save_shared` or `bvk_protect_shared` under `name` into `count` elements at `data`. Number and
 // type must be those that were saved.
 //
-// Local if as many ranks took the checkpoint. Otherwise collective, and blocks until all ranks have called: all load the same regions in
+// Local if the same number of ranks took the checkpoint. Otherwise collective, and blocks until all ranks have called: all load the same regions in
 // the same order.
 //
 // Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` and `BVK_ERR_REGION` as with `bvk_load_on`. `data` is then unchanged.
 //
 // Requirements:
-// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
+// The memory is writable, and nothing else uses it before this returns. `name` is NULL or ends with zero.
 int bvk_load_shared(bvk_restart_t restart,
                     const char *name,
                     void *data,
@@ -1282,7 +1282,7 @@ int bvk_saved_ranks(bvk_restart_t restart, int *ranks);
 // contents of `data` are then unspecified.
 //
 // Requirements:
-// The memory has room for `count * each` elements, and nobody else uses it before this returns. `name` is NULL or ends with zero.
+// The memory has room for `count * each` elements, and nothing else uses it before this returns. `name` is NULL or ends with zero.
 int bvk_of_ranks(bvk_restart_t restart,
                  const char *name,
                  int first,
@@ -1313,7 +1313,7 @@ int bvk_save_rows(bvk_checkpoint_t checkpoint,
 //
 // Local; the same on all ranks. Blocks on the tier that holds the copy.
 //
-// Errors: `BVK_ERR_LOAD` if there is no such set, or no copy that can be read. A set that is not there does not make the attempt fail.
+// Errors: `BVK_ERR_LOAD` if there is no such set, or no copy that can be read. A missing set does not make the attempt fail.
 // `BVK_ERR_ARGUMENT`.
 //
 // Requirements:
@@ -1392,12 +1392,12 @@ int bvk_load_rows_by(bvk_restart_t restart,
 // Collective if the call that distributed the rows was: all ranks load the same columns in the same order; so does a rank without rows. Blocks
 // on the tiers that hold the shards, and until all have called.
 //
-// Errors: `BVK_ERR_LOAD`: there is no such column, it has another type or width, or `elements` is not `width` times the number of rows. In
+// Errors: `BVK_ERR_LOAD`: there is no such column, it has a different type or width, or `elements` is not `width` times the number of rows. In
 // the last case all ranks have an error, if loading is collective. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have
 // an error when it calls `bvk_end_restore`. The contents of `data` are then unspecified.
 //
 // Requirements:
-// The memory is writable, and nobody else uses it before this returns. `column` is NULL or ends with zero.
+// The memory is writable, and nothing else uses it before this returns. `column` is NULL or ends with zero.
 int bvk_load_column(bvk_loaded_rows_t rows,
                     const char *column,
                     void *data,
@@ -1475,7 +1475,7 @@ int bvk_parts_close(bvk_parts_t *parts);
 // process. `keep`: `BVK_KEEP_...`. The configuration says how much memory and file space the history may take (`[device]`, `[history]`).
 // Without a GPU, a `device.budget` in percent is a share of this rank's part of node memory.
 //
-// Local. The first history of a GPU initialises the driver if nobody has yet (up to a second).
+// Local. The first history of a GPU initialises the driver if it is not initialised yet (up to a second).
 //
 // Errors: `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`.
 //
@@ -1495,7 +1495,7 @@ int bvk_history_open(bvk_session_t session,
 // Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`.
 //
 // Requirements:
-// Until the field is replaced or cleared, or the history closed, the memory is readable in each append, and writable and used by nobody
+// Until the field is replaced or cleared, or the history closed, the memory is readable in each append, and writable and used by nothing
 // else in each restore. `name` is NULL or ends with zero.
 int bvk_history_field(bvk_history_t history,
                       const char *name,
@@ -1516,7 +1516,7 @@ int bvk_history_clear_fields(bvk_history_t history);
 // Errors: `BVK_ERR_DEVICE`; the version is then not in the history.
 //
 // Requirements:
-// The requirements of `bvk_history_field` holds.
+// The requirements of `bvk_history_field` hold.
 int bvk_history_append(bvk_history_t history,
                        uint64_t version);
 
@@ -1528,7 +1528,7 @@ int bvk_history_append(bvk_history_t history,
 // Errors: `BVK_ERR_DEVICE`: there is no such version, or no undamaged copy. The contents of the fields are then unspecified.
 //
 // Requirements:
-// The requirements of `bvk_history_field` holds.
+// The requirements of `bvk_history_field` hold.
 int bvk_history_restore(bvk_history_t history,
                         uint64_t version);
 
@@ -1619,7 +1619,7 @@ int bvk_before_write_on(bvk_session_t session,
                         void *stream);
 
 // Names the `count` pieces of memory that some work of the application writes to, so that they can be declared together each time
-// (`bvk_before`). This is faster than one by one, because the driver is asked only once whose memory each piece is. Memory that is not on
+// (`bvk_before`). This is faster than one by one, because the driver is asked only once which device each piece belongs to. Memory that is not on
 // the GPU counts as host memory.
 //
 // Local, never waits. `set`: the handle, yours until `bvk_write_set_close` or the end of the session; NULL after an error. After a
@@ -1628,7 +1628,7 @@ int bvk_before_write_on(bvk_session_t session,
 // Errors: as `bvk_before_write`; the text says which entry is wrong, counted from 0.
 //
 // Requirements:
-// `name` is NULL or ends with zero. `data` has `count` pointers, which are not dereferenced, and `bytes` as many numbers. `set` points to a
+// `name` is NULL or ends with zero. `data` has `count` pointers, which are not dereferenced, and `bytes` has `count` numbers. `set` points to a
 // handle.
 int bvk_write_set(bvk_session_t session,
                   const char *name,
@@ -1796,7 +1796,7 @@ int bvk_route(bvk_checkpoint_t checkpoint,
               const char **path);
 
 // Restores the region `name` of the version being restored as a file: what `bvk_route` has saved, or any other array of this rank's
-// own. `*path` is in node-local storage; the file, of mode 600, and the text are there until `bvk_end_restore`. After `BVK_AGAIN` call it
+// own. `*path` is in node-local storage; the file, of mode 600, and the text stay valid until `bvk_end_restore`. After `BVK_AGAIN` call it
 // again. Every block is checked before it is written.
 //
 // Local. Blocks on the tier that holds the copy, and on node-local storage.
