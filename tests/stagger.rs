@@ -37,6 +37,8 @@ const FOREVER: Duration = Duration::from_secs(600);
 struct Watch {
     flushing: Mutex<[usize; 2]>,
     most: AtomicUsize,
+    /// While a test has it locked, flushes that begin get no further.
+    hold: Mutex<()>,
 }
 
 impl Watch {
@@ -44,6 +46,8 @@ impl Watch {
         let mut flushing = self.flushing.lock().expect("no panic");
         flushing[rank] += 1;
         self.most.fetch_max(flushing.iter().filter(|threads| **threads > 0).count(), Ordering::Relaxed);
+        drop(flushing);
+        drop(self.hold.lock().expect("no panic"));
     }
 
     fn end(&self, rank: usize) {
@@ -260,8 +264,10 @@ fn turns(order: BurstOrder) -> StaggerConfig {
 fn flush_on_both(stagger: StaggerConfig) -> (usize, Vec<Rank>) {
     let node = Node::new();
     let ranks = vec![node.rank(&node.first, 64, 40e6, stagger), node.rank(&node.second(), 64, 40e6, stagger)];
-    // In turn, so that both have something to flush for most of the time.
+    // All of them before the first is flushed, so that both have something to flush at any time, however slow appending is.
+    let hold = node.watch.hold.lock().expect("no panic");
     (0..8).for_each(|version| ranks.iter().for_each(|rank| rank.append(version..version + 1, 4 * MIB)));
+    drop(hold);
     ranks.iter().for_each(|rank| rank.wait_for_flushed(32 * MIB));
     (node.watch.most.load(Ordering::Relaxed), ranks)
 }
