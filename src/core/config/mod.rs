@@ -22,9 +22,10 @@
 //!
 //! Each key `section.name` is overridden by `BIVOUAC_SECTION_NAME`, for example `BIVOUAC_LOCAL_KEEP_LAST=4` or
 //! `BIVOUAC_TIMEOUTS_WARN=1min`. `job.log` has the variable `BIVOUAC_LOG`. Any other variable that starts with `BIVOUAC_` is an error,
-//! because a misspelt one would otherwise be ignored in silence. Three exceptions are no configuration keys: `BIVOUAC_CONFIG` (the file
-//! that [`Config::from_env`] reads; empty counts as absent), `BIVOUAC_LIBRARY` (the shared library that the Python module loads) and names
-//! that start with `BIVOUAC_TEST_` (left to test programs).
+//! because a misspelt one would otherwise be ignored in silence. These are not configuration keys: `BIVOUAC_CONFIG` (the file
+//! that [`Config::from_env`] reads; empty counts as absent), `BIVOUAC_LIBRARY` (the shared library that the Python module loads),
+//! variables by which modules of clusters and CMake name an installation (`BIVOUAC_ROOT`, `_DIR`, `_HOME`, `_BASE`, `_INC`, `_LIB`,
+//! `_VERSION`), and names that start with `BIVOUAC_TEST_` (left to test programs).
 //!
 //! # Unset
 //!

@@ -1,6 +1,7 @@
 //! Tests of the module as a whole: text and environment in, checked values or errors out.
 
 use super::error::Problems;
+use super::text::PLACE_VARIABLES;
 use super::*;
 use crate::base::units::KIB;
 use proptest::prelude::*;
@@ -189,7 +190,9 @@ fn nothing_at_all_is_the_default() {
     assert_eq!(Config::from_toml(""), Ok(Config::default()));
     assert_eq!(with(&[]), Ok(Config::default()));
     assert_eq!(with(&[("PATH", "/bin"), ("BIVOUAC_TEST_X", "1"), ("BIVOUAC_CONFIG", "")]), Ok(Config::default()));
-    assert_eq!(with(&[("BIVOUAC_LIBRARY", "/opt/lib/libbivouac.so.0.1")]), Ok(Config::default()));
+    for name in PLACE_VARIABLES {
+        assert_eq!(with(&[(name, "/opt/bivouac")]), Ok(Config::default()), "{name}");
+    }
     assert_eq!(Config::default().check(), Ok(()));
 }
 

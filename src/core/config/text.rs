@@ -21,8 +21,18 @@ use toml::de::{DeTable, DeValue};
 
 /// The variable that names a configuration file.
 pub(super) const FILE_VARIABLE: &str = "BIVOUAC_CONFIG";
-/// The variable that names the shared library for the Python module, which reads it before there is a configuration.
-const LIBRARY_VARIABLE: &str = "BIVOUAC_LIBRARY";
+/// Variables that say where an installation is: the first names the shared library for the Python module; CMake reads `BIVOUAC_ROOT`, and
+/// modules of clusters set it and the others.
+pub(super) const PLACE_VARIABLES: [&str; 8] = [
+    "BIVOUAC_LIBRARY",
+    "BIVOUAC_ROOT",
+    "BIVOUAC_DIR",
+    "BIVOUAC_HOME",
+    "BIVOUAC_BASE",
+    "BIVOUAC_INC",
+    "BIVOUAC_LIB",
+    "BIVOUAC_VERSION",
+];
 /// The prefix of variables that belong to test programs.
 const TEST_PREFIX: &str = "BIVOUAC_TEST_";
 /// The largest file that is read. The sample with all its comments has about 8 KiB.
@@ -228,7 +238,9 @@ fn variable_settings(
     let ours = variables.into_iter().filter(|(name, _)| name.as_encoded_bytes().starts_with(prefix));
     let mut ours: Vec<_> = ours.map(|(name, value)| (name.to_string_lossy().into_owned(), value)).collect();
     ours.sort();
-    ours.retain(|(name, _)| name != FILE_VARIABLE && name != LIBRARY_VARIABLE && !name.starts_with(TEST_PREFIX));
+    let is_key =
+        |name: &str| name != FILE_VARIABLE && !PLACE_VARIABLES.contains(&name) && !name.starts_with(TEST_PREFIX);
+    ours.retain(|(name, _)| is_key(name));
     ours.into_iter().filter_map(|(name, value)| variable_setting(name, value, problems)).collect()
 }
 
