@@ -81,7 +81,7 @@ import bivouac
 with bivouac.Session(MPI.COMM_WORLD) as session:
     field = numpy.full(1000, float(MPI.COMM_WORLD.rank))
     session.protect("field", field)
-    session.checkpoint("tried", 1).wait()
+    session.checkpoint("tried", 1).wait(bivouac.Level.PROCESS)
     field[:] = -1.0
     session.restore("tried")
     assert (field == MPI.COMM_WORLD.rank).all()
@@ -100,5 +100,11 @@ python3 -m venv "$scratch/venv"
 "$scratch/venv/bin/pip" --quiet install numpy 'mpi4py>=4.1' "$wheel"
 export MPI4PY_MPIABI=${MPI4PY_MPIABI:-openmpi}
 try_under "${mpirun_command[@]}"
-if $mpich; then MPI4PY_MPIABI=mpich try_under mpirun.mpich; fi
+if $mpich; then
+    # mpi4py looks for the library by the name of its ABI, and Debian's has another.
+    library=$(ldd "$built/mpich/release/libbivouac_capi.so" | sed -n 's/.*libmpich.* => \([^ ]*\) .*/\1/p')
+    mkdir "$scratch/abi"
+    [ -z "$library" ] || ln -s "$library" "$scratch/abi/libmpi.so.12"
+    LD_LIBRARY_PATH="$scratch/abi${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" MPI4PY_MPIABI=mpich try_under mpirun.mpich
+fi
 echo "packaging/wheel/build.sh: the wheel is good"
