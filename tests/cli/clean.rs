@@ -324,15 +324,7 @@ fn temp_files_of_dead_runs_and_drains_go() {
 #[test]
 fn temp_files_of_a_living_run_stay() {
     let store = died(&[]);
-    let (up, down) = (Barrier::new(RANKS as usize + 1), Barrier::new(RANKS as usize + 1));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            store.run(memory_first, |_, _| {
-                up.wait();
-                down.wait();
-            });
-        });
-        up.wait();
+    store.while_it_runs(memory_first, || {
         let [global_temp, ..] = with_temps(&store, &store.global());
         let [local_temp, ..] = with_temps(&store, &store.local());
         let (global, local) = (store.global(), store.local());
@@ -340,7 +332,6 @@ fn temp_files_of_a_living_run_stay() {
         let by_claim = bivouac(&["clean", global, local, "--global", global, "--all-dead", "--yes"]);
         let by_segment = clean(&store, &[local, "--all-dead", "--yes"]);
         let are_there = (global_temp.exists(), local_temp.exists());
-        down.wait();
         assert!(by_claim.status == 0 && by_claim.out.contains("living run, generation 2"), "{by_claim:?}");
         assert!(by_segment.status == 0 && by_segment.out.contains("living run, generation 2"), "{by_segment:?}");
         assert_eq!(are_there, (true, true));
@@ -379,15 +370,7 @@ fn a_segment_prefix_is_made_of_the_hash_that_is_looked_for() {
 #[test]
 fn a_flipped_bit_in_a_header_does_not_hide_that_a_run_lives() {
     let store = died(&[]);
-    let (up, down) = (Barrier::new(RANKS as usize + 1), Barrier::new(RANKS as usize + 1));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            store.run(memory_first, |_, _| {
-                up.wait();
-                down.wait();
-            });
-        });
-        up.wait();
+    store.while_it_runs(memory_first, || {
         let segment = entries(store.memory.path()).pop().expect("two");
         let file = std::fs::File::options().read(true).write(true).open(&segment).expect("opens");
         let mut byte = [0];
@@ -396,7 +379,6 @@ fn a_flipped_bit_in_a_header_does_not_hide_that_a_run_lives() {
         let ran = clean(&store, &["--all-dead", "--yes", "--even-newest"]);
         let is_there = segment.exists();
         file.write_all_at(&byte, 64).expect("written");
-        down.wait();
         assert!(ran.status == 0 && is_there && ran.out.contains("its run is alive"), "{ran:?}");
     });
 }
@@ -511,21 +493,12 @@ fn clean_and_the_doctor_name_local_copies_of_a_store_that_is_gone() {
 #[test]
 fn reset_refuses_a_living_job_and_removes_nothing() {
     let store = died(&[]);
-    let (up, down) = (Barrier::new(RANKS as usize + 1), Barrier::new(RANKS as usize + 1));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            store.run(
-                |_| (),
-                |_, _| {
-                    up.wait();
-                    down.wait();
-                },
-            );
-        });
-        up.wait();
-        let refused = reset(&store, None);
-        down.wait();
-        assert!(refused.status == 2 && refused.err.contains("living run"), "{refused:?}");
-    });
+    store.while_it_runs(
+        |_| (),
+        || {
+            let refused = reset(&store, None);
+            assert!(refused.status == 2 && refused.err.contains("living run"), "{refused:?}");
+        },
+    );
     assert_eq!(store.restart(), Some(10));
 }

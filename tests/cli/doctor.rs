@@ -270,23 +270,14 @@ fn leftovers_and_living_runs_are_seen() {
     expect(&place.doctor(&variables), "store", "warning", "bivouac clean");
     store.run_killed(|_| (), |session, rank| store::take(session, rank, &[30], bivouac_core::Level::System));
     expect(&place.doctor(&variables), "segments", "warning", "bivouac drain");
-    let (up, down) = (std::sync::Barrier::new(3), std::sync::Barrier::new(3));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            store.run(
-                |_| (),
-                |_, _| {
-                    up.wait();
-                    down.wait();
-                },
-            );
-        });
-        up.wait();
-        let ran = place.doctor(&variables);
-        down.wait();
-        expect(&ran, "store", "warning", "job.take_over");
-        assert!(check(&ran.json(), "store")["found"].as_str().expect("text").contains("living run, generation 3"));
-    });
+    store.while_it_runs(
+        |_| (),
+        || {
+            let ran = place.doctor(&variables);
+            expect(&ran, "store", "warning", "job.take_over");
+            assert!(check(&ran.json(), "store")["found"].as_str().expect("text").contains("living run, generation 3"));
+        },
+    );
 }
 
 #[test]

@@ -531,15 +531,7 @@ fn a_parity_part_that_is_none_is_said_and_does_no_harm() {
 #[test]
 fn a_living_run_is_left_alone() {
     let store = died_in_memory(&TWO_NODES, &[20]);
-    let (up, down) = (Barrier::new(TWO_NODES.len() + 1), Barrier::new(TWO_NODES.len() + 1));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            store.run(memory_first, |_, _| {
-                up.wait();
-                down.wait();
-            });
-        });
-        up.wait();
+    store.while_it_runs(memory_first, || {
         let here = drain(&store, 0, &[]);
         // Where no process of it is, its claim tells.
         let elsewhere = tempfile::tempdir().expect("a folder");
@@ -551,7 +543,6 @@ fn a_living_run_is_left_alone() {
         let there = with_path(&["drain", "--global", store.global().to_str().expect("UTF-8"), "--memory"], &memory);
         let forced = drain_json(&store, 0, &["--even-alive"]);
         let named_otherwise = drain(&store, 1, &["--take-over"]);
-        down.wait();
         assert!(here.status == 2 && here.err.contains("living run, generation 2, with the memory segment"), "{here:?}");
         assert!(
             there.status == 2 && there.err.contains("living run, generation 2") && there.err.contains("claim"),

@@ -525,26 +525,16 @@ fn rm_keeps_the_newest_committed_version_unless_forced() {
 #[test]
 fn rm_refuses_what_belongs_to_a_living_run() {
     let store = Store::with(&[10, 20]);
-    let (up, down) = (Barrier::new(RANKS as usize + 1), Barrier::new(RANKS as usize + 1));
     let memory = format!("--memory={}", store.memory.path().display());
-    let answers = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            store.run(
-                |_| (),
-                |_, _| {
-                    up.wait();
-                    down.wait();
-                },
-            );
-        });
-        up.wait();
-        let answers = [store.global(), store.local()].map(|root| {
-            let folder = store.folders(&root)[0].clone();
-            [with_path(&["rm", "--yes", "--force", &memory], &folder), with_path(&["rm", "--yes", &memory], &root)]
-        });
-        down.wait();
-        answers
-    });
+    let answers = store.while_it_runs(
+        |_| (),
+        || {
+            [store.global(), store.local()].map(|root| {
+                let folder = store.folders(&root)[0].clone();
+                [with_path(&["rm", "--yes", "--force", &memory], &folder), with_path(&["rm", "--yes", &memory], &root)]
+            })
+        },
+    );
     for ran in answers.iter().flatten() {
         assert!(ran.status == 2 && ran.err.contains("living run, generation 2"), "{}", ran.err);
     }

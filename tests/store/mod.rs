@@ -15,6 +15,7 @@ use bivouac_core::session::place::{Place, Workers};
 use bivouac_core::{Level, Session};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::sync::Barrier;
 use tempfile::TempDir;
 
 /// Ranks of a store on one node.
@@ -109,6 +110,28 @@ impl Store {
         wait_until("nothing of the session is left", || !self.is_held());
     }
 
+    /// Does something while a session is open on every rank, which is then closed, also if a check fails.
+    pub fn while_it_runs<T>(&self, change: impl Fn(&mut Config) + Send, work: impl FnOnce() -> T) -> T {
+        struct Ends<'b>(&'b Barrier);
+        impl Drop for Ends<'_> {
+            fn drop(&mut self) {
+                self.0.wait();
+            }
+        }
+        let (up, down) = (Barrier::new(self.nodes.len() + 1), Barrier::new(self.nodes.len() + 1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                self.run(change, |_, _| {
+                    up.wait();
+                    down.wait();
+                });
+            });
+            up.wait();
+            let _ends = Ends(&down);
+            work()
+        })
+    }
+
     /// Does something of a session hold a segment or a claim?
     fn is_held(&self) -> bool {
         let segments = self.all_nodes().into_iter().flat_map(|node| entries(&self.memory_of(node)));
@@ -122,7 +145,7 @@ impl Store {
     }
 
     fn sessions(&self, change: impl Fn(&mut Config), work: impl Fn(&Session, u32) + Sync, closes: bool) {
-        let end = std::sync::Barrier::new(self.nodes.len());
+        let end = Barrier::new(self.nodes.len());
         std::thread::scope(|scope| {
             for (rank, comm) in (0u32..).zip(threads::world(&self.nodes)) {
                 let mut config = self.config(self.nodes[rank as usize]);
