@@ -17,7 +17,7 @@ pub use bivouac_core::transfer::{LevelVerdict, Stats};
 pub use bivouac_core::{AffinityReport, Attempt, Element, ElementType, Level, LoadError, Pin, RestartError};
 pub use bivouac_core::{Boxes, Decomposition, Elements, Ids, OnResize};
 pub use bivouac_core::{Caches, Field, FieldMut, History, HistoryError};
-pub use bivouac_core::{How, LoadedRows, RankPart, RegionReader, Rows};
+pub use bivouac_core::{How, LoadedRows, RankPart, RegionReader, Rows, RowsMut};
 
 /// Implements `bivouac::Checkpoint` for a structure with named fields: each field is saved and loaded under its name.
 ///

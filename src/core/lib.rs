@@ -34,7 +34,8 @@ pub use recovery::{Attempt, How, LoadError, LoadedRows, RankPart, RegionReader, 
 pub use region::{Element, Elements};
 pub use session::{Checkpoint, Companion, DeviceProtected, OnRestart, Protect, Protected, RegionWriter};
 pub use session::{
-    CheckpointBuilder, DeviceCheckpointBuilder, Error, Pending, Restore, Restored, Result, Rows, Session, VersionInfo,
+    CheckpointBuilder, DeviceCheckpointBuilder, Error, Pending, Restore, Restored, Result, Rows, RowsMut, Session,
+    VersionInfo,
 };
 pub use transfer::history::{Caches, Field, FieldMut, History, HistoryError};
 pub use transfer::offload::{Offload, OffloadError, OffloadStats, WriteSet};

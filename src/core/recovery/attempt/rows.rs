@@ -56,7 +56,7 @@ impl<'o> How<'o> {
         How::typed_by(column, T::TYPE, width, owners)
     }
 
-    /// As [`How::by`], for a column of a type that is known at run time only. The function gets the bytes of its values, at any alignment.
+    /// As [`How::by`], for a column of a type that is known only at run time. The function gets the bytes of its values, at any alignment.
     #[doc(hidden)]
     pub fn typed_by(
         column: &str,
@@ -65,6 +65,16 @@ impl<'o> How<'o> {
         owners: impl FnMut(&[u8], &mut [u32]) + 'o,
     ) -> How<'o> {
         How::By(ByOwner { column: column.into(), element, width, owners: Box::new(owners) })
+    }
+
+    /// The same rows for another attempt, which borrows the program's function.
+    pub(crate) fn again(&mut self) -> How<'_> {
+        match self {
+            How::Own => How::Own,
+            How::Even => How::Even,
+            How::Range(rows) => How::Range(rows.clone()),
+            How::By(ByOwner { column, element, width, owners }) => How::typed_by(column, *element, *width, owners),
+        }
     }
 }
 
@@ -122,8 +132,8 @@ impl Attempt {
     /// # Errors
     /// [`LoadError::Missing`]: there is no such set. [`LoadError::Decomposition`]: it was not saved with `save_rows`.
     /// [`LoadError::Mismatch`]: the column by which owners are found is of another type. [`LoadError::Resized`]: with [`How::Own`], if
-    /// another number of ranks took the checkpoint. [`LoadError::Others`], on all ranks alike: a range that is not among the rows, or a row
-    /// that is assigned to a rank that does not exist.
+    /// a different number of ranks took the checkpoint. [`LoadError::Others`], on all ranks alike: a range that is not among the rows, or a
+    /// row that is assigned to a rank that does not exist.
     pub fn load_rows(&mut self, name: &str, how: How<'_>) -> Result<LoadedRows<'_>, LoadError> {
         let rows = self.deal_rows(name, how)?;
         Ok(LoadedRows { restorer: self, rows })

@@ -5,7 +5,7 @@ use crate::base::Rank;
 use crate::decomposition::Boxes;
 use crate::decomposition::rows::even;
 use crate::recovery::{Attempt, How, LoadError, RankPart};
-use crate::session::Rows;
+use crate::session::{Protected, Rows, RowsMut};
 use std::sync::Mutex;
 
 /// How many particles each of four ranks has.
@@ -127,6 +127,81 @@ fn rows_come_to_other_ranks_in_all_ways_and_each_is_asked_for_once() {
         assert!(ends.iter().all(|(version, _)| *version == 5), "{ends:?}");
         each_was_seen_once(seen);
     }
+}
+
+/// Takes and restores rows as a part of a described state.
+#[test]
+fn rows_in_a_state_come_back_on_other_ranks_as_often_as_they_are_asked_for() {
+    let bed = Bed::new();
+    let columns = |rank: u32| {
+        let own = of_rank(rank);
+        let v: Vec<u32> = own.iter().flat_map(|one| one.v).collect();
+        (own.iter().map(|one| one.id).collect::<Vec<u64>>(), v)
+    };
+    let take = |rank: u32, session: Session| {
+        let (mut id, mut v) = columns(rank);
+        let rows = RowsMut::new().column("id", &mut id).columns("v", 3, &mut v).bounds([0.0], [1.0]);
+        let mut state = Protected::new();
+        state.protect_rows("electrons", rows, How::Own);
+        let end =
+            session.checkpoint("plasma", 1, &mut state).expect("captured").wait(Level::System).expect("committed");
+        assert_eq!(end, Level::System);
+        // Vectors of another length come back as they were saved.
+        let mut changed = (vec![1u64; 3], vec![2u32]);
+        let mut state = Protected::new();
+        let rows = RowsMut::new().column("id", &mut changed.0).columns("v", 3, &mut changed.1);
+        session
+            .restore("plasma", state.protect_rows("electrons", rows, How::Own))
+            .expect("restored")
+            .expect("there is one");
+        drop(state);
+        assert!(changed == columns(rank), "rank {rank}");
+        session.close().expect("closed");
+    };
+    on_nodes(&bed, &[0, 0, 1, 1], |_| (), take);
+    let ranks = 3;
+    on_nodes(
+        &bed,
+        &[0, 1, 2],
+        |_| (),
+        |rank, session| {
+            let (mut id, mut v) = (Vec::<u64>::new(), Vec::<u32>::new());
+            let mut calls = 0;
+            let by = How::by("id", 1, |ids: &[u64], owners: &mut [u32]| {
+                calls += 1;
+                ids.iter().zip(owners).for_each(|(id, of)| *of = owner(*id, ranks));
+            });
+            let mut state = Protected::new();
+            state.protect_rows("electrons", RowsMut::new().column("id", &mut id).columns("v", 3, &mut v), by);
+            for _ in 0..2 {
+                session.restore("plasma", &mut state).expect("restored").expect("there is one");
+            }
+            drop(state);
+            let expected: Vec<Particle> = all().into_iter().filter(|one| owner(one.id, ranks) == rank).collect();
+            assert!(id.iter().eq(expected.iter().map(|one| &one.id)), "rank {rank}");
+            assert!(v.into_iter().eq(expected.iter().flat_map(|one| one.v)), "rank {rank}");
+            assert!(calls % 2 == 0, "rank {rank}: {calls} calls in two restarts");
+            session.close().expect("closed");
+        },
+    );
+}
+
+#[test]
+fn rows_in_a_state_whose_columns_differ_in_length_are_refused() {
+    let bed = Bed::new();
+    on_nodes(
+        &bed,
+        &[0],
+        |_| (),
+        |_, session| {
+            let (mut id, mut v) = (vec![1u64, 2], vec![0f32; 5]);
+            let rows = RowsMut::new().column("id", &mut id).columns("v", 3, &mut v);
+            let refused = session.checkpoint("plasma", 1, Protected::new().protect_rows("electrons", rows, How::Even));
+            let text = refused.err().expect("5 elements are no 2 rows of 3").to_string();
+            assert!(text.contains("electrons/v"), "{text}");
+            session.close().expect("closed");
+        },
+    );
 }
 
 #[test]
