@@ -97,10 +97,12 @@ began=$SECONDS
 ci/install.sh "$1/prefix"
 echo "ci/release.sh: built and installed in $((SECONDS - began)) s, without a network and without libclang"
 . launch/env.sh
-mpicc tests/programs/c/tiny.c -I "$1/prefix/include" -L "$1/prefix/lib" -lbivouac -Wl,-rpath,"$1/prefix/lib" -o "$1/tiny"
+mpicc packaging/spack/killed.c -I "$1/prefix/include" -L "$1/prefix/lib" -lbivouac -Wl,-rpath,"$1/prefix/lib" -o "$1/killed"
 mkdir "$1/work" && cd "$1/work"
 export BIVOUAC_MEMORY_DIRECTORY=$1/work BIVOUAC_LOCAL_ALLOW_TMPFS=true
-"${mpirun_command[@]}" -n 2 "$1/tiny"
+if "${mpirun_command[@]}" -n 2 "$1/killed" > "$1/first.log" 2>&1; then echo "the program was not killed" >&2 && exit 1; fi
+"${mpirun_command[@]}" -n 2 "$1/killed" | tee "$1/second.log"
+grep -q "version 3, state good" "$1/second.log"
 END
 cd "$name"
 unshare --user --map-root-user --net bash "$scratch/try.sh" "$scratch" || fail "the archive does not build, or what was installed does not run"

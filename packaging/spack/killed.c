@@ -18,7 +18,7 @@ int main(int argc, char **argv)
         MPI_Abort(MPI_COMM_WORLD, 1);
     if (bvk_restore(session, "killed", BVK_NEWEST, &restored) == BVK_OK) {
         if (rank == 0)
-            printf("went on from %llu, state %s\n", (unsigned long long)restored.version, state[999] == 3.0 + rank ? "good" : "WRONG");
+            printf("restored version %llu, state %s\n", (unsigned long long)restored.version, state[999] == 3.0 + rank ? "good" : "WRONG");
         bvk_close(&session);
         MPI_Finalize();
         return 0;
