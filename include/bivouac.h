@@ -953,7 +953,7 @@ int bvk_load_history(bvk_restart_t restart,
                      bvk_history_t history,
                      uint64_t *count);
 
-// Rejects a version that can be loaded but must not be used, because it has a NaN or fails another check of the program. After
+// Rejects a version that can be loaded but must not be used, because it contains a NaN or fails another check of the program. After
 // `bvk_end_restore` all ranks continue with the next older version. It is enough for one rank to call this. `reason` is for the log, and
 // for the error if there is no older version. If a rank gives several, the first counts.
 //
@@ -1104,7 +1104,7 @@ int bvk_protect_boxes_on(bvk_session_t session,
 //
 // Local, never waits; nothing is read before `bvk_capture`.
 //
-// Errors: as `bvk_protect_on`, and `BVK_ERR_REGION` for a name that was added before; the checkpoint is unchanged.
+// Errors: as `bvk_protect_on`, and `BVK_ERR_REGION` for a name already added; the checkpoint is unchanged.
 //
 // Requirements:
 // The memory is readable until `bvk_capture` has returned. `name` is NULL or ends with zero.
@@ -1207,7 +1207,7 @@ int bvk_protect_per_rank(bvk_session_t session,
 //
 // Local, never waits.
 //
-// Errors: as `bvk_protect_shared`, and `BVK_ERR_REGION` for a name that was added before; the checkpoint stays as it was.
+// Errors: as `bvk_protect_shared`, and `BVK_ERR_REGION` for a name already added; the checkpoint stays as it was.
 //
 // Requirements:
 // The memory is readable. `name` is NULL or ends with zero.
@@ -1297,7 +1297,7 @@ int bvk_of_ranks(bvk_restart_t restart,
 //
 // Local, never waits. All ranks add the set with the same columns; so does a rank without rows.
 //
-// Errors: `BVK_ERR_ARGUMENT`; `BVK_ERR_REGION` for a name that cannot be used or was added before, and for a set without columns; the
+// Errors: `BVK_ERR_ARGUMENT`; `BVK_ERR_REGION` for a name that cannot be used or is already added, and for a set without columns; the
 // checkpoint stays as it was.
 //
 // Requirements:
@@ -1532,7 +1532,7 @@ int bvk_history_append(bvk_history_t history,
 int bvk_history_restore(bvk_history_t history,
                         uint64_t version);
 
-// Says that the `count` versions will be restored in this order, after those that were named before. They need not exist yet. Hints cannot
+// Says that the `count` versions will be restored in this order, after those named earlier. They need not exist yet. Hints cannot
 // be taken back, and restores may deviate from them.
 //
 // Local, never waits.
@@ -1723,7 +1723,7 @@ int bvk_set_live(bvk_session_t session,
 int bvk_stream_begin(bvk_checkpoint_t checkpoint,
                      const char *name);
 
-// Writes `bytes` bytes to the region, after those that were written before.
+// Writes `bytes` bytes to the region, after those written earlier.
 //
 // Local. Blocks for the copy; if node memory has no more room, as `bvk_checkpoint`.
 //

@@ -1,7 +1,7 @@
 // VELOC's interface on Bivouac: link with libveloc-client.so. docs/VELOC.md tells how a program is moved and what differs.
 //
-// Every function returns VELOC_SUCCESS or VELOC_FAILURE, unless it says otherwise, and tells the reason of a failure on standard
-// error; bvk_error() of bivouac.h has the text, too. No call ends the process. There is one session a process; calls from several
+// Every function returns VELOC_SUCCESS or VELOC_FAILURE, unless it says otherwise, and gives the reason for a failure on standard
+// error; bvk_error() of bivouac.h has the text, too. No call ends the process. There is one session per process; calls from several
 // threads wait for each other, as far as MPI allows them at all. A name has 1 to 127 characters of A-Z a-z 0-9 _ and dot, a
 // version is at least 0. Collective: all ranks of the communicator make the call, in one order.
 #ifndef BIVOUAC_VELOC_H
@@ -35,7 +35,7 @@ int VELOC_Finalize(int drain);
 // checkpoints save it, restarts load it. A region of that number is replaced. Local.
 int VELOC_Mem_protect(int id, void *ptr, size_t count, size_t base_size);
 
-// The same for checkpoints called `name` only, beside the regions without a name. Local.
+// The same for checkpoints called `name` only, in addition to the regions without a name. Local.
 int VELOC_Region_protect(int id, void *ptr, size_t count, size_t base_size, const char *name);
 
 // Takes a region out again. Local.
@@ -68,7 +68,7 @@ int VELOC_Checkpoint_end(int success);
 // Waits until all that was captured is as safe as the configuration says; fails if it will not be.
 int VELOC_Checkpoint_wait(void);
 
-// VELOC_SUCCESS once all that was captured has come to an end, VELOC_FAILURE before. Never waits.
+// VELOC_SUCCESS once all that was captured has ended, VELOC_FAILURE before. Never waits.
 int VELOC_Checkpoint_finished(void);
 
 // All of it: begins, adds all protected regions, ends.
@@ -99,7 +99,7 @@ int VELOC_Restart(const char *name, int version);
 
 // ------------------------------------------------------------------------------------------------ beyond VELOC
 
-// Announces that `version` is going to be saved and then restored by this process, after those that were announced before. Such a
+// Announces that `version` is going to be saved and then restored by this process, after those announced earlier. Such a
 // version is not a checkpoint: it is kept in GPU and node memory and on node storage, restored once for each announcement, and
 // gone with the process. All ranks announce the same. Local.
 int VELOC_Prefetch_enqueue(int version);

@@ -1,8 +1,8 @@
 // VELOC's interface for C++ on Bivouac: a header alone (C++11 and later) over veloc.h; link with libveloc-client.so. Names and arguments
 // are those of VELOC's public sources whose C interface has 25 functions; docs/VELOC.md tells what differs.
 //
-// Functions return false, or what their description says, after a failure; the reason stands on standard error. Which of them are
-// collective veloc.h says of the function of that name. There is one client a process, which get_client makes or returns.
+// Functions return false, or what their description says, after a failure; the reason is on standard error. veloc.h says which of
+// them are collective. There is one client per process, which get_client makes or returns.
 #ifndef BIVOUAC_VELOC_HPP
 #define BIVOUAC_VELOC_HPP
 
@@ -235,7 +235,7 @@ private:
     }
 
     // The name for a call about a restart. A rank that asks for the checkpoints of another one gives a name that no rank can restore,
-    // so that all hear of it.
+    // so that all ranks are told.
     const char *own(const std::string &name, int target_rank) const {
         if (target_rank < 0 || target_rank == rank_) return name.c_str();
         std::fprintf(stderr, "veloc::client_t: target_rank %d: rank %d restores its own checkpoints only\n", target_rank, rank_);

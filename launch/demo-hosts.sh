@@ -1,16 +1,16 @@
-# What the demos on several hosts have in common, to be sourced with `root` and `keep` set: the set-up, the build, a folder `work`
-# that is removed in the end, and the parts of their story that are the same.
+# What the demos on several hosts share, to be sourced with `root` and `keep` set: the set-up, the build, a folder `work` that is
+# removed at the end, and the steps that are the same.
 
-# DEMO_PROGRAMS names a folder of Cargo's in which all is built already (the tests use that).
+# DEMO_PROGRAMS names a Cargo output folder in which everything has already been built (the tests use that).
 [ -n "${DEMO_PROGRAMS:-}" ] || "$root/ci/setup.sh" --with-hosts
 . "$root/launch/env.sh"
 hosts=$root/tests/hosts/hosts.sh
 if ! missing=$("$hosts" can); then
-    echo "This machine cannot play several hosts. $missing" >&2
+    echo "This machine cannot simulate several hosts. $missing" >&2
     exit 1
 fi
 [[ "$("${mpirun_command[0]}" --version)" == *"Open MPI"* ]] || {
-    echo "The demo's hosts are set up for Open MPI's mpirun, and ${mpirun_command[0]} is another one." >&2
+    echo "The demo's hosts are set up for Open MPI's mpirun, and ${mpirun_command[0]} is a different one." >&2
     exit 1
 }
 built=${DEMO_PROGRAMS:-}
@@ -48,7 +48,7 @@ fail() {
     exit 1
 }
 
-# calm RANKS: heat2d on so many ranks, all of them on head; its digest is $expected.
+# calm RANKS: heat2d on RANKS ranks, all of them on head; its digest is $expected.
 calm() {
     "$hosts" exec head mpirun -n "$1" env -u BIVOUAC_CONFIG BIVOUAC_JOB_NAME=calm BIVOUAC_LOCAL_ENABLED=false \
         heat2d --grid 512x512 --steps "$steps" --dir "$work/calm" > calm.log 2>&1 < /dev/null ||
@@ -57,7 +57,7 @@ calm() {
     echo "   Digest of the final field: $expected"
 }
 
-# supervise OPTION... -- WORD...: bivouac run with these options and words of mpirun on heat2d, in the background.
+# supervise OPTION... -- WORD...: bivouac run with these options, in the background, on heat2d under mpirun with these words.
 supervise() {
     local options=()
     while [ "$1" != -- ]; do
@@ -71,8 +71,8 @@ supervise() {
     supervisor=$!
 }
 
-# lose_a_host: one of the first four, at a moment when some checkpoints are there and some steps left; $victim and $died say which and when. Waits for
-# the end of the job.
+# lose_a_host: one of the first four, at a moment when some checkpoints exist and some steps are left; $victim and $died say which
+# and when. Waits for the end of the job.
 lose_a_host() {
     local version=$((300 + 100 * (RANDOM % (steps / 300))))
     until grep -q "^committed version=$version " run.log; do
@@ -97,9 +97,9 @@ tell_what_happened() {
             what["launched"] = "it has started the job again"
             what["opened"] = "all ranks are back"
             what["restored"] = "all ranks have their state again"
-            what["first-step"] = "the simulation has made its first new step"
+            what["first-step"] = "the simulation has taken its first new step"
             what["committed"] = "a new checkpoint is committed"
-            what["stopped"] = "the simulation has come to its end"
+            what["stopped"] = "the simulation has finished"
         }
         $1 > died && $3 in what && !told[$3]++ {
             detail = $3 ~ /probed|launched|restored/ ? " (" $4 ")" : ""
@@ -109,12 +109,12 @@ tell_what_happened() {
     echo "   Digest of the final field: $found"
 }
 
-# report: a page about the job, which stays.
+# report: a page about the job, which is kept.
 report() {
     local shown=${DEMO_SHOWN:-${CARGO_TARGET_DIR:-$root/target}/demo}
     mkdir -p "$shown"
     bivouac report run -o "$shown/report-hosts.html" 2> report.log || fail "there is no report: $(cat report.log)"
-    echo "   What became of the job: $shown/report-hosts.html"
+    echo "   A report on the job: $shown/report-hosts.html"
 }
 
 # compare_digests: that of the disturbed run with that of the undisturbed one.

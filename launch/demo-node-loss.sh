@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A job survives the loss of a node, in one command: sets up, builds, starts four hosts and a spare one on this machine,
 # runs heat2d on them under `bivouac run`, ends one host with all its processes, its memory and its disk, and watches the
-# job come back on the spare with what the other hosts' memory holds. Exit status 1 if the result is another one.
+# job come back on the spare with what the other hosts' memory holds. Exit status 1 if the result differs.
 set -euo pipefail
 
 usage() {

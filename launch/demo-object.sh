@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A simulation survives the loss of all its nodes with nothing but an object store: sets up, builds, starts a server that speaks
-# S3 on this machine, and does there what launch/demo.sh does in directories: the killed run goes on from the bucket alone.
+# S3 on this machine, and does there what launch/demo.sh does in directories: the killed run continues from nothing but the bucket.
 set -euo pipefail
 
 usage() {
@@ -19,7 +19,7 @@ target=${CARGO_TARGET_DIR:-$root/target}
 server=$target/tools/bin/s3s-fs
 [ -x "$server" ] || { echo "no server: $server (ci/setup.sh --with-object-store says why)" >&2 && exit 1; }
 
-# HEAT2D names a program that is built already, with the feature object-store.
+# HEAT2D names a program that has already been built, with the feature object-store.
 heat2d=${HEAT2D:-}
 if [ -z "$heat2d" ]; then
     echo "Building (about six minutes on two cores, the first time) ..."
@@ -41,7 +41,7 @@ clean_up() {
 trap 'clean_up "$@"' EXIT
 trap 'exit 130' INT TERM HUP
 
-# The words below are no secrets: the server lives as long as this script, and answers this machine only.
+# The words below are not secrets: the server lives as long as this script, and answers this machine only.
 export AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=demo-demo-demo AWS_REGION=us-east-1 NO_PROXY=127.0.0.1
 # A port that nobody has; between the look and the server's start somebody may take it, and it is tried again.
 for attempt in 1 2 3 4 5; do

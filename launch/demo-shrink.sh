@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A job goes on with fewer ranks, in one command: sets up, builds, starts four hosts on this machine, without a spare and without a
+# A job continues with fewer ranks, in one command: sets up, builds, starts four hosts on this machine, without a spare and without a
 # parallel file system, runs heat2d on them under `bivouac run --ranks`, ends one host with all its processes, its memory and its disk, and
-# watches the job go on with the ranks of the other three. Exit status 1 if the result is another one.
+# watches the job continue with the ranks of the other three. Exit status 1 if the result differs.
 set -euo pipefail
 
 usage() {
@@ -64,5 +64,5 @@ echo "   Ranks of the attempts: $ranks"
 report
 compare_digests
 [ "$ranks" = "8 6 " ] || fail "these are not the ranks of four hosts and then of three"
-grep -q '^restored version=' run.log || fail "the second attempt did not go on from a checkpoint"
+grep -q '^restored version=' run.log || fail "the second attempt did not continue from a checkpoint"
 echo "Both digests are equal: the job that lost a quarter of its ranks ended with the same bits as the undisturbed one."

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A simulation survives being killed, in one command: sets up, builds, runs heat2d undisturbed, runs it again and
-# kills a rank in mid-flight, restarts it, and compares the results bit for bit. Exit status 1 if they differ. A report of the
-# killed run and pictures of the plate stay in target/demo.
+# Shows in one command that a simulation survives being killed: sets up, builds, runs heat2d undisturbed, runs it again and
+# kills a rank in the middle of the run, restarts it, and compares the results bit for bit. Exit status 1 if they differ. A
+# report of the killed run and pictures of the plate are left in target/demo.
 set -euo pipefail
 
 usage() {
@@ -33,14 +33,14 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 "$root/ci/setup.sh"
 . "$root/launch/env.sh"
 
-# HEAT2D names a program that is built already (ci/mpich-smoke.sh uses that).
+# HEAT2D names a program that has already been built (ci/mpich-smoke.sh uses that).
 heat2d=${HEAT2D:-}
 if [ -z "$heat2d" ]; then
     echo "Building (about five minutes on two cores, the first time) ..."
     (cd "$root" && cargo build --release --locked --example heat2d --bin bivouac)
     heat2d=${CARGO_TARGET_DIR:-$root/target}/release/examples/heat2d
 fi
-# The command lies beside the folder of the program; without it there are no report and no pictures.
+# The command `bivouac` is next to the program's folder; without it there is no report and there are no pictures.
 bivouac=$(dirname "$(dirname "$heat2d")")/bivouac
 shown=${DEMO_SHOWN:-${CARGO_TARGET_DIR:-$root/target}/demo}
 
@@ -59,13 +59,14 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT TERM HUP
 
-# The caller's own settings would lead elsewhere.
+# The caller's own settings would send the runs elsewhere.
 for variable in "${!BIVOUAC_@}"; do unset "$variable"; done
 export BIVOUAC_MEMORY_DIRECTORY="$memory"
-# The demo's local directory may well lie on a tmpfs (/tmp often is one); a demo need not survive a reboot.
+# The demo's local directory may well be on a tmpfs (/tmp often is one); a demo need not survive a reboot.
 export BIVOUAC_LOCAL_ALLOW_TMPFS=true
-# DEMO_SETTINGS names a file with more settings, and DEMO_LOSES_NODES has the nodes lose all they have before the restart
-# (launch/demo-object.sh uses both; and DEMO_CHECKPOINTS, because the server, which is built for tests, is slow).
+# DEMO_SETTINGS names a file with more settings, and DEMO_LOSES_NODES makes the nodes lose everything they have before the
+# restart (launch/demo-object.sh uses both, and DEMO_CHECKPOINTS as well, because its server, which is built for tests, is
+# slow).
 [ -z "${DEMO_SETTINGS:-}" ] || . "$DEMO_SETTINGS"
 
 grid=1024x1024
@@ -97,7 +98,7 @@ finish() {
     return "$status"
 }
 
-# picture JOB FILE: the plate as the newest checkpoint in the global directory has it.
+# picture JOB FILE: the plate as it is in the newest checkpoint in the global directory.
 picture() {
     local folder
     [ -x "$bivouac" ] || return 0
@@ -112,11 +113,11 @@ picture() {
 }
 
 value() { sed -n "s/^$1.* $2=\([^ ]*\).*/\1/p" "$3"; }
-# What was told to be committed: at any level, or at the one that survives the loss of all nodes.
+# The lines that report a commit: at any level, or at the one that survives the loss of all nodes.
 told="^committed version=\([0-9]*\) .*${DEMO_LOSES_NODES:+level=system}"
 newest_committed() { sed -n "s/$told.*/\1/p" "$1" | sort -n | tail -n 1; }
 
-echo "1. heat2d on $ranks ranks, grid $grid, $steps steps, a checkpoint every $every steps; nobody disturbs it."
+echo "1. heat2d on $ranks ranks, grid $grid, $steps steps, a checkpoint every $every steps, undisturbed."
 began=$(date +%s.%N)
 start calm "$work/calm.log"
 finish || fail "the undisturbed run ended with an error" "$work/calm.log"
@@ -142,12 +143,12 @@ for attempt in 1 2 3 4 5; do
         killed=true
         break
     fi
-    # It was over before the signal came: try again.
+    # The run ended before the signal arrived: try again.
     [ -n "$running" ] && { finish || fail "the second run failed before it was killed" "$work/killed.log"; }
 done
 $killed || fail "the run was over before it could be killed, five times" "$work/killed.log"
 committed=$(newest_committed "$work/killed.log")
-echo "   Rank $victim (process $pid) was killed; the newest checkpoint told to be committed was step $committed."
+echo "   Rank $victim (process $pid) was killed; the newest checkpoint reported as committed was that of step $committed."
 
 picture "killed-$attempt" before.png
 
@@ -170,7 +171,7 @@ global) where="the global directory" ;;
 object) where="the object store" ;;
 *) where=$tier ;;
 esac
-echo "   All ranks elected the checkpoint of step $elected, loaded it from $where in $took s, and went on from there."
+echo "   All ranks elected the checkpoint of step $elected, loaded it from $where in $took s, and continued from there."
 echo "   Digest of the final field: $found"
 
 picture "killed-$attempt" after.png
@@ -178,7 +179,7 @@ if [ -x "$bivouac" ]; then
     mkdir -p "$shown"
     "$bivouac" report "$work/killed-$attempt.run" -o "$shown/report.html" 2> "$work/report.log" ||
         fail "there is no report" "$work/report.log"
-    echo "   What became of the run that was killed: $shown/report.html"
+    echo "   A report on the killed run: $shown/report.html"
 fi
 
 [ "$elected" -ge "$committed" ] || fail "step $elected is older than step $committed, which had been committed"

@@ -7,7 +7,7 @@
 //!
 //! The graphs are in `graphlets/inputs.rs` and `graphlets/graph.rs`; graphlets in `graphlets/orbits.rs`; how they are found in
 //! `graphlets/subgraphs.rs` and, for a GPU, `graphlets/count.cu`; where the counters are in `graphlets/machine.rs`; the sum in
-//! `graphlets/sum.rs` and `graphlets/ranks.rs`. All calls of Bivouac are in `graphlets/checkpoints.rs`.
+//! `graphlets/sum.rs` and `graphlets/ranks.rs`. All calls to Bivouac are in `graphlets/checkpoints.rs`.
 //!
 //! ```sh
 //! export BIVOUAC_REDUCTION_METHOD=tree      # or full, basic, list: docs/REDUCTION.md
@@ -17,10 +17,10 @@
 //!
 //! Rank 0 prints `started`, `restored`, `committed` (a checkpoint has reached a level), and at the end `digest`, which depends on
 //! the graph and on `--size` alone, and what the checkpoints took: `stored_bytes` of `shard_bytes`. `--die-at 7` lets the last rank
-//! kill itself after its seventh part; started again, the run goes on from the newest checkpoint.
+//! kill itself after its seventh part; started again, the run continues from the newest checkpoint.
 //!
 //! A rank with `--device cuda` uses the GPU with its number among the ranks of its node, modulo the node's GPUs.
-#![deny(unsafe_code)] // But for `card` and `machine::gpu`.
+#![deny(unsafe_code)] // Except in `card` and `machine::gpu`.
 
 #[cfg(feature = "cuda")]
 mod card;

@@ -2,7 +2,7 @@
 //!
 //! A 2-D heat equation (explicit five-point stencil, double precision) on a plate that is cut into one block per
 //! rank. The physics is in `heat2d/plate.rs`, its messages in `heat2d/exchange.rs`, pictures and the digest in
-//! `heat2d/picture.rs`; all calls of Bivouac are in `heat2d/checkpoints.rs`.
+//! `heat2d/picture.rs`; all calls to Bivouac are in `heat2d/checkpoints.rs`.
 //!
 //! ```sh
 //! mpirun -n 4 heat2d --dir /scratch/me/heat --steps 5000 --every 100
@@ -10,7 +10,7 @@
 //!
 //! Rank 0 prints one line per event: `started`, `restored`, `committed` (a checkpoint has reached a level), and at
 //! the end `digest`, which is the same for every number of ranks and for every number of times the run was killed. It may be started again on
-//! another number of ranks.
+//! a different number of ranks.
 //! `--die-at 1234:2` lets rank 2 kill itself after step 1234, each time the run passes that step; a run that
 //! restored a later step does not pass it. `--hang-at` lets a rank stop there for ever instead.
 //!

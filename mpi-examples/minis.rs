@@ -1,4 +1,4 @@
-//! Six small programs that go on while their GPU memory is being saved, and say what they are about to write to.
+//! Six small programs that continue while their GPU memory is being saved, and say what they are about to write to.
 //!
 //! They are of the kinds with which *GPU Snapshot: Checkpoint Offloading for GPU-Dense Systems* (Lee and others, ICS 2019) was measured:
 //!
@@ -11,7 +11,7 @@
 //! | `sweep` | fluxes in eight directions | everything, one direction after the other |
 //! | `rtm` | two wavefields, the ground | one wavefield, in turn |
 //!
-//! A program is in the file of its name in `minis/`, where its steps are and what it declares; the calls of Bivouac for checkpoints are in
+//! A program is in the file of its name in `minis/`, where its steps are and what it declares; the calls to Bivouac for checkpoints are in
 //! `minis/checkpoints.rs`, those for declarations in `minis/apps.rs`; the kernels in `minis/kernels.cu` and `minis/kernels.rs`.
 //!
 //! ```sh
@@ -23,7 +23,7 @@
 //! ```
 //!
 //! Rank 0 prints `started`, `restored`, `committed` or `refused` for each checkpoint, counters, and `digest`.
-#![deny(unsafe_code)] // But for `card` and `machine::gpu`.
+#![deny(unsafe_code)] // Except in `card` and `machine::gpu`.
 
 #[path = "minis/amr.rs"]
 mod amr;
@@ -66,9 +66,9 @@ use std::time::Instant;
 use surroundings::start;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Memory of the twin beside what is saved.
+/// Memory of the twin in addition to what is saved.
 const SPARE_BYTES: u64 = 1 << 30;
-/// Fields are digested in pieces of so many bytes.
+/// Fields are digested in pieces of this many bytes.
 const PIECE: u64 = 64 << 20;
 
 fn main() {

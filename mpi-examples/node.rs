@@ -1,4 +1,4 @@
-//! Where a rank is among those of its node.
+//! The position of a rank among the ranks of its node.
 #![forbid(unsafe_code)]
 
 use mpi::topology::SimpleCommunicator;

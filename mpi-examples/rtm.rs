@@ -1,25 +1,25 @@
 //! Reverse time migration: the wavefields of seismic shots are written forward, wait in a history, and are read backward.
 //!
 //! A shot is fired over layered ground and recorded along the surface. To see the layers, its wavefield is propagated once
-//! more through a smooth model of the ground, what was recorded is propagated back in time, and where the two are alike at
-//! the same moment something reflected. The first wavefield is needed last state first, and all of it is several times
-//! what a GPU holds: its states are appended to a history of Bivouac and restored in reverse order.
+//! more through a smooth model of the ground, and what was recorded is propagated back in time: where the two are alike at
+//! the same moment, something has reflected. The first wavefield is needed in reverse order, and as a whole it is several
+//! times larger than the memory of a GPU: its states are appended to a history of Bivouac and restored in reverse order.
 //!
 //! The ground and the survey are in `rtm/model.rs`; the kernels in `rtm/wave.cu` and, for a machine without a GPU,
 //! `rtm/stencil.rs`; what launches them in `rtm/gpu.rs` and `rtm/twin.rs` behind `rtm/machine.rs`; a shot in `rtm/shot.rs`.
-//! All calls of Bivouac are in `rtm/wavefields.rs` and in [`caches`] here.
+//! All calls to Bivouac are in `rtm/wavefields.rs` and in [`caches`] here.
 //!
 //! ```sh
 //! mpirun -n 4 rtm --dir /scratch/me/rtm --out image.png --timeline trace.json
 //! mpirun -n 2 rtm --reference     # the same image, all states in device memory
 //! ```
 //!
-//! Rank 0 prints `started`, a line for each rank (`blocked_s` is the time that the rank's calls of the history took), and
+//! Rank 0 prints `started`, a line for each rank (`blocked_s` is the time that the rank's calls to the history took), and
 //! `image=` with a digest: it is the same for every number of ranks, with and without Bivouac, on devices of one kind.
 //!
 //! A rank uses the GPU with its number among the ranks of its node, modulo the node's GPUs. How much GPU memory, node memory
 //! and file space the histories may take is configured by `[device]` and `[history]`.
-#![deny(unsafe_code)] // But for `card` and `machine::gpu`.
+#![deny(unsafe_code)] // Except in `card` and `machine::gpu`.
 
 #[cfg(feature = "cuda")]
 mod card;
@@ -63,7 +63,7 @@ use surroundings::{configuration, start};
 use timeline::{Counts, Recorder};
 use wavefields::Wavefields;
 
-/// Memory of the twin, beside the wavefields that `--reference` keeps in it.
+/// Memory of the twin, in addition to the wavefields that `--reference` keeps in it.
 const TWIN_BYTES: u64 = 4 << 30;
 
 fn main() {
@@ -81,7 +81,7 @@ fn run(world: &SimpleCommunicator, options: &Options) -> Result<(), Box<dyn Erro
         return finish(world, options, &survey, work, recorder, begun);
     }
     let session = open_session(world, options)?;
-    // The ranks' times begin together.
+    // All ranks start timing together.
     world.barrier();
     let mut recorder = Recorder::new(options.timeline.is_some());
     let caches = caches(&session, &*machine, options)?;
@@ -128,7 +128,7 @@ fn open_session(world: &SimpleCommunicator, options: &Options) -> Result<Session
     Ok(Session::open_with(world, configuration(options.config.as_deref(), options.dir.as_deref()))?)
 }
 
-/// The caches of this rank, which note what they do for `--timeline`.
+/// The caches of this rank, which record what they do for `--timeline`.
 fn caches(session: &Session, machine: &dyn Machine, options: &Options) -> Result<Caches, Box<dyn Error>> {
     let is_traced = options.timeline.is_some();
     Ok(session.caches_with(Arc::clone(machine.device()), |config| config.trace = is_traced)?)
@@ -150,7 +150,7 @@ fn announce(world: &SimpleCommunicator, options: &Options, machine: &dyn Machine
     }
 }
 
-/// What a rank has to show.
+/// The results of a rank.
 #[derive(Default)]
 struct Work {
     images: BTreeMap<usize, Vec<f32>>,
@@ -186,13 +186,13 @@ fn migrate(
         work.counts = counts;
         work.spans.extend(spans);
     }
-    // A rank that has a shot less than others meets them for the rest: at each of its states, forward and backward.
+    // A rank that has one shot fewer than others meets them for the rest: at each of its states, forward and backward.
     let rounds = survey.shots.div_ceil(world.size() as usize);
     (0..(rounds - work.images.len()) as u64 * 2 * survey.states()).for_each(|_| meet());
     Ok(work)
 }
 
-/// Brings everything to rank 0, which prints and writes it. Collective.
+/// Gathers everything on rank 0, which prints and writes it. Collective.
 fn finish(
     world: &SimpleCommunicator,
     options: &Options,

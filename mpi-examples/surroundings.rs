@@ -1,5 +1,4 @@
-//! What the examples have in common before their work begins: a log, an end for all ranks when one panics, and the
-//! configuration.
+//! What the examples share before their work begins: a log, the end of all ranks when one panics, and the configuration.
 #![forbid(unsafe_code)]
 
 use bivouac::Config;
@@ -11,7 +10,8 @@ use std::error::Error;
 use std::io::Write;
 use std::path::Path;
 
-/// Starts MPI and the log, and runs a program: all of `main` behind the command line. If it fails or panics on one rank, it ends on all.
+/// Starts MPI and the log, and runs a program: everything in `main` after the command line. If the program fails or panics on one rank,
+/// all ranks end.
 pub fn start(
     threads: Threading,
     is_verbose: bool,
@@ -50,7 +50,7 @@ fn start_log(rank: i32, verbose: bool) {
         .init();
 }
 
-/// The configuration of a file or of the environment. Where it leaves the directories open they are put under `directory`.
+/// The configuration from a file or from the environment. Directories that it leaves unset are put under `directory`.
 ///
 /// # Errors
 /// A bad configuration.

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A simulation with Bivouac under Flux. Copy this file, change the lines marked 1 and 2, and `flux batch job.flux`.
-# Tried with scripts that play Flux, not with Flux itself. launch/README.md explains the settings.
+# A simulation with Bivouac under Flux. Copy this file, change the lines marked 1 and 2, and run `flux batch job.flux`.
+# Tested with scripts that imitate Flux, not with Flux itself. launch/README.md explains the settings.
 
 # 1. Name, time, nodes (those that compute and the spare):
 # flux: --job-name=heat
@@ -9,7 +9,7 @@
 # flux: --exclusive
 
 # 2. The program, its ranks on each node, and this file, which the job submits again (Flux runs a copy):
-# (If it does not call should_exit in each step, HANG_TIMEOUT is above the time between two checkpoints. With VELOC's interface:
+# (If it does not call should_exit in each step, HANG_TIMEOUT must be above the time between two checkpoints. With VELOC's interface:
 # docs/VELOC.md says which lines below to delete.)
 program=(./heat2d --steps 1000000 --every 1000)
 per_node=${RANKS_PER_NODE:-2}
@@ -17,7 +17,7 @@ name=${NAME:-heat}
 script=${SCRIPT:-$PWD/job.flux}
 
 spares=${SPARES:-1}
-# The numbers of ranks that the program can compute with, such as 4..8/2: without a spare the job continues with fewer.
+# The numbers of ranks that the program can run with, such as 4..8/2: without a spare the job continues with fewer.
 elastic=(${RANKS_ALLOWED:+--ranks "$RANKS_ALLOWED"})
 
 # The name ties a run to its checkpoints.
@@ -30,7 +30,8 @@ export BIVOUAC_REDUNDANCY_SCHEME="${BIVOUAC_REDUNDANCY_SCHEME:-partner(1)}"
 nodes=$(flux resource list --no-header --format '{nnodes}' --states all)
 launch=(flux run -n "$(((nodes - spares) * per_node))")
 
-# Flux does not queue a job again: the next one is submitted to the instance that this one is a job of, and waits for its end.
+# Flux does not requeue a job: the next one is submitted to the instance that this job belongs to, and waits for this one to
+# end.
 next="flux --parent batch --dependency=afterany:$(flux getattr jobid) $(printf %q "$script")"
 
 run_directory=$PWD/bivouac-run/$name
@@ -45,8 +46,8 @@ while kill -0 "$supervisor" 2> /dev/null; do wait "$supervisor"; done
 wait "$supervisor"
 status=$?
 
-# Too few nodes are left: save what they hold, and continue in another job. Where they were too few for a first attempt, the
-# next job would be no better.
+# Too few nodes are left: save what they hold, and continue in another job. If there were too few for a first attempt, the next
+# job would be no better.
 if [ "$status" -eq 13 ] && [ "$(count_attempts)" -gt "$attempts" ]; then
     trap '' TERM HUP
     timeout "${DRAIN_TIMEOUT:-600}" flux exec --noinput --label-io bivouac drain ||

@@ -3,11 +3,11 @@
 //   mpicc -O2 -ffp-contract=off heat2d.c -lbivouac -lm -o heat2d        (docs/C.md has the long form)
 //   mpirun -n 4 ./heat2d --grid 1024x1024 --steps 1000 --every 100
 //
-// The plate is cut into strips of rows, one per rank. Started again after it was killed the program goes on from the newest
-// checkpoint that all ranks can load, also on another number of ranks; its last line, `digest`, is the same for every number of
+// The plate is cut into strips of rows, one per rank. Started again after it was killed, the program continues from the newest
+// checkpoint that all ranks can load, also on a different number of ranks; its last line, `digest`, is the same for every number of
 // ranks, with and without interruptions, and the same as that of the Rust example. `--die-at STEP:RANK` lets a rank kill itself after that step.
 //
-// All calls of Bivouac are in open_session, restore, checkpoint and main.
+// All calls to Bivouac are in open_session, restore, checkpoint and main.
 #include <bivouac.h>
 #include <math.h>
 #include <signal.h>
@@ -203,7 +203,7 @@ int main(int argc, char **argv) {
         }
         if (done == options.die_step && rank == options.die_rank) raise(SIGKILL);
     }
-    // What became of the checkpoints; of the last one it is waited for.
+    // Says what became of the checkpoints, after waiting for the last one.
     if (last) bvk_wait(last, BVK_LEVEL_SYSTEM, NULL);
     bvk_release(&last);
     bvk_report report = BVK_REPORT_INIT;

@@ -68,7 +68,7 @@ void exchange(std::vector<Particle> &mine, int ranks) {
     mine.swap(next);
 }
 
-// A checkpoint that fails on this rank costs nothing but a longer way back; the other ranks hear of it.
+// A checkpoint that fails on this rank costs nothing but a longer way back; the other ranks are told.
 void save(bivouac::session &session, std::uint64_t step) {
     try {
         session.checkpoint("particles", step);
@@ -125,7 +125,7 @@ void run(int argc, char **argv) {
     std::uint64_t step = 0;
 
     bivouac::session session(MPI_COMM_WORLD);
-    // Rows with one column. A restart asks for each of them which rank is to have it, by what stands in that column.
+    // Rows with one column. A restart asks for each of them which rank is to have it, by the value in that column.
     session.protect_rows("particles", bivouac::rows().column("particle", mine),
                          bivouac::deal::by<Particle>("particle", [ranks](const Particle *p) { return owner(p->x, ranks); }));
     session.protect_shared("step", step);

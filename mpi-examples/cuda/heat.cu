@@ -291,7 +291,7 @@ int main(int argc, char **argv) {
         printf("checksum %016llx mean %.12g\n", all, total / ((double)cells * ranks));
     }
 
-    // The last checkpoint: to be waited for, or nobody hears what has become of it.
+    // The last checkpoint: wait for it, or nobody learns what has become of it.
     if (pending != NULL) {
         int reached = 0, status = bvk_wait(pending, BVK_LEVEL_PROCESS, &reached);
         if (rank == 0) {

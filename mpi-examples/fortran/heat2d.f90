@@ -5,7 +5,7 @@
 ! The plate is cut into bands of rows, one for each rank; the first index of an array goes from west to east. Every cell is
 ! computed by the same expression in the same order as in the Rust example, so both print the same digest, for every number of
 ! ranks and however often the run was killed, if the compiler does not contract a product and a sum (-ffp-contract=off). It may be
-! started again on another number of ranks.
+! started again on a different number of ranks.
 program heat2d
   use, intrinsic :: iso_fortran_env, only: error_unit, output_unit, int8, int64, real64
   use, intrinsic :: iso_c_binding, only: c_int

@@ -1,4 +1,4 @@
-//! All calls of Bivouac that the example makes: open, restart, checkpoint, follow what becomes of it.
+//! All calls to Bivouac that the example makes: open, restart, checkpoint, follow what becomes of it.
 //!
 //! What an application needs is in [`Checkpoints::restart`] and [`Checkpoints::take`]; the rest of this file prints.
 #![forbid(unsafe_code)]
@@ -134,7 +134,7 @@ impl Checkpoints {
         });
     }
 
-    /// Waits until all levels of all checkpoints have come to an end.
+    /// Waits until all levels of all checkpoints have ended.
     pub fn settle(&mut self) {
         while !self.pending.is_empty() {
             self.follow();

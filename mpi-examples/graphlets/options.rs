@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// Counts the graphlets of a graph; the run survives being killed.
 ///
 /// Start it with mpirun on any number of ranks. Started again with the same directory and the same number of ranks after it was
-/// killed, it goes on from the newest checkpoint, and ends with the same digest as a run that nobody killed. The digest depends
+/// killed, it continues from the newest checkpoint, and ends with the same digest as a run that nobody killed. The digest depends
 /// on the graph and on --size, nothing else.
 #[derive(Parser, Debug)]
 #[command(name = "graphlets")]
@@ -37,7 +37,7 @@ pub struct Options {
     /// Wait after each checkpoint until it has reached its last level.
     #[arg(long)]
     pub wait: bool,
-    /// The last rank kills itself with SIGKILL after that part (and the checkpoint behind it).
+    /// The last rank kills itself with SIGKILL after that part (and the checkpoint after it).
     #[arg(long, value_name = "PART")]
     pub die_at: Option<u32>,
     /// Keep Bivouac's files under this directory (global/ and local/), unless they are configured elsewhere.

@@ -1,4 +1,4 @@
-//! All calls of Bivouac that the example makes: open, restart, checkpoint, follow what becomes of it.
+//! All calls to Bivouac that the example makes: open, restart, checkpoint, follow what becomes of it.
 //!
 //! What an application needs is in [`restart`] and [`Checkpoints::take`]; the rest of this file prints.
 #![forbid(unsafe_code)]
@@ -21,7 +21,7 @@ const FOLLOWED: usize = 16;
 /// # Errors
 /// A bad configuration, or what `Session::open` says.
 pub fn open(world: &SimpleCommunicator, options: &Options) -> Result<Session, Box<dyn Error>> {
-    // A configuration with a mistake goes along: all ranks hear whose it is. A rank that returned here would keep the others waiting.
+    // A configuration with a mistake is passed on: all ranks are told whose it is. A rank that returned here would keep the others waiting.
     Ok(Session::open_with(world, configuration(options.config.as_deref(), options.dir.as_deref()))?)
 }
 

@@ -1,16 +1,16 @@
 //! The physics without MPI: how the plate is cut into blocks, one block's cells, and the stencil.
 //!
-//! The plate is a grid of cells with a temperature and a conductivity each. Heat flows between neighbouring cells
+//! The plate is a grid of cells, each with a temperature and a conductivity. Heat flows between neighbouring cells
 //! through four faces; a face conducts with the mean of its two cells. One explicit step adds to every cell
 //!
 //! ```text
 //! RATE * sum over the four faces of mean(k, k_neighbour) * (t_neighbour - t)
 //! ```
 //!
-//! Conductivities lie between 0 and 1, so the weights of the neighbours sum to at most 4 * RATE = 0.8 and the
-//! scheme is stable and keeps temperatures between the smallest and the largest of the start.
+//! Conductivities lie between 0 and 1, so the weights of the neighbours sum to at most 4 * RATE = 0.8. The scheme is
+//! therefore stable, and keeps temperatures between the smallest and the largest initial one.
 //!
-//! A [`Block`] is the rectangle that one rank owns. Its cells stand in a [`Plane`] with a ring of one cell around
+//! A [`Block`] is the rectangle that one rank owns. Its cells are stored in a [`Plane`] with a ring of one cell around
 //! them, the halo, which holds copies of the neighbours' edges or the condition at the border of the plate. Every
 //! cell is computed by the same expression from the same values in the same order whichever block it falls in,
 //! so the result does not depend on the number of ranks, down to the last bit.
@@ -37,7 +37,7 @@ impl FromStr for Grid {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no grid: write NXxNY, for example 1024x768 (each from 1 to 1048576)");
+        let wrong = || format!("{text:?} is not a grid: write NXxNY, for example 1024x768 (each from 1 to 1048576)");
         let (nx, ny) = text.split_once('x').ok_or_else(wrong)?;
         let extent = |text: &str| text.parse().ok().filter(|n| (1..=1 << 20).contains(n)).ok_or_else(wrong);
         Ok(Grid { nx: extent(nx)?, ny: extent(ny)? })
@@ -78,7 +78,7 @@ impl Side {
     }
 }
 
-/// What holds at the border of the plate.
+/// The condition at the border of the plate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Border {
     /// No heat crosses the border.
@@ -99,7 +99,7 @@ pub struct Decomposition {
 }
 
 impl Decomposition {
-    /// The cut with the least halo for that many ranks, or `None` if some rank would own no cell.
+    /// The decomposition with the smallest halo for this many ranks, or `None` if some rank would own no cell.
     pub fn new(grid: Grid, ranks: usize) -> Option<Self> {
         (1..=ranks)
             .filter(|px| ranks.is_multiple_of(*px))
@@ -271,7 +271,7 @@ impl Field {
     }
 }
 
-/// The plate that is used when no picture is given: three warm spots on a plate with badly conducting bands.
+/// The plate that is used when no picture is given: three warm spots on a plate with bands that conduct poorly.
 pub struct Formula(pub Grid);
 
 impl Formula {

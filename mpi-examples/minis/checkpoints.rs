@@ -1,4 +1,4 @@
-//! Calls of Bivouac: open, restart, mark or copy, follow what becomes of it. What a program says before it writes is in `apps.rs`.
+//! Calls to Bivouac: open, restart, mark or copy, follow what becomes of it. What a program says before it writes is in `apps.rs`.
 #![forbid(unsafe_code)]
 
 use super::apps::{App, Result};
@@ -112,7 +112,7 @@ impl Checkpoints {
     /// Takes a checkpoint of what the fields will be once the work that is enqueued has run. Collective.
     ///
     /// # Errors
-    /// What Bivouac says; a program that goes on behind it loses a checkpoint, nothing else.
+    /// What Bivouac says; a program that continues after it loses a checkpoint, nothing else.
     pub fn take(&mut self, app: &mut dyn App, machine: &dyn Machine, next: u64, way: Way) -> bivouac::Result<()> {
         let fields = match way {
             Way::Nothing => vec![("nothing", self.nothing.clone())],
@@ -137,7 +137,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Asks, without waiting, which checkpoints have come to their end; rank 0 prints what became of them.
+    /// Asks, without waiting, which checkpoints have ended; rank 0 prints what became of them.
     pub fn follow(&mut self) {
         let rank = self.rank;
         self.pending.retain_mut(|pending| {
@@ -152,7 +152,7 @@ impl Checkpoints {
         });
     }
 
-    /// Waits until all levels of all checkpoints have come to an end.
+    /// Waits until all levels of all checkpoints have ended.
     pub fn settle(&mut self) {
         while !self.pending.is_empty() {
             self.follow();

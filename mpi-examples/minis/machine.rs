@@ -1,4 +1,4 @@
-//! What computes: a GPU or its host twin. Both enqueue kernels on a stream, and return.
+//! The compute device: a GPU or its host twin. Both enqueue kernels on a stream and return.
 #![deny(unsafe_code)] // Its child `gpu` launches kernels.
 
 #[cfg(feature = "cuda")]
@@ -28,13 +28,13 @@ pub trait Machine {
     /// Enqueues a kernel: its arrays in the order of its parameters.
     ///
     /// # Errors
-    /// What the device says, possibly of earlier work.
+    /// Any error that the device reports, possibly from earlier work.
     fn launch(&self, kernel: Kernel, arrays: &[&DeviceSpan], numbers: Numbers) -> Result<()>;
 
-    /// Memory for so many values of four bytes, filled with noise up to `value`.
+    /// Memory for `count` four-byte values, filled with noise up to `value`.
     ///
     /// # Errors
-    /// No room, or what the device says.
+    /// No room, or any error that the device reports.
     fn filled(&self, count: u64, seed: u32, value: f32) -> Result<DeviceSpan> {
         let span = self.device().allocate(4 * count)?;
         let numbers = Numbers { items: count, step: seed, value, ..Numbers::default() };

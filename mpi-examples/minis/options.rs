@@ -4,10 +4,11 @@
 use clap::Parser;
 use std::path::PathBuf;
 
-/// Six small programs whose GPU memory is checkpointed while they go on.
+/// Six small programs whose GPU memory is checkpointed while they continue.
 ///
 /// Start one with mpirun on any number of ranks; each has a part of its own. Started again with the same directory and the same number of ranks
-/// after it was killed, it goes on from the newest checkpoint, and prints the same digest as a run that nobody killed, and as one without checkpoints.
+/// after it was killed, it continues from the newest checkpoint, and prints the same digest as a run that nobody killed, and as one without
+/// checkpoints.
 #[derive(Parser, Debug)]
 #[command(name = "minis")]
 pub struct Options {
@@ -41,7 +42,7 @@ pub struct Options {
     /// The last rank kills itself with SIGKILL before that step.
     #[arg(long, value_name = "STEP")]
     pub die_at: Option<u64>,
-    /// Measure the time of --every steps without a checkpoint and behind one, in turns, so many times; for each of --ways.
+    /// Measure the time of --every steps without a checkpoint and after one, in turns, this many times; for each of --ways.
     #[arg(long, value_name = "ROUNDS", conflicts_with_all = ["steps", "die_at", "forget", "wait", "how"])]
     pub measure: Option<usize>,
     /// Which checkpoints --measure takes.

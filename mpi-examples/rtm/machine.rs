@@ -1,4 +1,4 @@
-//! What computes: a GPU or its host twin, with the same few kernels.
+//! The compute device: a GPU or its host twin, with the same few kernels.
 #![deny(unsafe_code)] // Its child `gpu` launches kernels.
 
 #[cfg(feature = "cuda")]
@@ -23,14 +23,14 @@ pub struct Medium {
     pub sponge: DeviceSpan,
 }
 
-/// Memory and kernels of one device. Kernels run in the order of the calls. Copies enqueued on the stream come after the
-/// kernels called before; they have to have ended when the next kernel is called.
+/// Memory and kernels of one device. Kernels run in the order of the calls. Copies enqueued on the stream run after the
+/// kernels called before them, and must have finished before the next kernel is called.
 ///
 /// # Blocking
-/// A GPU only enqueues kernels on the stream; the twin is done with them when the call returns.
+/// On a GPU, a call only enqueues its kernel on the stream; on the twin, the kernel has finished when the call returns.
 ///
 /// # Errors
-/// What the device says, possibly of earlier work.
+/// Any error that the device reports, possibly from earlier work.
 pub trait Machine {
     /// The device, for the caches.
     fn device(&self) -> &Arc<dyn Device>;
@@ -38,13 +38,13 @@ pub trait Machine {
     /// The stream on which the kernels run, for copies that are ordered with them.
     fn stream(&self) -> &dyn Stream;
 
-    /// Replaces the field one step before `now` by the one a step after it.
+    /// Replaces the field one step before `now` with the one a step after it.
     fn step(&self, medium: &Medium, now: &DeviceSpan, before: &DeviceSpan) -> Result<()>;
 
     /// Adds the source's amplitude to a cell.
     fn add_source(&self, medium: &Medium, field: &DeviceSpan, cell: usize, amplitude: f32) -> Result<()>;
 
-    /// Notes what the receivers hear after `step` steps.
+    /// Records what the receivers hear after `step` steps.
     fn record(&self, field: &DeviceSpan, traces: &DeviceSpan, step: usize) -> Result<()>;
 
     /// Lets the receivers send what they heard around `step`, which is neither the first nor the last row of `traces`.
@@ -60,7 +60,7 @@ pub trait Machine {
         Ok(Medium { courant, sponge })
     }
 
-    /// Device memory with those values.
+    /// Device memory that holds these values.
     fn upload(&self, values: &[f32]) -> Result<DeviceSpan> {
         let span = self.device().allocate(4 * values.len() as u64)?;
         self.stream().upload(&[(bytemuck::cast_slice(values), span.clone())], None)?;

@@ -172,7 +172,7 @@ impl Ground {
     }
 }
 
-/// Replaces `count` values, `stride` apart from `first` on, by their averages over `radius` neighbours to each side; beyond
+/// Replaces `count` values, `stride` apart from `first` on, with their averages over `radius` neighbours to each side; beyond
 /// the ends the outermost value goes on.
 fn average(values: &mut [f64], first: usize, stride: usize, count: usize, radius: usize) {
     let line: Vec<f64> = (0..count).map(|index| values[first + index * stride]).collect();

@@ -36,7 +36,7 @@ impl From<HistoryStats> for Counts {
     }
 }
 
-/// Notes what the application computed when, between its calls of the caches.
+/// Records what the application computed when, between its calls to the caches.
 pub struct Recorder {
     zero: Instant,
     begun: Instant,

@@ -1,6 +1,6 @@
 //! Where the source wavefield of a shot waits for its correlation: in a history of Bivouac, or simply in device memory.
 //!
-//! All calls of Bivouac that a shot makes are in [`Wavefields`]: hints before anything is appended, appends while the source
+//! All calls to Bivouac that a shot makes are in [`Wavefields`]: hints before anything is appended, appends while the source
 //! propagates, the start of prefetching when time turns round, restores on the way back.
 #![forbid(unsafe_code)]
 

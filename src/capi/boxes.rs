@@ -50,7 +50,7 @@ unsafe fn rows(numbers: *const u64, dims: usize, count: usize, what: &str) -> Re
     (0..count).map(|row| unsafe { list(numbers.wrapping_add(row * dims), dims, what) }).collect()
 }
 
-/// What a call of [`bvk_boxes`] says of this rank's part.
+/// What a call to [`bvk_boxes`] says about this rank's part.
 struct Described {
     dimensions: c_int,
     shape: *const u64,
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn bvk_protect_boxes_on(
 ///
 /// Local, never waits; nothing is read before `bvk_capture`.
 ///
-/// Errors: as `bvk_protect_on`, and `BVK_ERR_REGION` for a name that was added before; the checkpoint is unchanged.
+/// Errors: as `bvk_protect_on`, and `BVK_ERR_REGION` for a name already added; the checkpoint is unchanged.
 ///
 /// # Safety
 /// The memory is readable until `bvk_capture` has returned. `name` is NULL or ends with zero.

@@ -277,7 +277,7 @@ pub unsafe extern "C" fn bvk_history_restore(history: *mut HistoryHandle, versio
     })
 }
 
-/// Says that the `count` versions will be restored in this order, after those that were named before. They need not exist yet. Hints cannot
+/// Says that the `count` versions will be restored in this order, after those named earlier. They need not exist yet. Hints cannot
 /// be taken back, and restores may deviate from them.
 ///
 /// Local, never waits.

@@ -28,11 +28,11 @@ pub(super) struct Region {
     gpu: Option<usize>,
     /// It is host memory that is copied after a capture has returned.
     pub is_live: bool,
-    /// How it lies over the ranks.
+    /// How it is spread over the ranks.
     pub lies: Lies,
 }
 
-/// How a region lies over the ranks, which says how it is saved and loaded.
+/// How a region is spread over the ranks, which says how it is saved and loaded.
 #[derive(Clone, Debug)]
 pub(super) enum Lies {
     /// It belongs to this rank, and binds its checkpoint to the number of ranks.
@@ -41,7 +41,7 @@ pub(super) enum Lies {
     On(Decomposition, Vec<Piece>),
     /// It is a value that is the same on all ranks.
     Shared,
-    /// It is a value of this rank, with what becomes of it on another number of ranks.
+    /// It is a value of this rank, with what becomes of it on a different number of ranks.
     PerRank(OnResize),
 }
 

@@ -111,7 +111,7 @@ pub(super) unsafe fn load_region(
     Ok(restorer.load_span(&region.name, region.element(), &span, &*stream))
 }
 
-/// Loads a region that a call describes. The other ranks hear of a mistake of this rank at the end of the attempt.
+/// Loads a region that a call describes. The other ranks are told of a mistake of this rank at the end of the attempt.
 ///
 /// # Safety
 /// As [`load_region`].
@@ -497,7 +497,7 @@ pub unsafe extern "C" fn bvk_load_history(
     })
 }
 
-/// Rejects a version that can be loaded but must not be used, because it has a NaN or fails another check of the program. After
+/// Rejects a version that can be loaded but must not be used, because it contains a NaN or fails another check of the program. After
 /// `bvk_end_restore` all ranks continue with the next older version. It is enough for one rank to call this. `reason` is for the log, and
 /// for the error if there is no older version. If a rank gives several, the first counts.
 ///

@@ -40,7 +40,7 @@ pub type OwnersFunction =
 ///
 /// Local, never waits. All ranks add the set with the same columns; so does a rank without rows.
 ///
-/// Errors: `BVK_ERR_ARGUMENT`; `BVK_ERR_REGION` for a name that cannot be used or was added before, and for a set without columns; the
+/// Errors: `BVK_ERR_ARGUMENT`; `BVK_ERR_REGION` for a name that cannot be used or is already added, and for a set without columns; the
 /// checkpoint stays as it was.
 ///
 /// # Safety

@@ -101,7 +101,7 @@ pub unsafe extern "C" fn bvk_stream_begin(checkpoint: *mut CheckpointHandle, nam
     })
 }
 
-/// Writes `bytes` bytes to the region, after those that were written before.
+/// Writes `bytes` bytes to the region, after those written earlier.
 ///
 /// Local. Blocks for the copy; if node memory has no more room, as `bvk_checkpoint`.
 ///

@@ -105,7 +105,7 @@ pub unsafe extern "C" fn bvk_protect_per_rank(
 ///
 /// Local, never waits.
 ///
-/// Errors: as `bvk_protect_shared`, and `BVK_ERR_REGION` for a name that was added before; the checkpoint stays as it was.
+/// Errors: as `bvk_protect_shared`, and `BVK_ERR_REGION` for a name already added; the checkpoint stays as it was.
 ///
 /// # Safety
 /// The memory is readable. `name` is NULL or ends with zero.

@@ -14,7 +14,7 @@
 !   bvk_save_on and bvk_load_on take an array for a rank with one box, or the addresses of the memory of any number of boxes.
 !   bvk_ids takes numbers that are counted from 1.
 ! - Columns of rows have names and arrays of their own: bvk_add_column puts them together, and bvk_save_rows saves them. The last
-!   dimension of an array counts rows. Rows are counted from 1, ranks from 0 as in MPI.
+!   dimension of an array runs over the rows. Rows are counted from 1, ranks from 0 as in MPI.
 ! - bvk_before_write and bvk_before take the stream as an optional last argument (in C they are two functions each).
 ! - Versions are integer(int64). Names and texts may end with blanks, which do not count.
 ! - A communicator is type(MPI_Comm) of mpi_f08, or an integer of mpi and mpif.h.
@@ -46,7 +46,7 @@ module bivouac
   integer, parameter, public :: BVK_KEEP_UNTIL_READ = 0, BVK_KEEP_ALL = 1
   ! As the device of a history: there is no GPU.
   integer, parameter, public :: BVK_NO_GPU = -1
-  ! What becomes of a value of one rank on another number of ranks.
+  ! What becomes of a value of one rank on a different number of ranks.
   integer, parameter, public :: BVK_RESIZE_REFUSE = 0, BVK_RESIZE_DROP = 1, BVK_RESIZE_ASK = 2
   integer, parameter, public :: BVK_RESTART_TRUNCATE = 0, BVK_RESTART_REFUSE = 1, BVK_RESTART_ANOTHER = 2
   ! Which rows a rank gets, and what parts are.
@@ -287,7 +287,7 @@ module bivouac
       load_column_f64, load_column_c32, load_column_c64, load_column_address
   end interface
 
-  ! Says which ranks get `count` rows: of each it gets as many values as the column has in a row, one row behind the other
+  ! Says which ranks get `count` rows: of each it gets as many values as the column has in a row, one row after the other
   ! (c_f_pointer makes an array of them). `user` is what bvk_load_rows_by was given.
   abstract interface
     subroutine bvk_owners(values, count, owners, user) bind(c)
@@ -997,7 +997,7 @@ contains
     status = told(c_log(int(level, c_int)))
   end function
 
-  ! The status of a call of the library; if it failed, its text is the one that counts now.
+  ! The status of a call to the library; if it failed, its text is the one that counts now.
   function told(found) result(status)
     integer(c_int), intent(in) :: found
     integer :: status
@@ -1675,7 +1675,7 @@ contains
     status = told(c_abort(checkpoint%handle))
   end function
 
-  ! Have all levels come to an end?
+  ! Have all levels ended?
   function bvk_poll(pending, finished) result(status)
     type(bvk_pending_t), intent(in) :: pending
     logical, intent(out) :: finished
@@ -1797,7 +1797,7 @@ contains
     status = told(c_stream_begin(checkpoint%handle, ended(name)))
   end function
 
-  ! Writes so many bytes at `data` (c_loc of an array) behind what was written before. They are copied.
+  ! Writes `bytes` bytes at `data` (c_loc of an array) after what was written earlier. They are copied.
   function bvk_stream_write(checkpoint, data, bytes) result(status)
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     type(c_ptr), intent(in) :: data
@@ -1853,8 +1853,8 @@ contains
   end function
 
   ! Keeps an output file consistent with the checkpoints of the series `name`: a trajectory or a time series to which the program appends. Each checkpoint
-  ! records how long it is at the capture (call flush before); a restart brings it back to that length, as `on_restart` (BVK_RESTART_...) says.
-  ! All ranks call it; those that do not write a file leave `path` out.
+  ! records how long it is at the capture (call flush beforehand); a restart brings it back to that length, as `on_restart`
+  ! (BVK_RESTART_...) says. All ranks call it; those that do not write a file leave `path` out.
   function bvk_companion(session, name, on_restart, path) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
@@ -1883,8 +1883,8 @@ contains
     current = text_of(found)
   end function
 
-  ! This version must not be used, though it can be loaded: it has a NaN, or fails another check. After bvk_end_restore all ranks continue with
-  ! the next older version. It is enough that one rank says so.
+  ! This version must not be used, though it can be loaded: it contains a NaN, or fails another check. After bvk_end_restore all ranks
+  ! continue with the next older version. It is enough that one rank says so.
   function bvk_reject(restart, reason) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: reason
@@ -1930,7 +1930,7 @@ contains
     versions = versions(:count)
   end function
 
-  ! --------------------------------------------------------------- restarts on another number of ranks: arrays on boxes
+  ! ----------------------------------------------------------- restarts on a different number of ranks: arrays on boxes
 
   ! Says which elements of an array of extents `shape` this rank owns, and proves together with the other ranks that each has one
   ! owner. Collective; a rank with a mistake takes part all the same. All is in Fortran's order of dimensions, first index fastest.
@@ -1940,7 +1940,7 @@ contains
   ! `upper`: what is outside of the box is ghost cells. For an array t that is lbound(t) and ubound(t); without them there are none.
   !
   ! Several boxes, or none: `origin` and `extent` have a column for each, and `before` and `after` say how many ghost cells there are
-  ! before and behind each box in each dimension.
+  ! before and after each box in each dimension.
   !
   ! With `sparse` the boxes of all ranks need not cover the array.
   function boxes_one_i32(session, shape, origin, extent, boxes, lower, upper, sparse) result(status)
@@ -2508,7 +2508,7 @@ contains
   ! ------------------------------------------------------------- the same: values that ranks share, or that are a rank's own
 
   ! What is saved or loaded has less than 1 MiB. What bvk_..._shared take is the same on all ranks; what bvk_..._per_rank take is
-  ! this rank's own, and `on_resize` (BVK_RESIZE_...) says what becomes of it on another number of ranks. Types beside int32,
+  ! this rank's own, and `on_resize` (BVK_RESIZE_...) says what becomes of it on a different number of ranks. Types other than int32,
   ! int64, real32 and real64 go by their address.
 
   function protect_shared_any(session, name, data, kind) result(status)
@@ -2900,7 +2900,7 @@ contains
   end function
 
   ! What the ranks `first` to `first + count - 1` of those that took the checkpoint, counted from 0 as MPI does, have saved with
-  ! BVK_RESIZE_ASK: `data` has an equal part for each, one behind the other. Collective; `count` may be 0.
+  ! BVK_RESIZE_ASK: `data` has an equal part for each, one after the other. Collective; `count` may be 0.
   function of_ranks_i32(restart, name, first, count, data) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name
@@ -2937,10 +2937,10 @@ contains
     status = of_ranks_any(restart, name, first, count, data, BVK_F64)
   end function
 
-  ! --------------------------------------------------------------------------- restarts on another number of ranks: rows
+  ! ----------------------------------------------------------------------- restarts on a different number of ranks: rows
 
-  ! Adds a column to rows, from an array whose last dimension counts rows. It needs the TARGET attribute, and has to stay where it is until
-  ! bvk_capture has returned.
+  ! Adds a column to rows, from an array whose last dimension runs over the rows. It needs the TARGET attribute, and has to stay where it is
+  ! until bvk_capture has returned.
   function add_column_any(rows, name, data, kind) result(status)
     type(bvk_rows), intent(inout) :: rows
     character(len=*), intent(in) :: name
@@ -3093,7 +3093,7 @@ contains
       c_funloc(owners), given, rows%handle, count))
   end function
 
-  ! Column number `at` of a set, counted from 1: its name, the type of its elements, and how many a row has. BVK_NOTHING behind the
+  ! Column number `at` of a set, counted from 1: its name, the type of its elements, and how many a row has. BVK_NOTHING after the
   ! last one.
   function bvk_column_at(restart, name, at, column, kind, width) result(status)
     type(bvk_restart_t), intent(in) :: restart

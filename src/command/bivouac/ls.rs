@@ -71,7 +71,7 @@ struct CheckpointRow {
     ranks: usize,
     /// Ranks that took it.
     group_size: Option<u32>,
-    /// Can it be restored on another number of ranks? Not known of one that cannot be restored at all, or whose record cannot be read.
+    /// Can it be restored on a different number of ranks? Not known of one that cannot be restored at all, or whose record cannot be read.
     resizable: Option<bool>,
     /// Whole shards that are kept here for ranks of other nodes.
     copies: usize,
@@ -194,7 +194,7 @@ fn row(found: &Checkpoint, history: Option<&History>, needed_by: Vec<String>) ->
     }
 }
 
-/// Can it be restored on another number of ranks? One shard says it for all: the ranks had agreed on it.
+/// Can it be restored on a different number of ranks? One shard says it for all: the ranks had agreed on it.
 fn is_resizable(found: &Checkpoint) -> Option<bool> {
     if !matches!(found.state, State::Committed | State::Restorable) {
         return None;

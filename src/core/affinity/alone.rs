@@ -1,12 +1,12 @@
-//! Tests that move the threads of their process and count them are alone in a process: beside other tests, whose threads come
-//! and go, each would find and move those of the others.
+//! Tests that move and count the threads of their process run alone in a process: next to other tests, whose threads come and
+//! go, each would find and move the threads of the others.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
 
 const VARIABLE: &str = "BIVOUAC_TEST_ALONE";
 
-/// The first line of such a test: starts this program again for the test alone, and returns when that has passed.
+/// The first line of such a test: starts this program again to run only this test, and returns when it has passed.
 macro_rules! alone {
     () => {{
         fn here() {}
@@ -16,7 +16,8 @@ macro_rules! alone {
     }};
 }
 
-/// Is this the process of one test? If not, runs the test in one, which must pass. `path` is that of a function inside it.
+/// Is this the process of one test? If not, runs the test in a process of its own, where it must pass. `path` is the path of
+/// a function inside it.
 pub fn is_alone(path: &str) -> bool {
     if std::env::var_os(VARIABLE).is_some() {
         return true;

@@ -1,4 +1,4 @@
-//! Where threads go from the start, for applications that ask for it: pure.
+//! Where threads are placed from the start, for applications that ask for it. Pure.
 #![forbid(unsafe_code)]
 
 use super::cpus::Cpus;
@@ -15,7 +15,7 @@ pub enum Pin {
     Scatter,
     /// All threads on the CPUs nearest to the device with this PCI address.
     Near(String),
-    /// As the launcher had it.
+    /// Where the launcher put them.
     Launcher,
 }
 
@@ -28,7 +28,7 @@ pub fn share(machine: &Machine, cpus: &Cpus, position: usize, count: usize) -> V
     }
     let all = cores.concat();
     match part(all.len()) {
-        // More ranks than CPUs: they go round.
+        // More ranks than CPUs: they take the CPUs in turn.
         none if none.is_empty() => all.get(position % all.len().max(1)).into_iter().copied().collect(),
         range => all[range].to_vec(),
     }
@@ -80,7 +80,8 @@ mod tests {
     use super::super::machine::Cpu;
     use super::*;
 
-    /// Two nodes with two caches each, of two cores with two CPUs each, numbered as Linux likes to: second CPUs of cores come last.
+    /// Two nodes with two caches each, of two cores with two CPUs each, numbered as Linux often does it: the second CPUs of the cores come
+    /// last.
     fn machine() -> Machine {
         let cpu = |at: u32| {
             let core = at / 2;

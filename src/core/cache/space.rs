@@ -25,7 +25,7 @@ pub struct Space {
     closing: BTreeMap<u64, u64>,
     used: BTreeMap<u64, Used>,
     gaps: BTreeMap<u64, u64>,
-    /// The gaps, ordered by their bytes: (bytes, offset).
+    /// The gaps, ordered by size: (bytes, offset).
     sizes: BTreeSet<(u64, u64)>,
     bytes: u64,
     free: u64,
@@ -84,10 +84,10 @@ impl Space {
         pieces.iter().map(inside).sum()
     }
 
-    /// Adds space; a part of a unit at either end is left out.
+    /// Adds space; a partial unit at either end is left out.
     ///
     /// # Panics
-    /// If some of it is there already, or closed and not vacant yet.
+    /// If some of it already exists, or is closed and not vacant yet.
     pub fn add_span(&mut self, offset: u64, bytes: u64) {
         let end = (offset + bytes) / self.unit * self.unit;
         let start = offset.next_multiple_of(self.unit);
@@ -102,7 +102,7 @@ impl Space {
         self.add_gap(range);
     }
 
-    /// Takes free space away; false, and nothing is changed, if some of `range` is used or is no space.
+    /// Takes free space away; false, and nothing is changed, if some of `range` is used or is not part of the space.
     pub fn remove_span(&mut self, range: Piece) -> bool {
         let inside = |map: &BTreeMap<u64, u64>| {
             map.range(..=range.offset).next_back().is_some_and(|(at, bytes)| at + bytes >= range.end())
@@ -114,8 +114,8 @@ impl Space {
         free
     }
 
-    /// Takes a range out of use, whatever lies in it: no new piece is placed there. Asked again, it says whether the
-    /// last piece has left; with that the range is forgotten.
+    /// Takes a range out of use, whatever lies in it: no new piece is placed there. When called again, it says whether the
+    /// last piece has left; if so, the range is forgotten.
     pub fn close_span(&mut self, range: Piece) -> bool {
         self.cut(range);
         let occupied = self.owners_in(range).next().is_some();
@@ -163,7 +163,7 @@ impl Space {
         for piece in pieces {
             let used = self.used.remove(&piece.offset);
             assert_eq!(used.map(|used| used.bytes), Some(piece.bytes), "what is freed was allocated");
-            // What lies in a closed range is no gap.
+            // What lies in a closed range is not a gap.
             let parts: Vec<Piece> = clips(&self.spans, *piece).collect();
             parts.into_iter().for_each(|part| self.add_gap(part));
         }
@@ -266,7 +266,7 @@ fn join(map: &mut BTreeMap<u64, u64>, range: Piece) -> Piece {
     join_with(map, range, |_, _| ())
 }
 
-/// Inserts a range and joins it with those that it touches; `absorbed` hears of them.
+/// Inserts a range and joins it with those that it touches; `absorbed` is called for each of them.
 fn join_with(map: &mut BTreeMap<u64, u64>, range: Piece, mut absorbed: impl FnMut(u64, u64)) -> Piece {
     let mut joined = range;
     let before = map.range(..range.offset).next_back().map(|(&offset, &bytes)| (offset, bytes));

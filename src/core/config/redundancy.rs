@@ -30,7 +30,7 @@ pub enum Scheme {
     /// There is no redundancy.
     #[default]
     None,
-    /// Each rank's shard is stored whole on so many other ranks, too.
+    /// Each rank's shard is stored whole on this many other ranks as well.
     Partner {
         /// Copies besides the original, 1 to 8.
         copies: u32,

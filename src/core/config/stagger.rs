@@ -67,6 +67,6 @@ pub enum FlushRate {
     Unlimited,
     /// As fast as possible without lengthening the application's steps by more than [`StaggerConfig::slowdown`].
     Auto,
-    /// So many bytes per second.
+    /// This many bytes per second.
     Bytes(u64),
 }

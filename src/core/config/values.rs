@@ -333,7 +333,7 @@ pub struct NodeConfig {
     pub history: HistoryConfig,
     /// Memory for the tables of chunks of each rank and name; a percentage is one of the rank's equal share of the memory tier.
     pub reduction_budget: Budget,
-    /// GPU memory for the tables of chunks of each rank and name, beside [`NodeConfig::device_budget`].
+    /// GPU memory for the tables of chunks of each rank and name, in addition to [`NodeConfig::device_budget`].
     pub device_tables: Budget,
     /// Where threads go after a restart, and how often they are looked at.
     pub affinity: AffinityConfig,
@@ -440,7 +440,7 @@ pub enum PinOrder {
 /// A memory budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Budget {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
     /// A percentage of the memory that the node has available when the session opens.
     Percent(f64),

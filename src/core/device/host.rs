@@ -1,9 +1,9 @@
 //! The host twin: a device whose memory is the host's.
 //!
-//! It behaves as a GPU does where that matters to the rest: memory has addresses of its own that the host cannot follow, is
-//! mapped in steps of 2 MiB, and runs out; work is enqueued on streams, each of which has a thread and runs it in order;
-//! touching memory that is not mapped loses the device, and that is heard of later; transfers take time by a
-//! [`HostModel`]. Digests are the same. Nothing of it is `unsafe`: memory is reached through locked boxes by address.
+//! It behaves as a GPU does where that matters to the rest of the code: its memory has addresses that the host cannot dereference,
+//! is mapped in steps of 2 MiB, and runs out; work is enqueued on streams, each of which has a thread and runs it in order;
+//! touching memory that is not mapped loses the device, and the error is reported later; transfers take the time that a
+//! [`HostModel`] gives. Digests are the same. None of it is `unsafe`: memory is reached by address through locked boxes.
 #![forbid(unsafe_code)]
 
 mod stream;
@@ -54,13 +54,13 @@ struct Shared {
     info: DeviceInfo,
     model: HostModel,
     book: Lock<Book>,
-    /// Until when the link is taken: down, up.
+    /// When each direction of the link becomes free: down, up.
     links: [Lock<Option<Instant>>; 2],
     /// Taken while nothing may cross the link.
     stopped: Lock<()>,
     lost: Lock<Option<String>>,
     streams: AtomicUsize,
-    /// Where streams have no threads.
+    /// Only if streams have no threads.
     schedule: Option<Lock<Schedule>>,
 }
 
@@ -87,13 +87,13 @@ fn lock<T>(mutex: &Lock<T>) -> Guard<'_, T> {
 }
 
 impl HostDevice {
-    /// A twin with that model.
+    /// A twin with the given model.
     pub fn new(model: HostModel) -> HostDevice {
         HostDevice::with(model, None)
     }
 
-    /// A twin whose streams have no threads: their work is done by whoever waits for some of it, and by [`HostDevice::advance`], in parts of
-    /// streams that a seed chooses. Used by one thread it does the same for the same seed.
+    /// A twin whose streams have no threads: their work is done by whoever waits for some of it, and by [`HostDevice::advance`]; a
+    /// seed chooses which part of which stream comes next. Used by one thread, it does the same for the same seed.
     pub fn scheduled(model: HostModel, seed: u64) -> HostDevice {
         HostDevice::with(model, Some(Lock::at(Order::Account, Schedule::new(seed))))
     }
@@ -122,8 +122,8 @@ impl HostDevice {
         HostDevice { shared: Arc::new(shared) }
     }
 
-    /// Runs `kernel` on the bytes of spans that were got from [`Device::allocate`], in the order given: what a kernel launch is to
-    /// a GPU. The application's own code on the twin computes so.
+    /// Runs `kernel` on the bytes of spans that were obtained from [`Device::allocate`], in the order given: the counterpart of a
+    /// kernel launch on a GPU. This is how the application's own code computes on the twin.
     ///
     /// # Blocking
     /// For the kernel. Work on streams is not waited for: finish the stream first.
@@ -139,7 +139,7 @@ impl HostDevice {
         (FIRST_ADDRESS..=i64::MAX as u64).contains(&address)
     }
 
-    /// A part of an allocation by its address, as a program names memory of a GPU that has nothing but pointers.
+    /// A part of an allocation by its address: this is how a program that has nothing but pointers names GPU memory.
     ///
     /// # Errors
     /// [`DeviceError::Foreign`] if it is not memory of this twin; [`DeviceError::Range`] if it goes past the end of its allocation.
@@ -149,15 +149,15 @@ impl HostDevice {
         DeviceSpan::new(base, whole, self.shared.home(), range).part(address - base, bytes)
     }
 
-    /// A stream, on which kernels can be enqueued, too.
+    /// A stream on which kernels can be enqueued as well.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     pub fn own_stream(&self) -> Result<Arc<HostStream>> {
         HostStream::new(&self.shared).map(Arc::new)
     }
 
-    /// Without threads for streams: does a part of the work of some stream; false if there is none that may be done now.
+    /// If streams have no threads: does part of the work of one stream; false if there is none that may be done now.
     pub fn advance(&self) -> bool {
         self.shared.advance()
     }
@@ -167,7 +167,7 @@ impl HostDevice {
         self.shared.stopped.lock()
     }
 
-    /// Loses the device, as a fault of a kernel does.
+    /// Loses the device, as a kernel fault does.
     pub fn lose(&self, reason: &str) {
         self.shared.lose(reason.into());
     }
@@ -279,7 +279,7 @@ impl Shared {
         self.visit(span, |at, bytes| bytes.copy_from_slice(&source[at as usize..at as usize + bytes.len()]))
     }
 
-    /// Before anything is read that crosses it.
+    /// To be called before anything that crosses the link is read.
     fn wait_for_link(&self) {
         drop(self.stopped.lock());
     }
@@ -462,7 +462,7 @@ impl Device for HostDevice {
     }
 }
 
-/// A table of chunks, which the processor looks into.
+/// A table of chunks that is searched on the CPU.
 struct HostChunks {
     shared: Arc<Shared>,
     size: TableSize,

@@ -284,7 +284,7 @@ pub trait Copied: Send + Sync {
     /// Has it ended?
     ///
     /// # Errors
-    /// What the device says about this and earlier work.
+    /// Any error that the device reports about this or earlier work.
     fn is_done(&self) -> Result<bool>;
 
     /// Waits for its end.
@@ -320,7 +320,7 @@ pub trait Moment: Any + Send + Sync {
     /// Has the stream come to it?
     ///
     /// # Errors
-    /// What the device says about this and earlier work.
+    /// Any error that the device reports about this or earlier work.
     fn is_done(&self) -> Result<bool>;
 
     /// Waits until it has.
@@ -419,7 +419,7 @@ pub trait Stream: Send + Sync + fmt::Debug {
     /// Host memory of `bytes` bytes between rows on the device and host memory, for copies that are enqueued on this stream. It holds what was there before.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     fn staging(&self, bytes: u64) -> Result<Box<dyn Staging + '_>>;
 
     /// Copies to host memory.
@@ -453,16 +453,16 @@ pub trait Stream: Send + Sync + fmt::Debug {
     fn upload_blocks(&self, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>>;
 
     /// Enqueues the transfer of blocks to host memory that is lent out and pinned. The digests are those of the blocks of the first part of the
-    /// first sending, then those of the second part, and so on: of what lay on the device when it was sent, or behind that.
+    /// first sending, then those of the second part, and so on: of what lay on the device when it was sent, or later.
     ///
     /// # Errors
     /// [`DeviceError::Range`] for parts that reach over an end, or if the target is not pinned; [`DeviceError::OutOfMemory`]; what the device says.
     fn send(&self, sendings: Vec<Sending>, block_bytes: u64, carrier: Carrier) -> Result<Box<dyn Copied>>;
 
-    /// The point behind everything enqueued.
+    /// The point after everything enqueued.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     fn moment(&self) -> Result<Arc<dyn Moment>>;
 
     /// Lets what is enqueued from now on wait for a moment of any stream of the same device. The calling thread does not.
@@ -474,13 +474,13 @@ pub trait Stream: Send + Sync + fmt::Debug {
     /// Is what is enqueued recorded, for a graph, and not run?
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     fn is_recording(&self) -> Result<bool>;
 
     /// Waits for everything enqueued.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     fn finish(&self) -> Result<()>;
 }
 
@@ -522,7 +522,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Memory that is free now, in bytes.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     fn free_memory(&self) -> Result<u64>;
 
     /// Memory of its own, freed when the last span of it is dropped.
@@ -540,7 +540,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// A stream of its own, which waits for no other.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     fn stream(&self, priority: Priority) -> Result<Arc<dyn Stream>>;
 
     /// A table of the chunks of a series, empty.
@@ -552,14 +552,14 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// [`DeviceError::OutOfMemory`], [`DeviceError::Kernels`], [`DeviceError::Range`] for more blocks than there are numbers; what the device says.
     fn chunk_table(&self, size: chunks::TableSize) -> Result<Box<dyn chunks::ChunkTable>>;
 
-    /// Makes what a transfer of so many bytes needs that is between the device and memory that is not pinned, so that the first one
+    /// Makes what a transfer of this many bytes needs that is between the device and memory that is not pinned, so that the first one
     /// need not. No more than some tens of megabytes of host memory.
     ///
     /// # Blocking
     /// For some milliseconds, in which other calls into the driver may wait, too.
     ///
     /// # Errors
-    /// What the device says. Transfers then make what they need.
+    /// Any error that the device reports. Transfers then make what they need.
     fn make_ready(&self, bytes: u64) -> Result<()>;
 
     /// Pins host memory in whole pages, so that transfers run at the speed of the link. Pinned ranges may overlap: memory is pinned for

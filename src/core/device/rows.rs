@@ -123,7 +123,7 @@ pub trait Staging: Send + Sync {
     /// For all that was enqueued on the stream before that.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     fn memory(&mut self) -> Result<&mut [u8]>;
 
     /// Enqueues copies from the memory to rows on the device. No two of them write the same bytes.

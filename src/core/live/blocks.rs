@@ -1,4 +1,4 @@
-//! Which blocks of memory have been copied, and who is at which.
+//! Which blocks of memory have been copied, and which are being copied.
 #![forbid(unsafe_code)]
 
 use crate::base::Digest;
@@ -23,7 +23,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// So many, none copied.
+    /// `count` blocks, none of them copied.
     pub fn new(count: usize) -> Blocks {
         let states = (0..count).map(|_| AtomicU8::new(PENDING)).collect();
         Blocks { states, left: AtomicUsize::new(count), digests: Lock::new(vec![Digest::default(); count]) }
@@ -44,8 +44,8 @@ impl Blocks {
         self.states[block].compare_exchange(PENDING, TAKEN, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Takes the first blocks that are pending, from `from` on and then from the start: consecutive ones, at most so many, none of them
-    /// across one of the `ends`, which ascend. An empty range: there is none.
+    /// Takes the first blocks that are pending, from `from` on and then from the start: consecutive ones, at most `most` of them, and
+    /// none past one of the `ends`, which ascend. An empty range if none is pending.
     pub fn claim_next(&self, from: usize, most: usize, ends: &[usize]) -> Range<usize> {
         let count = self.count();
         for start in (from..count).chain(0..from.min(count)) {
@@ -59,7 +59,7 @@ impl Blocks {
         0..0
     }
 
-    /// Blocks that the caller has taken are copied, with these digests.
+    /// Blocks that the caller has taken have been copied; these are their digests.
     pub fn done(&self, blocks: Range<usize>, digests: &[Digest]) {
         self.digests.lock()[blocks.clone()].copy_from_slice(digests);
         let count = blocks.len();
@@ -86,7 +86,7 @@ mod tests {
     fn each_block_is_for_one() {
         let blocks = Blocks::new(10);
         assert!(blocks.claim(4) && !blocks.claim(4) && !blocks.is_safe(4));
-        // Behind 4 as far as the region goes, then as many as are wanted, then those from the start.
+        // After 4 as far as the region goes, then as many as are wanted, then those from the start.
         assert_eq!(blocks.claim_next(4, 8, &[7, 10]), 5..7);
         assert_eq!(blocks.claim_next(7, 2, &[7, 10]), 7..9);
         assert_eq!(blocks.claim_next(7, 2, &[7, 10]), 9..10);

@@ -1,4 +1,4 @@
-//! The kernel's userfaultfd: whoever writes to a protected page waits, and we hear of it.
+//! The kernel's userfaultfd: whoever writes to a protected page waits, and we are notified.
 
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
@@ -11,15 +11,15 @@ use std::sync::Arc;
 
 /// What the kernel calls its version of this interface.
 const API: u64 = 0xaa;
-/// Faults say whether they are of a write to a protected page: the protection is there (Linux 5.7).
+/// Faults say whether they were caused by a write to a protected page: there is write protection (Linux 5.7).
 const HAS_PROTECTION: u64 = 1;
-/// Shared memory, as that of tmpfs, can be protected (Linux 5.19).
+/// Shared memory, such as that of tmpfs, can be protected (Linux 5.19).
 const HAS_SHARED: u64 = 1 << 12;
 /// Pages that were never touched stay protected (Linux 6.4).
 const HAS_UNTOUCHED: u64 = 1 << 13;
 /// A mapping that is registered with this mode can be protected.
 const MODE_PROTECT: u64 = 2;
-/// The number of the call that protects, as a bit of what a mapping allows.
+/// The number of the call that protects, as a bit among the calls that a mapping allows.
 const CAN_PROTECT: u64 = 1 << 6;
 const PROTECT: u64 = 1;
 const LET_PASS: u64 = 0;
@@ -62,7 +62,7 @@ const USERFAULTFD_IOC_NEW: libc::c_ulong = 0xaa00;
 /// Why writes cannot be watched.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
-    /// This process may not.
+    /// This process may not use userfaultfd.
     #[error(
         "this process may not use userfaultfd ({errno}): it needs vm.unprivileged_userfaultfd = 1, or permission to open /dev/userfaultfd, or the \
          capability CAP_SYS_PTRACE; in a container, a seccomp profile that allows userfaultfd"
@@ -72,7 +72,7 @@ pub enum WatchError {
         errno: Errno,
     },
     /// The kernel has no such protection.
-    #[error("this kernel cannot protect pages by userfaultfd: Linux 5.7 or later can")]
+    #[error("this kernel cannot protect pages with userfaultfd: Linux 5.7 or later can")]
     Old,
     /// This memory cannot be protected.
     #[error(
@@ -84,7 +84,7 @@ pub enum WatchError {
     },
 }
 
-/// Where the kernel says that somebody wants to write.
+/// The descriptor on which the kernel reports that a thread wants to write.
 pub struct Watch {
     fd: OwnedFd,
     features: u64,
@@ -96,7 +96,7 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// Bytes of a page of this machine.
+/// The size of a page on this machine, in bytes.
 pub fn page_bytes() -> usize {
     rustix::param::page_size()
 }
@@ -111,7 +111,7 @@ fn create() -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Whom the system call is not allowed may be allowed the device (Linux 6.1).
+/// A process that is not allowed the system call may be allowed the device (Linux 6.1).
 fn create_by_device() -> Option<OwnedFd> {
     let device = File::options().read(true).write(true).open("/dev/userfaultfd").ok()?;
     // SAFETY: the call takes flags by value and returns a new descriptor or -1.
@@ -120,7 +120,7 @@ fn create_by_device() -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The kernel's end of it, with these features.
+/// Opens a userfaultfd with these features, and returns it with the kernel's answer.
 fn open(features: u64) -> Result<(OwnedFd, Handshake), Errno> {
     let fd = create()?;
     let mut handshake = Handshake { api: API, features, calls: 0 };
@@ -130,7 +130,7 @@ fn open(features: u64) -> Result<(OwnedFd, Handshake), Errno> {
 }
 
 impl Watch {
-    /// Asks the kernel for it.
+    /// Asks the kernel for a watch.
     ///
     /// # Errors
     /// [`WatchError::Refused`], [`WatchError::Old`].
@@ -141,7 +141,7 @@ impl Watch {
     /// Asks the kernel for a watch with at most these features.
     fn open_with(most: u64) -> Result<Watch, WatchError> {
         let refused = |errno| if errno == Errno::NOSYS { WatchError::Old } else { WatchError::Refused { errno } };
-        // What there is is said to who asks for nothing; a descriptor is asked once.
+        // The kernel says what there is only to a caller that asks for no features, and a descriptor can be asked only once.
         let (_, offered) = open(0).map_err(refused)?;
         if offered.features & HAS_PROTECTION == 0 {
             return Err(WatchError::Old);
@@ -187,11 +187,11 @@ impl Watch {
         Ok(())
     }
 
-    /// Takes all protection away, and wakes who waits.
+    /// Removes all protection, and wakes the threads that wait.
     fn unregister(&self, span: &Range<usize>) {
         let mut span = span_of(span);
-        // SAFETY: the opcodes are those of calls with a `struct uffdio_range`, which `Span` is laid out as. That memory was unmapped meanwhile is an
-        // error of the first, after which there is nothing to take away.
+        // SAFETY: the opcodes are those of calls with a `struct uffdio_range`, which `Span` is laid out as. If the memory has
+        // been unmapped in the meantime, the first call fails, and there is nothing left to remove.
         let done = unsafe { ioctl(&self.fd, Updater::<UFFDIO_UNREGISTER, _>::new(&mut span)) };
         if done.is_err() {
             // The program has mapped something else into the middle of it: the rest must not stay protected.
@@ -217,7 +217,7 @@ impl Watch {
         }
     }
 
-    /// The page that somebody waits to write to, if anybody does.
+    /// The page that a thread is waiting to write to, if there is one.
     pub fn next_fault(&self) -> Option<usize> {
         let mut message = [0u8; 32];
         loop {
@@ -263,10 +263,11 @@ pub struct Protected {
 }
 
 impl Protected {
-    /// Lets writes to some of the pages pass, and wakes who waits there. What of them is not protected at all is ignored.
+    /// Lets writes to some of the pages pass, and wakes the threads that wait there. Pages that are not protected at all are
+    /// ignored.
     ///
     /// # Errors
-    /// The kernel's answer. With huge pages it takes those only as a whole.
+    /// The kernel's answer. It takes huge pages only as a whole.
     pub fn let_pass(&self, pages: &Range<usize>) -> Result<(), Errno> {
         for span in &self.spans {
             let own = span.start.max(pages.start)..span.end.min(pages.end);
@@ -288,7 +289,7 @@ impl Drop for Protected {
 pub struct Mappings(Vec<Range<usize>>);
 
 impl Mappings {
-    /// As they are now; none where the system does not say.
+    /// The current ones; none if the system does not list them.
     pub fn now() -> Mappings {
         Mappings::parse(&String::from_utf8_lossy(&fs::read("/proc/self/maps").unwrap_or_default()))
     }
@@ -346,7 +347,7 @@ mod tests {
         }
     }
 
-    /// Also as on a kernel on which pages that were never touched have to be touched first.
+    /// Also as on a kernel where pages that were never touched have to be touched first.
     #[test]
     fn who_writes_to_a_protected_page_waits_until_it_may_pass() {
         for features in [HAS_SHARED | HAS_UNTOUCHED, 0] {
@@ -364,12 +365,12 @@ mod tests {
                 let fault = fault_on(&watch);
                 assert_eq!(fault, range.start + 3 * page);
                 assert!(!has_written.load(Ordering::Acquire));
-                // Reading is free.
+                // Reads do not wait.
                 assert_eq!(memory[3 * page / 8 + 5].load(Ordering::Relaxed), 0);
                 protected.let_pass(&(fault..fault + page)).expect("it may");
             });
             memory[3 * page / 8].store(10, Ordering::Relaxed);
-            // Whoever waits when the protection goes, continues.
+            // A thread that waits when the protection is removed continues.
             std::thread::scope(|scope| {
                 scope.spawn(|| memory[0].store(11, Ordering::Relaxed));
                 fault_on(&watch);

@@ -43,7 +43,8 @@ pub struct Attempt {
     ranks: u32,
     key: CheckpointKey,
     shards: Shards,
-    /// Threads go back to where they were with the first load: the record of that is on another node or in the global tier.
+    /// Set if threads go back to where they were only at the first load, because the record of that is on another node or in the global
+    /// tier.
     goes_back_to: Option<Arc<Keeper>>,
     /// The NUMA nodes of the pages of regions.
     placement: Option<Placement>,
@@ -63,12 +64,12 @@ pub struct Attempt {
 enum Shards {
     /// This rank's own shard, of as many ranks as there are now.
     Own(Box<ShardAccess>),
-    /// Shards of another number of ranks.
+    /// Shards of a different number of ranks.
     Resized(Box<Resized>),
 }
 
 impl Drop for Attempt {
-    /// Files that were brought back are there until then.
+    /// Files that were brought back exist until then.
     fn drop(&mut self) {
         if let Some(folder) = &self.routed {
             folder.remove();
@@ -76,7 +77,7 @@ impl Drop for Attempt {
     }
 }
 
-/// What a rank knows of a checkpoint that another number of ranks took.
+/// What a rank knows about a checkpoint that a different number of ranks took.
 struct Resized {
     /// The number of ranks that took it.
     of: u32,
@@ -93,7 +94,7 @@ impl Attempt {
         Attempt::of(ranks, attempted, Shards::Own(Box::new(own)))
     }
 
-    /// An attempt to load the checkpoint that was elected; with its outline if another number of ranks took it.
+    /// An attempt to load the checkpoint that was elected; with its outline if a different number of ranks took it.
     pub(crate) fn opened(opener: Opener, outline: Option<Outline>) -> Attempt {
         let (rank, ranks) = (opener.engine().identity().rank, opener.engine().identity().size);
         let access = |shard: Rank| opener.access(shard, opener.home(shard));
@@ -158,14 +159,14 @@ impl Attempt {
         }
     }
 
-    /// Did another number of ranks take it?
+    /// Did a different number of ranks take it?
     pub(crate) fn is_resized(&self) -> bool {
         matches!(self.shards, Shards::Resized(_))
     }
 
     /// Lets threads go back to where they were when the checkpoint was taken, and lets regions be loaded where they were. A record that
-    /// cannot be read changes nothing. If this node has no copy, that waits for the first load, because a rank that loads nothing asks
-    /// nobody. The records of another number of ranks are not used.
+    /// cannot be read changes nothing. If this node has no copy, that waits for the first load, because a rank that loads nothing asks no
+    /// other rank. The records of a different number of ranks are not used.
     pub(crate) fn go_back(&mut self, keeper: &Arc<Keeper>) {
         if let Shards::Resized(resized) = &self.shards {
             keeper.stay(resized.of, self.ranks);
@@ -201,7 +202,7 @@ impl Attempt {
         self.key.version
     }
 
-    /// Rejects a version that can be loaded and must not be used, because it has a NaN or fails another check of the program. Once the
+    /// Rejects a version that can be loaded but must not be used, because it contains a NaN or fails another check of the program. Once the
     /// attempt has ended, all ranks continue with the next older version. Their logs give the reason, and so does the error if there is no
     /// older version. It is enough that one rank calls this. If a rank gives several reasons, the first counts.
     ///
@@ -266,7 +267,7 @@ impl Attempt {
         self.load_bytes(name, T::TYPE, bytemuck::cast_slice_mut(target))
     }
 
-    /// Loads a region as [`Attempt::load`] does, with elements of a type that is known at run time only.
+    /// Loads a region as [`Attempt::load`] does, with elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn load_bytes(&mut self, name: &str, element: ElementType, target: &mut [u8]) -> Result<(), LoadError> {
         let region = self.find_array(name, element, target.len() as u64)?;
@@ -332,7 +333,7 @@ impl Attempt {
         self.load_spans(&typed.collect::<Vec<_>>(), stream)
     }
 
-    /// Loads a region as [`Attempt::load_device`] does, with elements of a type that is known at run time only.
+    /// Loads a region as [`Attempt::load_device`] does, with elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn load_span(
         &mut self,
@@ -344,7 +345,7 @@ impl Attempt {
         self.load_spans(&[(name, element, target.clone())], stream)
     }
 
-    /// Loads regions as [`Attempt::load_devices`] does, with elements of types that are known at run time only.
+    /// Loads regions as [`Attempt::load_devices`] does, with elements of types that are known only at run time.
     #[doc(hidden)]
     pub fn load_spans(
         &mut self,
@@ -398,7 +399,7 @@ impl Attempt {
     }
 
     /// Appends to `history` all versions that were saved under its name, in ascending order, and returns how many
-    /// ([`CheckpointBuilder::save_history`](crate::CheckpointBuilder::save_history)). Give hints before, and let every attempt make a
+    /// ([`CheckpointBuilder::save_history`](crate::CheckpointBuilder::save_history)). Give hints beforehand, and let every attempt make a
     /// history of its own:
     ///
     /// ```no_run
@@ -422,7 +423,7 @@ impl Attempt {
     ///
     /// # Errors
     /// As [`Attempt::load`]; [`LoadError::Missing`] if no history of that name was saved; [`LoadError::History`] if this one does not take
-    /// a version, mostly because it has one of that number. It then has some of the versions: drop it.
+    /// a version, usually because it already has one with that number. It then has some of the versions: drop it.
     pub fn load_history(&mut self, history: &History) -> Result<u64, LoadError> {
         let (rank, key) = (self.rank, self.key);
         let refused = |error| LoadError::History { rank, key, source: Box::new(error) };
@@ -540,7 +541,7 @@ impl Attempt {
         TierId::all().rev().find(|tier| read[*tier] > 0).unwrap_or(TierId::MEMORY)
     }
 
-    /// The first damage for which no copy was good, whether or not the application passed the error on.
+    /// The first damage for which there was no good copy, whether or not the application passed the error on.
     pub fn failure(&self) -> Option<&str> {
         self.accesses().find_map(ShardAccess::failure)
     }

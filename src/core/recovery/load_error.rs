@@ -110,7 +110,7 @@ pub enum LoadError {
         key: CheckpointKey,
         /// The region; of several that were loaded together the first, and how many more there are.
         what: String,
-        /// What the device says.
+        /// Any error that the device reports.
         source: DeviceError,
     },
     /// There is no memory for what the checkpoint holds.

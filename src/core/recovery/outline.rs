@@ -1,4 +1,4 @@
-//! What a checkpoint of another number of ranks has: what all ranks hear of it before anybody loads.
+//! The content of a checkpoint that a different number of ranks took: what all ranks are told about it before any of them loads.
 //!
 //! The root reads it from one shard: the names and rules of regions, and the identities of decompositions, are the same in all of them.
 
@@ -15,7 +15,7 @@ use crate::tier::storage::zeroed;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// The longest record: that of as many boxes as a rank can have.
+/// The longest record: one with as many boxes as a rank can have.
 const RECORD_MAX: u64 = 1 << 30;
 
 /// A region, as far as it is the same in all shards.
@@ -27,56 +27,56 @@ pub struct Outlined {
     pub kind: RegionKind,
     /// The type of its elements.
     pub element: ElementType,
-    /// How it lies over the ranks; `None`: it belongs to the rank that saved it.
+    /// How it is spread over the ranks; `None`: it belongs to the rank that saved it.
     pub rule: Option<Rule>,
 }
 
 /// A decomposition, as far as it is the same in all shards.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct OutlinedDecomposition {
-    /// What tells it from others.
+    /// What distinguishes it from others.
     pub identity: Identity,
     /// The extents of its array.
     pub shape: Vec<u64>,
-    /// The parts of all ranks need not cover it.
+    /// The parts of all ranks together need not cover it.
     pub is_sparse: bool,
-    /// Its elements have numbers, of which ranks have lists.
+    /// Its elements are numbered, and each rank has a list of numbers.
     pub is_listed: bool,
 }
 
 impl OutlinedDecomposition {
-    /// That which the region at a place of a shard lies on.
+    /// The decomposition on which the region at this place of a shard lies.
     pub fn of_region(record: &Record, place: usize) -> Option<OutlinedDecomposition> {
         let boxes = record.of_region(place).map(OutlinedDecomposition::of_boxes);
         boxes.or_else(|| record.list_of(place).map(|(_, list)| OutlinedDecomposition::of_list(list)))
     }
 
-    /// That of which one rank has these parts.
+    /// The decomposition of which one rank has these parts.
     fn of_boxes((identity, parts): &(Identity, Parts)) -> OutlinedDecomposition {
         let (shape, is_sparse) = (parts.shape().to_vec(), parts.is_sparse());
         OutlinedDecomposition { identity: *identity, shape, is_sparse, is_listed: false }
     }
 
-    /// That of which one rank has this list.
+    /// The decomposition of which one rank has this list.
     fn of_list((identity, list): &(Identity, Listed)) -> OutlinedDecomposition {
         let shape = vec![list.total];
         OutlinedDecomposition { identity: *identity, shape, is_sparse: list.is_sparse, is_listed: true }
     }
 }
 
-/// What a checkpoint has.
+/// The content of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Outline {
     /// The regions of the application, in order.
     pub regions: Vec<Outlined>,
     /// The decompositions that they lie on.
     pub decompositions: Vec<OutlinedDecomposition>,
-    /// Those of lists.
+    /// The decompositions that are lists of numbers.
     pub lists: Vec<OutlinedDecomposition>,
 }
 
 impl Outline {
-    /// That of a shard.
+    /// The outline of a shard.
     pub fn of(regions: &[Region], record: &Record) -> Outline {
         let named = regions.iter().enumerate().filter(|(_, region)| !region::is_reserved(&region.name));
         let regions = named.map(|(place, region)| Outlined {
@@ -90,7 +90,7 @@ impl Outline {
         Outline { regions: regions.collect(), decompositions: decompositions.collect(), lists: lists.collect() }
     }
 
-    /// The regions because of which the checkpoint can be restored by as many ranks only as took it.
+    /// The regions because of which only as many ranks as took the checkpoint can restore it.
     pub fn bound(&self) -> Vec<String> {
         self.regions.iter().filter(|region| binds(region.rule.as_ref())).map(|region| region.name.clone()).collect()
     }
@@ -114,7 +114,7 @@ impl Outline {
 pub struct Dealt {
     /// The copy to read it from.
     pub source: Source,
-    /// It.
+    /// The region.
     pub region: Region,
     record: Arc<Record>,
     place: usize,
@@ -123,8 +123,8 @@ pub struct Dealt {
 }
 
 impl Dealt {
-    /// What the shard has of it, and of which decomposition; the elements of a list lie in an array of their own, and so do the rows of a column, which
-    /// is of no decomposition.
+    /// What the shard has of it, and of which decomposition. The elements of a list are in an array of their own, and so are the rows
+    /// of a column, which belongs to no decomposition.
     pub fn parts(&self) -> (Identity, &Parts) {
         if let Some((identity, line)) = &self.line {
             return (*identity, line);
@@ -133,7 +133,7 @@ impl Dealt {
         (*identity, parts)
     }
 
-    /// The list that it has the elements of, and the region that this lies in.
+    /// The list whose elements it has, and the region that the list is in.
     pub fn list(&self) -> Option<(Listed, Region)> {
         let (of, (_, list)) = self.record.list_of(self.place)?;
         Some((*list, self.source.head().region(&ids::region_name(of))?.clone()))
@@ -141,7 +141,7 @@ impl Dealt {
 }
 
 impl ShardAccess {
-    /// What the shard records of its decompositions; an empty record if it has none. A copy whose record cannot be is not trusted.
+    /// What the shard records of its decompositions; an empty record if it has none. A copy whose record is impossible is not trusted.
     ///
     /// # Errors
     /// [`LoadError::NoCopy`].
@@ -176,7 +176,8 @@ impl ShardAccess {
         }
     }
 
-    /// A region that lies on a decomposition, or is a column of rows: the copy to read it from, what the region table there says of it, and the record with its place.
+    /// A region that lies on a decomposition, or is a column of rows: the copy to read it from, what the region table of that copy says
+    /// about it, and the record with its place.
     ///
     /// # Errors
     /// [`LoadError::NoCopy`]; [`LoadError::Missing`] if there is no such region on one.
@@ -206,7 +207,7 @@ impl ShardAccess {
     /// The bytes of a value that other ranks may get.
     ///
     /// # Errors
-    /// [`LoadError::NoCopy`]; [`LoadError::Missing`] and [`LoadError::Memory`] if it is none.
+    /// [`LoadError::NoCopy`]; [`LoadError::Missing`] and [`LoadError::Memory`] if it is not such a value.
     pub fn shared_bytes(&mut self, name: &str) -> Result<Vec<u8>, LoadError> {
         let source = self.source(name)?;
         let region = source.head().region(name).filter(|region| region.kind == RegionKind::Value).cloned();

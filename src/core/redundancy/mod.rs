@@ -1,4 +1,4 @@
-//! Redundancy between nodes: ranks on different failure domains cover each other, so that a checkpoint survives the loss
+//! Redundancy between nodes: ranks in different failure domains cover each other, so that a checkpoint survives the loss
 //! of nodes without the global tier.
 //!
 //! [`code`] is the arithmetic: which bytes are added up with which factors to make parity, and to make a lost member

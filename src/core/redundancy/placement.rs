@@ -1,23 +1,23 @@
-//! Who covers whom. Pure: from the node of each rank and the failure domain of each node to sets and partners, the same
-//! on every rank that asks.
+//! Who covers whom. Pure: makes sets and partners from the node of each rank and the failure domain of each node, with
+//! the same result on every rank.
 //!
 //! Both ways to cover start from one order: all ranks sorted by failure domain, then node, then rank. The ranks of one
-//! domain (and of one node) are neighbours in it, so ranks that stand far apart are on different domains.
+//! domain (and of one node) are neighbours in it, so ranks that are far apart in it are in different domains.
 //!
 //! * *Sets* (`xor`, `rs`): with `G` sets, the rank at place `i` goes to set `i mod G`. Sizes differ by at most one, and a
-//!   domain of up to `G` ranks meets no set twice. `G` is at first the number of ranks divided by the size that the
-//!   scheme asks for, rounded down: leftover ranks make sets larger and not smaller, so that parity takes no more memory
-//!   than was asked for. Where domains hold more than `G` ranks, there are more and smaller sets, down to one data member
-//!   each, if that makes them survive more.
+//!   domain of up to `G` ranks has at most one rank in each set. `G` is at first the number of ranks divided by the size
+//!   that the scheme asks for, rounded down: leftover ranks make sets larger rather than smaller, so that parity takes no
+//!   more memory than was asked for. Where domains hold more than `G` ranks, there are more and smaller sets, down to one
+//!   data member each, if that makes them survive more.
 //! * *Partners*: the copies of the rank at place `i` lie at `i + h`, `i + 2h`, …, in a circle, with the largest step `h`
 //!   that keeps all of them apart: ranks / (copies + 1). Each rank holds exactly as many copies as it has. When a domain
-//!   is larger than that step, holders are chosen one by one, from the domains and nodes that hold least so far.
+//!   is larger than that step, holders are chosen one by one, from the domains and nodes that hold the fewest copies so far.
 //!
 //! **Guarantee.** With `P` ranks, and `m` losses that the scheme promises to survive, all ranks of a set (a rank and its
-//! holders) are on different domains if no domain has more than `P / (m + 1)` ranks, rounded down. Nothing could do
+//! holders) are in different domains if no domain has more than `P / (m + 1)` ranks, rounded down. No placement could do
 //! better: each set has at least `m + 1` members, so there are at most that many sets, and a larger domain has to put two
-//! ranks into one of them. Partners are on different domains whenever there are `m + 1` domains at all; then some ranks
-//! may hold more copies than others. What could not be had, [`Placement::lost`] tells in words.
+//! ranks into one of them. Partners are in different domains whenever there are `m + 1` domains at all; then some ranks
+//! may hold more copies than others. [`Placement::lost`] says in words what could not be achieved.
 #![forbid(unsafe_code)]
 
 use super::code::MEMBERS_MAX;
@@ -35,7 +35,7 @@ pub struct Placement {
     /// How many whole nodes may be lost at once, whichever they are; never less than [`Placement::tolerates`]. Zero:
     /// checkpoints do not survive the loss of a node.
     pub tolerates_nodes: u32,
-    /// What could not be kept and what that costs: plain sentences, few, of bounded length.
+    /// What could not be kept and what that costs: a few plain sentences of bounded length.
     pub lost: Vec<String>,
     set_of: Vec<usize>,
 }
@@ -45,11 +45,11 @@ pub struct Placement {
 pub enum Cover {
     /// Nobody.
     None,
-    /// For each rank those that hold a copy of its shard, nearest step first. Fewer than the scheme asks for where more
+    /// For each rank, the ranks that hold a copy of its shard, nearest step first. Fewer than the scheme asks for where more
     /// would share nodes, and so be lost together.
     Partners(Vec<Vec<Rank>>),
-    /// Sets that share parity. Each rank is in exactly one; members are in ascending order. As many of a set's members
-    /// are parity as the scheme has, all others are data. No sets at all if there are too few ranks for one.
+    /// Sets that share parity. Each rank is in exactly one; members are in ascending order. The scheme says how many
+    /// members of a set are parity; all others are data. No sets at all if there are too few ranks for one.
     Sets(Vec<Vec<Rank>>),
 }
 
@@ -62,8 +62,8 @@ impl Placement {
         }
     }
 
-    /// The ranks of whose shards the rank holds a copy, in ascending order: the other side of
-    /// [`Placement::targets`]. Looks at all ranks.
+    /// The ranks whose shards this rank holds a copy of, in ascending order: the inverse of [`Placement::targets`]. Looks
+    /// at all ranks.
     pub fn sources(&self, rank: Rank) -> Vec<Rank> {
         match &self.cover {
             Cover::Partners(holders) => {
@@ -106,7 +106,7 @@ struct Site {
 
 /// All ranks with their places.
 struct Ranks {
-    /// Of each rank.
+    /// The site of each rank.
     sites: Vec<Site>,
     /// Ranks by domain, node and number.
     order: Vec<usize>,
@@ -168,7 +168,7 @@ fn sets(ranks: &Ranks, scheme: Scheme) -> Placement {
             set_of: Vec::new(),
         };
     }
-    // A set of twice that size can come about, of the ranks that are too few for two sets.
+    // A set can get up to twice that size if the ranks are too few for two sets.
     let wanted = (scheme.members() as usize).clamp(smallest, MEMBERS_MAX as usize / 2);
     let groups = number_of_sets(ranks, wanted, parity);
     let mut sets = vec![Vec::with_capacity(count / groups + 1); groups];
@@ -190,8 +190,8 @@ fn sets(ranks: &Ranks, scheme: Scheme) -> Placement {
     Placement { cover: Cover::Sets(sets), tolerates, tolerates_nodes, lost, set_of }
 }
 
-/// The fewest sets that survive as many domains, and then as many nodes, as any number of sets does; not fewer than
-/// gives sets of the wanted size.
+/// The fewest sets that survive as many domains, and then as many nodes, as any number of sets does, but no fewer than
+/// sets of the wanted size need.
 fn number_of_sets(ranks: &Ranks, wanted: usize, parity: usize) -> usize {
     let fewest = (ranks.count() / wanted).max(1);
     let most = ranks.count() / (parity + 1);
@@ -208,7 +208,8 @@ fn number_of_sets(ranks: &Ranks, wanted: usize, parity: usize) -> usize {
     low
 }
 
-/// How many domains of these sizes, the largest first, may be lost at least, when each is dealt out to so many sets.
+/// How many domains of these sizes (the largest first) may be lost in the worst case, when each is dealt out to `groups`
+/// sets.
 fn surely_survived(sizes: &[usize], groups: usize, parity: usize) -> usize {
     let mut left = parity;
     sizes
@@ -462,7 +463,7 @@ impl Store {
         store
     }
 
-    /// Domain and node for the next copy. Looks at no more entries than there are used ones, and one.
+    /// Domain and node for the next copy. Looks at no more than one entry beyond the used ones.
     fn best(&self, used_domains: &[usize], used_nodes: &[usize]) -> Option<(usize, usize)> {
         let free_node = |domain: usize| {
             self.domains[domain].parts.by_load.iter().find(|(_, node)| !used_nodes.contains(node)).copied()
@@ -648,12 +649,12 @@ mod tests {
         let placement = place(&nodes, &racks, xor(8));
         assert_eq!(sets_of(&placement), [[0, 4], [1, 5], [2, 6], [3, 7]]);
         assert_eq!((placement.tolerates, placement.tolerates_nodes), (1, 1));
-        // One rack: sets still survive a node, which is told apart.
+        // One rack: sets still survive a node, which is reported separately.
         let placement = place(&nodes, &[3; 4], xor(8));
         assert_eq!(sets_of(&placement), [[0, 2, 4, 6], [1, 3, 5, 7]]);
         assert_eq!(figures(&placement), (0, 1, 2));
         assert!(placement.lost[1].contains("share failure domain 3"), "{:?}", placement.lost);
-        // Two copies in two racks: the second one is on another node at least.
+        // Two copies in two racks: the second one is at least on another node.
         let placement = place(&nodes, &racks, partner(2));
         assert_eq!((placement.tolerates, placement.tolerates_nodes), (1, 2));
         assert!(placement.lost[0].contains("needs 3 failure domains, and there are 2"), "{:?}", placement.lost);
@@ -705,7 +706,7 @@ mod tests {
         ]
     }
 
-    /// Sets of ranks that must not be lost together, and how many of each may be: the common view on both covers.
+    /// Sets of ranks that must not be lost together, and how many of each may be: a common view of both kinds of cover.
     fn losses_allowed(placement: &Placement, scheme: Scheme) -> Vec<(Vec<Rank>, usize)> {
         match &placement.cover {
             Cover::None => Vec::new(),
@@ -749,7 +750,7 @@ mod tests {
             let domain = |rank: Rank| domains.get(node(rank) as usize).map_or(100 + node(rank), |domain| *domain);
             let groups = losses_allowed(&placement, scheme);
 
-            // Every rank is covered, once.
+            // Every rank is covered exactly once.
             match &placement.cover {
                 Cover::None => prop_assert!(false),
                 Cover::Sets(sets) => {
@@ -800,7 +801,7 @@ mod tests {
             }
             prop_assert!(placement.lost.len() <= 3 && placement.lost.iter().all(|text| text.len() < 300));
 
-            // The figures are exact: so many may be lost, one more is too many.
+            // The figures are exact: this many may be lost, and one more is too many.
             for (figure, site) in [
                 (placement.tolerates, &domain as &dyn Fn(Rank) -> u32),
                 (placement.tolerates_nodes, &node as &dyn Fn(Rank) -> u32),

@@ -1,11 +1,12 @@
-//! Small arrays inside values: what programs in C, Fortran and Python share.
+//! Small arrays inside values: what C, Fortran and Python programs share.
 
 use super::{Element, RegionError};
 use crate::format::ElementType;
 use serde::{Deserialize, Serialize};
 
-/// A small array as a value: what programs in C, Fortran and Python save where a program in Rust saves a value of any type, because all ranks share it or
-/// because it is one rank's own. A program in Rust can read theirs, and write what they read.
+/// A small array as a value: what C, Fortran and Python programs save where a Rust program saves a value of any type,
+/// because all ranks share it or because it is one rank's own. A Rust program can read their values, and write what
+/// they read.
 ///
 /// ```no_run
 /// # fn f(session: &bivouac::Session, step: u64) -> bivouac::Result<()> {

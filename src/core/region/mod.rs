@@ -383,7 +383,7 @@ pub fn live_array<'a, T: Element>(
     elements_in::<T>(name, memory.bytes(), shape, RegionData::Live(memory.clone()))
 }
 
-/// Describes elements of a type that is known at run time only as a region.
+/// Describes elements of a type that is known only at run time as a region.
 ///
 /// # Errors
 /// [`RegionError`] for an unusable name, or a shape that does not fit the data.
@@ -456,7 +456,7 @@ pub fn decomposed<'a, T: Element>(
     typed_decomposed(name, on, T::TYPE, &bytes, place)
 }
 
-/// Saves a decomposed array, as [`decomposed`] does, with elements of a type that is known at run time only. Each memory has a whole number
+/// Saves a decomposed array, as [`decomposed`] does, with elements of a type that is known only at run time. Each memory has a whole number
 /// of them.
 ///
 /// # Errors

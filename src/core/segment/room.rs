@@ -1,10 +1,9 @@
 //! How much memory the node can still give: tmpfs, free memory and control groups, read from the system.
 //!
-//! A page of the segment that is touched without room is fatal: a full tmpfs is SIGBUS, and going over a control
-//! group's limit wakes the out-of-memory killer. So every population is preceded by a look at [`Gauge::read`]. The
-//! figures change under us and other ranks populate at the same time, which is what the reserve is for: a
-//! rank populates at most [`Gauge::batch`] bytes between two looks, so that all ranks of the node together cannot
-//! use up more than half of the reserve on one outdated figure.
+//! Touching a page of the segment for which there is no room is fatal: a full tmpfs raises SIGBUS, and going over a control group's limit
+//! wakes the out-of-memory killer. So every population is preceded by a look at [`Gauge::read`]. The figures change under us and other
+//! ranks populate at the same time, which is what the reserve is for: a rank populates at most [`Gauge::batch`] bytes between two looks,
+//! so that all ranks of the node together cannot use up more than half of the reserve on one outdated figure.
 //!
 //! Parsing is pure and separate from reading. Something that cannot be read or parsed sets no limit of its own, except
 //! that at least one of the three must be known for [`Available::least`] to be more than a guess; the file system's
@@ -17,11 +16,11 @@ use crate::base::units::MIB;
 use crate::config::Budget;
 use std::path::{Path, PathBuf};
 
-/// Threads of one rank that populate at once, at most. Two populate 1.7 times as fast as one, four 3 times, eight 5 times (16 cores); but
+/// The most threads of one rank that populate at once. Two populate 1.7 times as fast as one, four 3 times, eight 5 times (16 cores); but
 /// the application has work for them, too.
 pub(super) const THREADS_MAX: usize = 4;
 
-/// A file system with less than this part of the free memory was not meant for checkpoints.
+/// A file system with less than one part in this many of the free memory was not meant for checkpoints.
 const SMALL_PART: u64 = 8;
 
 /// What each source says is free, each already less its reserve, in bytes.
@@ -49,14 +48,14 @@ impl Available {
 /// Reads what memory is available to a segment in `directory`.
 ///
 /// # Errors
-/// [`SegmentError::Os`] if the directory's file system cannot be asked (for example because it does not exist).
+/// [`SegmentError::Os`] if the directory's file system cannot be queried (for example because it does not exist).
 pub fn available_memory(directory: &Path) -> Result<Available, SegmentError> {
     Gauge::new(directory, 1).read()
 }
 
 /// A configured budget in bytes; a percentage is taken of [`Available::least`].
 ///
-/// Budgets are bounded to 64 TiB, and a percentage to what is available.
+/// Budgets are limited to 64 TiB, and a percentage to what is available.
 pub fn budget_bytes(budget: Budget, available: &Available) -> u64 {
     match budget {
         Budget::Bytes(bytes) => bytes,
@@ -69,7 +68,7 @@ pub fn budget_bytes(budget: Budget, available: &Available) -> u64 {
     .min(super::layout::BUDGET_MAX)
 }
 
-/// Asks the system again and again; finds the control groups once.
+/// Queries the system each time it is read; finds the control groups once.
 pub(super) struct Gauge {
     directory: PathBuf,
     groups: Vec<GroupFiles>,
@@ -162,7 +161,7 @@ impl GroupFiles {
             let limit = [number("memory.max"), number("memory.high")].into_iter().flatten().min()?;
             (limit, number("memory.current")?, "inactive_file")
         } else {
-            // Without a limit version 1 says the largest page-aligned number.
+            // Without a limit, version 1 reports the largest page-aligned number.
             let limit = number("memory.limit_in_bytes").filter(|limit| *limit < 1 << 62)?;
             (limit, number("memory.usage_in_bytes")?, "total_inactive_file")
         };
@@ -223,8 +222,8 @@ fn unescape(text: &str) -> String {
         .fold(text.to_owned(), |text, (code, plain)| text.replace(code, plain))
 }
 
-/// The folders of a group and its ancestors up to the top of the mount. A group outside what the mount shows (a
-/// container with the host's names) leaves the top alone.
+/// The folders of a group and its ancestors up to the top of the mount. For a group outside what the mount shows (a container with the
+/// host's names), only the top.
 fn ancestors(mount: &GroupMount, path: &str) -> impl Iterator<Item = PathBuf> {
     let below = if mount.root == "/" { Some(path) } else { path.strip_prefix(mount.root.as_str()) };
     let below = below.filter(|rest| rest.is_empty() || rest.starts_with('/')).unwrap_or_default();

@@ -43,7 +43,7 @@ pub struct CheckpointBuilder<'a> {
     pub(super) names: HashSet<u64>,
     /// Regions with a method of their own.
     pub(super) wishes: Vec<(String, Method)>,
-    /// How regions lie over the ranks.
+    /// How regions are spread over the ranks.
     pub(super) terms: Terms,
     pub(super) own_regions: bool,
     pub(super) held: Option<Held>,
@@ -65,7 +65,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// Adds a slice as region `name`.
     ///
     /// # Errors
-    /// [`Error::Region`]: the name is unusable or was used before.
+    /// [`Error::Region`]: the name is unusable or is already in use.
     pub fn save<T: Element>(&mut self, name: &str, data: &'a [T]) -> Result<()> {
         self.save_shaped(name, data, &[data.len() as u64])
     }
@@ -73,7 +73,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// Adds a slice with the extents of its dimensions, slowest first.
     ///
     /// # Errors
-    /// [`Error::Region`]: the name is unusable or was used before, or the shape does not fit the slice.
+    /// [`Error::Region`]: the name is unusable or is already in use, or the shape does not fit the slice.
     pub fn save_shaped<T: Element>(&mut self, name: &str, data: &'a [T], shape: &[u64]) -> Result<()> {
         let saved = region::array(name, data, shape)?;
         self.add(saved)
@@ -107,7 +107,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Region`]: the name is unusable or was used before, or the memory ends inside an element.
+    /// [`Error::Region`]: the name is unusable or is already in use, or the memory ends inside an element.
     ///
     /// Source: ICS'19, section 4, whose memory zones are pages here.
     pub fn save_live<T: Element>(&mut self, name: &str, memory: &LiveMemory) -> Result<()> {
@@ -142,7 +142,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// Local. All ranks save the region, on the same decomposition.
     ///
     /// # Errors
-    /// [`Error::Region`]: the name is unusable or was used before; the memory does not have the length of the box with its ghost cells;
+    /// [`Error::Region`]: the name is unusable or is already in use; the memory does not have the length of the box with its ghost cells;
     /// this rank owns several boxes ([`CheckpointBuilder::save_boxes_on`] takes those); the decomposition is another rank's.
     pub fn save_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &'a [T]) -> Result<()> {
         match on.boxes() {
@@ -164,7 +164,7 @@ impl<'a> CheckpointBuilder<'a> {
         self.add_on(saved, on)
     }
 
-    /// Adds an array on a decomposition, with elements of a type that is known at run time only.
+    /// Adds an array on a decomposition, with elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn save_typed_on(
         &mut self,
@@ -177,7 +177,7 @@ impl<'a> CheckpointBuilder<'a> {
         self.add_on(saved, on)
     }
 
-    /// Adds an array on a decomposition, with elements of a type that is known at run time only.
+    /// Adds an array on a decomposition, with elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn save_spans_on(
         &mut self,
@@ -262,9 +262,9 @@ impl<'a> CheckpointBuilder<'a> {
     /// host memory, and from the file.
     ///
     /// # Errors
-    /// [`Error::Region`]: a name is unusable or was used before, or a field ends inside an element. [`Error::History`]: the device fails,
+    /// [`Error::Region`]: a name is unusable or is already in use, or a field ends inside an element. [`Error::History`]: the device fails,
     /// or a version that another thread appends is not there after `timeouts.room`. After an error the checkpoint cannot be used: drop it.
-    /// If a version turns out to be damaged on all tiers, or consumed, the capture fails ([`Error::Capture`]), and all ranks hear of it.
+    /// If a version turns out to be damaged on all tiers, or consumed, the capture fails ([`Error::Capture`]), and all ranks are told.
     pub fn save_history(&mut self, history: &'a History) -> Result<()> {
         let (index, kept) = history.kept()?;
         for field in kept {
@@ -387,7 +387,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// As [`CheckpointBuilder::capture`].
     ///
     /// # Errors
-    /// [`Error::Region`]: one of them was added before, or held with another type or shape; nothing has changed then. [`Error::Capture`]:
+    /// [`Error::Region`]: one of them is already added, or held with another type or shape; nothing has changed then. [`Error::Capture`]:
     /// no tier could take them; the checkpoint cannot be used then.
     #[cfg(any(feature = "mpi", test))]
     #[doc(hidden)]
@@ -486,7 +486,7 @@ impl<'a> CheckpointBuilder<'a> {
     ///
     /// # Errors
     /// [`Error::Region`] if nothing was added. [`Error::Capture`] if no tier of this rank could take the shard, or a version of a history
-    /// cannot be read; the other ranks hear of it in their verdict.
+    /// cannot be read; the other ranks are told in their verdict.
     pub fn capture(self) -> Result<Pending> {
         self.take(None)
     }

@@ -146,7 +146,7 @@ fn tail(file: &File, length: u64) -> io::Result<[u8; 16]> {
     Ok(digest_bytes(&tail).0)
 }
 
-/// The first name behind that of `current` that no file has: `traj.part0002.xtc` for `traj.xtc`.
+/// The first name after that of `current` that no file has: `traj.part0002.xtc` for `traj.xtc`.
 fn another(name: &Path, current: &Path) -> PathBuf {
     let stem = name.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let extension = name.extension().map_or_else(String::new, |extension| format!(".{}", extension.to_string_lossy()));
@@ -181,7 +181,7 @@ pub(super) fn saved(companions: Option<&Companions>) -> Result<Option<SavedRegio
 /// What this rank has to do with its companions so that they agree with the version of the attempt.
 ///
 /// # Collective
-/// All ranks, if another number of ranks took the checkpoint.
+/// All ranks, if a different number of ranks took the checkpoint.
 pub(super) fn plan(attempt: &mut Attempt, mine: &Companions) -> Result<Vec<Plan>, Unloaded> {
     let records = attempt.companions(!mine.is_empty()).map_err(|error| Unloaded::by(&error))?;
     let version = attempt.version();

@@ -69,7 +69,7 @@ impl<'a> DeviceCheckpointBuilder<'a> {
     /// memory and into device memory.
     ///
     /// # Errors
-    /// [`Error::Region`](crate::Error::Region): the name is unusable or was used before, or the memory ends inside an element.
+    /// [`Error::Region`](crate::Error::Region): the name is unusable or is already in use, or the memory ends inside an element.
     pub fn save_device<T: Element>(&mut self, name: &str, span: &'a DeviceSpan) -> Result<()> {
         let saved = region::device_array::<T>(name, span, None)?;
         self.host.add(saved)

@@ -59,7 +59,7 @@ pub enum Error {
         /// The path, and what the system says.
         why: String,
     },
-    /// The capture failed on this rank; the others hear of it in their verdict.
+    /// The capture failed on this rank; the others are told in their verdict.
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// A region could not be loaded.

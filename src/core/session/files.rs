@@ -14,7 +14,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// Adds a file that the program writes itself, or a library that wants a path, as region `name`: the path to write it to, in node-local
     /// storage. The file must be complete when the checkpoint is captured, which reads it and removes it.
     /// [`Attempt::route`](crate::Attempt::route) brings it back; it is an array of bytes for everything else. Where the library can write to a
-    /// stream, [`CheckpointBuilder::writer`] spares the file.
+    /// stream, [`CheckpointBuilder::writer`] avoids the file.
     ///
     /// The path is below `local.directory`, or where the local tier would be if it is off. Files that a killed run left there are removed when
     /// the rank routes its first file on that node.
@@ -38,10 +38,10 @@ impl<'a> CheckpointBuilder<'a> {
     /// On node-local storage. [`CheckpointBuilder::capture`] blocks until the file has been read.
     ///
     /// # Errors
-    /// [`Error::Region`]: the name is unusable or was used before. [`Error::File`]: there can be no file. A file that is missing or cannot be read is an
-    /// error of the capture ([`Error::Capture`]), which all ranks hear.
+    /// [`Error::Region`]: the name is unusable or is already in use. [`Error::File`]: there can be no file. A file that is missing or
+    /// cannot be read is an error of the capture ([`Error::Capture`]), which all ranks hear.
     ///
-    /// Source: the calls of VELOC and SCR of that name.
+    /// Source: the functions of VELOC and SCR of that name.
     pub fn route(&mut self, name: &str) -> Result<PathBuf> {
         region::check_name(name)?;
         let routed = self.routed.get_or_insert_with(|| {

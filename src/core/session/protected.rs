@@ -365,7 +365,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Name`](crate::Error::Name), [`Error::Region`](crate::Error::Region), and as the `capture` of the builder; the other ranks
-    /// hear of it in their verdict.
+    /// are told in their verdict.
     pub fn checkpoint<C: Checkpoint + ?Sized>(&self, name: &str, version: u64, state: &mut C) -> Result<Pending> {
         let parts = Protected::of(state);
         let mut builder = self.begin_checkpoint(name, version)?;
@@ -467,7 +467,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// Local. All ranks add the same.
     ///
     /// # Errors
-    /// [`Error::Region`](crate::Error::Region): a name is unusable or was used before, or a part does not fit its decomposition.
+    /// [`Error::Region`](crate::Error::Region): a name is unusable or is already in use, or a part does not fit its decomposition.
     pub fn save_protected(&mut self, parts: &'a Protected<'_>) -> Result<()> {
         parts.save(self)
     }

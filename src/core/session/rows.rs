@@ -140,8 +140,8 @@ impl<'a> CheckpointBuilder<'a> {
     /// Local. All ranks save the set; so does a rank without rows.
     ///
     /// # Errors
-    /// [`Error::Region`](crate::Error::Region): a name is unusable or was used before; a column has another length than the rows; there is
-    /// no column. After an error the checkpoint may have some of the columns: drop it.
+    /// [`Error::Region`](crate::Error::Region): a name is unusable or is already in use; a column has another length than the rows; there
+    /// is no column. After an error the checkpoint may have some of the columns: drop it.
     pub fn save_rows(&mut self, name: &str, rows: Rows<'a>) -> Result<()> {
         let (rows, regions) = rows.regions(name)?;
         if self.terms.has_rows(name) {

@@ -72,7 +72,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// to a file. [`Attempt::reader`](crate::Attempt::reader) reads it back; for everything else it is an array of bytes.
     ///
     /// The region belongs to its rank. One region is written at a time. Add arrays before the first stream: room is left for them, which
-    /// spares a copy.
+    /// avoids a copy.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, step: u64, mesh: &std::collections::BTreeMap<u64, [f64; 3]>)
@@ -97,7 +97,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// As [`CheckpointBuilder::capture`]; writing blocks likewise.
     ///
     /// # Errors
-    /// [`Error::Region`]: the name is unusable or was used before. [`Error::Capture`]: no tier has room; the checkpoint cannot be used.
+    /// [`Error::Region`]: the name is unusable or is already in use. [`Error::Capture`]: no tier has room; the checkpoint cannot be used.
     pub fn writer(&mut self, name: &str) -> Result<RegionWriter<'_, 'a>> {
         let stream = self.begin_stream(name, 0)?;
         Ok(RegionWriter { builder: self, stream: Some(stream) })

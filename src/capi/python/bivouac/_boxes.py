@@ -94,7 +94,7 @@ def _list(rows):
 
 
 class Boxes:
-    """How an array lies over the ranks. Made by :meth:`Session.boxes` and :meth:`Session.ids`."""
+    """How an array is spread over the ranks. Made by :meth:`Session.boxes` and :meth:`Session.ids`."""
 
     def __init__(self, session, handle, shapes):
         self._session, self._handle = session, handle

@@ -78,7 +78,7 @@ def sized(structure):
 
 
 class Error(Exception):
-    """A call of the library failed: ``status`` is its number, ``name`` its name, ``text`` what is known of it."""
+    """A call to the library failed: ``status`` is its number, ``name`` its name, ``text`` what is known of it."""
 
     def __init__(self, status, name, text):
         super().__init__(f"{name}: {text}")
@@ -94,7 +94,7 @@ class RegionError(Error):
 
 
 class CaptureError(Error):
-    """This rank could not capture the checkpoint; the other ranks hear of it, and the application may go on."""
+    """This rank could not capture the checkpoint; the other ranks are told, and the application may continue."""
 
 
 class LoadError(Error):

@@ -589,8 +589,8 @@ class Checkpoint:
             with h5py.File(checkpoint.route("dump.h5"), "w") as file:
                 file["temperature"] = temperature
 
-        Where the library can write to a file of Python, :meth:`open` spares the detour. Collective: on all ranks or on none, with the same names;
-        lengths may differ. It does not wait for the others."""
+        Where the library can write to a file of Python, :meth:`open` avoids the detour. Collective: on all ranks or on none, with the
+        same names; lengths may differ. It does not wait for the others."""
         return _library.path("bvk_route", self._handle, _text(name))
 
     def save_protected(self):
@@ -628,7 +628,7 @@ class Checkpoint:
         return self.pending
 
     def abort(self):
-        """Gives it up; the other ranks hear that this one did. Collective: in the place of the capture; never waits."""
+        """Gives it up; the other ranks are told. Collective: in the place of the capture; never waits."""
         call("bvk_abort", byref(self._handle))
         self._saved.clear()
 
@@ -931,7 +931,7 @@ class History:
         call("bvk_history_restore", self._handle, _version(version))
 
     def hint(self, versions):
-        """Says in which order versions will be restored, after those that were named before. Local."""
+        """Says in which order versions will be restored, after those named earlier. Local."""
         numbers = [_version(version) for version in versions]
         call("bvk_history_hint", self._handle, (c_uint64 * len(numbers))(*numbers), len(numbers))
 

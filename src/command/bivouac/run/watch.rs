@@ -178,7 +178,7 @@ fn events(status: &Status) -> Vec<(String, Happened)> {
         add("restored", &format!("{name} {version}"), restored.unix, text);
     }
     if let Some(unix) = status.first_step {
-        add("first-step", "", unix, format!("group {group} made its first new step"));
+        add("first-step", "", unix, format!("group {group} took its first new step"));
     }
     for level in &status.levels {
         let text = format!("first new checkpoint at level {}: {} version {}", level.level, level.name, level.version);

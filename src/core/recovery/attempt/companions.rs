@@ -21,11 +21,11 @@ fn records(stored: &[u8]) -> Result<Vec<CompanionRecord>, FormatError> {
 }
 
 impl Attempt {
-    /// What the checkpoint records of output files, of this rank or, if another number of ranks took it, of all of them. A rank that `wants` nothing
-    /// gets nothing.
+    /// What the checkpoint records of output files, of this rank or, if a different number of ranks took it, of all of them. A rank that
+    /// `wants` nothing gets nothing.
     ///
     /// # Collective
-    /// All ranks, if another number of ranks took the checkpoint.
+    /// All ranks, if a different number of ranks took the checkpoint.
     ///
     /// # Errors
     /// [`LoadError::NoCopy`], [`LoadError::Others`].

@@ -94,7 +94,7 @@ impl Attempt {
     ///
     /// # Errors
     /// As [`Attempt::load_on`]; [`LoadError::Region`] also if the memory ends inside an element. [`LoadError::Device`] if the device fails:
-    /// another copy or an older checkpoint would not help. If all ranks load together, all hear of it ([`LoadError::Others`]).
+    /// another copy or an older checkpoint would not help. If all ranks load together, all are told ([`LoadError::Others`]).
     pub fn load_device_on<T: Element>(
         &mut self,
         name: &str,
@@ -129,7 +129,7 @@ impl Attempt {
         self.load_spans_on(name, on, T::TYPE, memory.to_vec(), stream)
     }
 
-    /// Loads an array as [`Attempt::load_device_boxes_on`] does, with elements of a type that is known at run time only.
+    /// Loads an array as [`Attempt::load_device_boxes_on`] does, with elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn load_spans_on(
         &mut self,
@@ -162,7 +162,7 @@ impl Attempt {
         target.finish().map(|_| ()).map_err(|source| LoadError::Device { rank, key, what: what(), source })
     }
 
-    /// Loads an array as [`Attempt::load_boxes_on`] does, with elements of a type that is known at run time only.
+    /// Loads an array as [`Attempt::load_boxes_on`] does, with elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn load_typed_on(
         &mut self,
@@ -297,7 +297,7 @@ impl Attempt {
     /// Loads a small value that all ranks share ([`CheckpointBuilder::shared`](crate::CheckpointBuilder::shared)).
     ///
     /// # Collective
-    /// All ranks, if another number of ranks took the checkpoint: the root reads it. Otherwise local.
+    /// All ranks, if a different number of ranks took the checkpoint: the root reads it. Otherwise local.
     ///
     /// # Blocking
     /// On the tier that holds the copy; if the call is collective, until all ranks have called.

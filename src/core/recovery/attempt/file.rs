@@ -26,7 +26,7 @@ impl Attempt {
     /// ```
     ///
     /// # Collective
-    /// Local. On another number of ranks than took the checkpoint there are no such regions.
+    /// Local. On a different number of ranks than took the checkpoint, there are no such regions.
     ///
     /// # Blocking
     /// On the tier that holds the copy, and on node-local storage.

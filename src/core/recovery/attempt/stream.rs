@@ -118,7 +118,7 @@ impl Attempt {
     /// ```
     ///
     /// # Collective
-    /// Local. On another number of ranks than took the checkpoint no region belongs to this rank.
+    /// Local. On a different number of ranks than took the checkpoint, no region belongs to this rank.
     ///
     /// # Blocking
     /// On the tier that holds the copy; reading blocks likewise.
