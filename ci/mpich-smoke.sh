@@ -104,7 +104,7 @@ if command -v patchelf > /dev/null && [ -e "$other/libbivouac_capi.so" ]; then
         done
         # A library that is not there, and a process without MPI: an error, and no crash.
         mv "$folder/elsewhere/bivouac/mpich" "$folder/elsewhere/bivouac/gone"
-        if said=$(mpirun.mpich -n 1 "$folder/any-mpich" 2>&1) || [[ $said != *"the build for it cannot be loaded"* ]]; then
+        if said=$(mpirun.mpich -n 1 "$folder/any-mpich" 2>&1) || [[ $said != *"build for it cannot be loaded"* ]]; then
             printf 'a missing build is not told of:\n%s\n' "$said" >&2 && exit 1
         fi
         said=$(python3 -c 'import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).bvk_log(0))' "$folder/elsewhere/libbivouac.so" 2>&1)

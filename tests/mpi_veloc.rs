@@ -158,7 +158,7 @@ fn every_function_does_what_it_says_and_survives_every_mistake() {
     assert!(said.status.success(), "{errors}");
     assert_eq!(line(&printed(&said), "calls:"), "done");
     // A failure is told once, and with its reason.
-    assert!(errors.contains("VELOC_Init: ") && errors.contains("mode = fast: it has to be sync or async"), "{errors}");
+    assert!(errors.contains("VELOC_Init: ") && errors.contains("mode = fast: it must be sync or async"), "{errors}");
     assert!(bed.files("scratch/veloc-files", "").is_empty(), "routed files are gone");
     // In one piece, though two ranks speak at once: after the library's own lines, one function and what it says.
     for line in errors.lines().filter(|line| !line.starts_with('[') && !line.starts_with("bivouac: ")) {

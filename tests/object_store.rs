@@ -594,7 +594,7 @@ fn the_tools_take_a_url_where_they_take_a_directory() {
     let (status, out, err) = run(&["ls", &format!("{root}/{job}/ranks/{NAME}")]);
     assert!(status == 0 && out.matches(NAME).count() == 2, "{out}{err}");
     let (status, out, err) = run(&["ls", &url("elsewhere")]);
-    assert!(status == 2 && err.contains("no store of Bivouac"), "{out}{err}");
+    assert!(status == 2 && err.contains("no Bivouac store"), "{out}{err}");
     // A bit flips in an object.
     let folder = machine.tier().folders(&machine.tier().all_series().unwrap()[0]).unwrap()[0];
     let folder = format!("g{:06}-v{:010}-o{:06}", folder.0.0, folder.1, folder.2);

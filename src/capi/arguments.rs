@@ -30,7 +30,7 @@ pub const BVK_F64: c_int = 10;
 pub(super) fn check_version(version: u64) -> Outcome<()> {
     match i64::try_from(version) {
         Ok(_) => Ok(()),
-        Err(_) => Err(Failure::argument(format!("version {} is negative: versions begin with 0", version as i64))),
+        Err(_) => Err(Failure::argument(format!("version {} is negative: versions start at 0", version as i64))),
     }
 }
 
@@ -133,7 +133,7 @@ pub(super) unsafe fn sized<T: Copy>(source: *const T, what: &str) -> Outcome<T> 
     let bytes = unsafe { std::slice::from_raw_parts(source.cast::<u8>(), size) };
     if bytes.iter().skip(size_of::<T>()).any(|byte| *byte != 0) {
         return Err(Failure::argument(format!(
-            "{what} has members that this library does not know; it is older than the header"
+            "{what} has members that this library does not know: the library is older than the header; update it"
         )));
     }
     // SAFETY: all bytes zero is a valid value, says the caller, and as many bytes as both have are written over it.
@@ -179,7 +179,7 @@ fn check_size(size: usize, what: &str) -> Outcome<()> {
     if (size_of::<usize>()..=4096).contains(&size) {
         return Ok(());
     }
-    Err(Failure::argument(format!("{what} says that its size is {size}: set it to sizeof({what}) first")))
+    Err(Failure::argument(format!("the size member of {what} is {size}: set it to sizeof({what}) first")))
 }
 
 #[cfg(test)]

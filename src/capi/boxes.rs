@@ -69,7 +69,9 @@ impl Described {
     /// As [`bvk_boxes`].
     unsafe fn boxes(&self) -> Result<Boxes, String> {
         let dims = usize::try_from(self.dimensions).ok().filter(|dims| *dims <= 32);
-        let dims = dims.ok_or_else(|| format!("an array of {} dimensions cannot be decomposed", self.dimensions))?;
+        let dims = dims.ok_or_else(|| {
+            format!("an array of {} dimensions cannot be decomposed: at most 32 are allowed", self.dimensions)
+        })?;
         if self.count > BOXES_MAX {
             return Err(DecompositionError::TooMany { given: self.count }.to_string());
         }

@@ -138,9 +138,9 @@ pub(super) unsafe fn take(
 pub(super) fn begin(open: &Open, name: &str, version: u64) -> Outcome<CheckpointBuilder<'static>> {
     let mut checkpoint = open.session.begin_unbound(name, version)?;
     let usable = match version {
-        BVK_NEWEST => {
-            Err(Failure::argument("this version number means the newest one (BVK_NEWEST) and cannot be taken"))
-        }
+        BVK_NEWEST => Err(Failure::argument(
+            "this version number is BVK_NEWEST, which stands for the newest version: choose another number",
+        )),
         _ => arguments::check_version(version),
     };
     if let Err(failure) = usable {
@@ -183,7 +183,9 @@ pub(super) unsafe fn finish(
     }
     for id in histories {
         let past = open.histories.get(id);
-        let past = past.ok_or_else(|| Failure::state("a history of this checkpoint was closed before the capture"))?;
+        let past = past.ok_or_else(|| {
+            Failure::state("a history of this checkpoint was closed before the capture: close it afterwards")
+        })?;
         checkpoint.save_history(&past.history)?;
     }
     let pending = match gpu {
@@ -308,7 +310,7 @@ pub(super) fn with(checkpoint: *mut CheckpointHandle, work: impl FnOnce(&mut Ope
         let (id, open) = part(checkpoint, Part::Checkpoint)?;
         let mut open = lock(&open)?;
         let at = open.begun.iter().position(|(begun, _)| *begun == id);
-        work(&mut open, at.ok_or_else(|| Failure::state("this checkpoint has been captured or aborted"))?)
+        work(&mut open, at.ok_or_else(|| Failure::state("this checkpoint has already been captured or aborted"))?)
     })
 }
 
@@ -411,11 +413,11 @@ pub extern "C" fn bvk_save_history(
         let (past, its) = part(history, Part::History)?;
         let (id, open) = part(checkpoint, Part::Checkpoint)?;
         if !Arc::ptr_eq(&open, &its) {
-            return Err(Failure::argument("the history belongs to another session than the checkpoint"));
+            return Err(Failure::argument("the history and the checkpoint belong to different sessions"));
         }
         let mut open = lock(&open)?;
         let begun = open.begun.iter_mut().find(|(begun, _)| *begun == id);
-        let (_, begun) = begun.ok_or_else(|| Failure::state("this checkpoint has been captured or aborted"))?;
+        let (_, begun) = begun.ok_or_else(|| Failure::state("this checkpoint has already been captured or aborted"))?;
         begun.histories.push(past);
         Ok(BVK_OK)
     })

@@ -72,14 +72,16 @@ impl SavedRows {
         let wrong = |what: String| Failure::argument(format!("rows {name:?}: {what}"));
         if rows.column_count > COLUMNS_MAX || (rows.columns.is_null() && rows.column_count > 0) {
             return Err(wrong(format!(
-                "columns is NULL, or {} columns are more than {COLUMNS_MAX}",
+                "columns is NULL, or there are {} columns, which is more than {COLUMNS_MAX}",
                 rows.column_count
             )));
         }
         let is_none = rows.low.is_null() || rows.high.is_null();
         if rows.dimensions > CORNERS_MAX || (is_none && rows.dimensions > 0) {
             let dimensions = rows.dimensions;
-            return Err(wrong(format!("low or high is NULL, or {dimensions} dimensions are more than {CORNERS_MAX}")));
+            return Err(wrong(format!(
+                "low or high is NULL, or there are {dimensions} dimensions, which is more than {CORNERS_MAX}"
+            )));
         }
         // SAFETY: there are that many, says the caller.
         let corner =

@@ -160,7 +160,7 @@ pub unsafe extern "C" fn bvk_companion_path(
         };
         let now = companion.path().unwrap_or_default();
         let now = CString::new(now.as_os_str().as_bytes());
-        let now = kept.insert(now.map_err(|_| Failure::argument("the path has a byte that is zero"))?);
+        let now = kept.insert(now.map_err(|_| Failure::argument("the path contains a zero byte"))?);
         // SAFETY: as the caller says.
         unsafe { must_put(current, now.as_ptr(), "current") }?;
         Ok(BVK_OK)

@@ -125,7 +125,7 @@ impl Gpu {
             // SAFETY: as the caller says.
             return unsafe { cuda.raw_span(address, bytes) };
         }
-        let reason = format!("{bytes} bytes there are not memory of this device");
+        let reason = format!("the {bytes} bytes there are not memory of this device");
         Err(DeviceError::Foreign { address, ordinal: 0, reason })
     }
 }

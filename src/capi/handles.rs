@@ -150,7 +150,7 @@ pub(super) fn remove(id: Id) -> Option<Entry> {
 }
 
 fn wrong(what: &str, is_null: bool) -> Failure {
-    let why = if is_null { "NULL" } else { "closed already, of another kind, or never was one" };
+    let why = if is_null { "NULL" } else { "already closed, of another kind, or not a handle at all" };
     Failure::new(BVK_ERR_HANDLE, format!("the handle of a {what} is {why}"))
 }
 

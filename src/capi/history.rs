@@ -42,7 +42,9 @@ pub(super) fn gpu<'g>(
 pub(super) fn ordinal(gpu: c_int) -> Outcome<Option<usize>> {
     match gpu {
         BVK_NO_GPU => Ok(None),
-        number => usize::try_from(number).map(Some).map_err(|_| Failure::argument(format!("there is no GPU {number}"))),
+        number => usize::try_from(number)
+            .map(Some)
+            .map_err(|_| Failure::argument(format!("there is no GPU {number}: give 0 or more, or BVK_NO_GPU"))),
     }
 }
 

@@ -14,17 +14,17 @@ impl Open {
     /// Sets whether a protected region of the host is copied after captures have returned.
     fn set_live(&mut self, name: &str, is_live: bool) -> Outcome<()> {
         let Some(region) = self.protected.get_mut(name) else {
-            let text = format!("no region {name:?} is protected: bvk_protect comes before bvk_set_live");
+            let text = format!("no region {name:?} is protected: call bvk_protect before bvk_set_live");
             return Err(Failure::argument(text));
         };
         if let Some(gpu) = region.gpu().filter(|_| is_live) {
             return Err(Failure::argument(format!(
-                "region {name:?} lies on GPU {gpu}, and only host memory can be live: bvk_offload is for the memory of a GPU"
+                "region {name:?} is on GPU {gpu}, but only host memory can be live: use bvk_offload for GPU memory"
             )));
         }
         if is_live && !region.is_own() {
             return Err(Failure::argument(format!(
-                "region {name:?} was protected on boxes or as a value: only one of bvk_protect can be live"
+                "region {name:?} was protected on boxes or as a value: only a region of bvk_protect can be live"
             )));
         }
         let was_live = std::mem::replace(&mut region.is_live, is_live);

@@ -56,7 +56,7 @@ fn piece(data: *const c_void, bytes: u64) -> Outcome<Range<usize>> {
     }
     let end = usize::try_from(bytes).ok().and_then(|bytes| data.addr().checked_add(bytes));
     let end =
-        end.ok_or_else(|| Failure::argument(format!("{bytes} bytes at {data:p} reach over the end of memory")))?;
+        end.ok_or_else(|| Failure::argument(format!("{bytes} bytes at {data:p} extend past the end of memory")))?;
     Ok(data.addr()..end)
 }
 
@@ -80,7 +80,7 @@ impl Open {
             if known.gpu != gpu {
                 let number = |gpu: Option<usize>| gpu.map_or("BVK_NO_GPU".to_owned(), |number| format!("GPU {number}"));
                 return Err(Failure::state(format!(
-                    "this session offloads {} already: open a session of its own for {}",
+                    "this session already offloads {}: open another session for {}",
                     number(known.gpu),
                     number(gpu)
                 )));
@@ -146,7 +146,7 @@ impl Open {
         let Some(offloading) = &self.offload else { return Ok(BVK_OK) };
         let marked = known.marked.as_ref().ok_or_else(|| {
             Failure::state(
-                "this set was made before bvk_offload, so nothing of it is known to lie on the GPU: make it again",
+                "this set was made before bvk_offload, so which part of it is on the GPU is not known: make it again",
             )
         })?;
         // SAFETY: as the caller says; what is made of it is gone when this returns.
@@ -158,7 +158,8 @@ impl Open {
 
 fn not_offloading() -> Failure {
     Failure::state(
-        "this session does not offload, so nothing is marked: call bvk_offload first, once, after bvk_open (for host memory: bvk_set_live)",
+        "this session does not offload, so nothing is marked: call bvk_offload first (once, after bvk_open), or bvk_set_live for host \
+         memory",
     )
 }
 
@@ -267,7 +268,7 @@ pub unsafe extern "C" fn bvk_write_set(
         let name = unsafe { text(name, "the name of the set") }?;
         if count > 0 && (data.is_null() || bytes.is_null()) {
             return Err(Failure::argument(format!(
-                "set {name:?}: the list of {count} pointers or that of their bytes is NULL"
+                "set {name:?}: the list of {count} pointers or the list of their sizes is NULL"
             )));
         }
         if set.is_null() {
@@ -695,7 +696,7 @@ mod tests {
         // SAFETY: the rows live as long as the session, and what is written to them is declared; the twin has one stream.
         unsafe {
             is(bvk_set_live(session, c"field".as_ptr(), 1), BVK_ERR_ARGUMENT);
-            assert!(error().contains("lies on GPU 99") && error().contains("bvk_offload"), "{}", error());
+            assert!(error().contains("is on GPU 99") && error().contains("bvk_offload"), "{}", error());
             is(bvk_before_write(session, data, BYTES), BVK_ERR_STATE);
             is(bvk_set_live(session, c"rows".as_ptr(), 1), BVK_OK);
             is(bvk_before_write(session, data, BYTES), BVK_OK);
@@ -751,11 +752,11 @@ mod tests {
             program.write(1);
             is(Program::waited(program.checkpoint(1)), BVK_OK);
             is(bvk_offload(session, TWIN, 1 << 40), BVK_ERR_DEVICE);
-            assert!(error().contains("with 0 bytes nothing is made ready"), "{}", error());
+            assert!(error().contains("with 0 bytes nothing is prepared"), "{}", error());
             is(bvk_before_write(session, field, BYTES), BVK_ERR_STATE);
             is(bvk_offload(session, TWIN, 3 * BYTES), BVK_OK);
             is(bvk_offload(session, history::BVK_NO_GPU, 0), BVK_ERR_STATE);
-            assert!(error().contains("offloads GPU 99 already"), "{}", error());
+            assert!(error().contains("already offloads GPU 99"), "{}", error());
             program.compute(2);
             let pending = program.checkpoint(2);
             let own = program.span(&[0; 4096]);
@@ -806,7 +807,7 @@ mod tests {
             let mixed = [at(&there), row.as_mut_ptr().cast()];
             let mixed = bvk_protect_boxes_on(session, c"mixed".as_ptr(), two, 2, mixed.as_ptr(), half, BVK_U32);
             is(mixed, BVK_ERR_ARGUMENT);
-            assert!(error().contains("lies on a GPU, and that of others elsewhere"), "{}", error());
+            assert!(error().contains("is on a GPU, and that of others elsewhere"), "{}", error());
             is(bvk_boxes_close(&raw mut two), BVK_OK);
             is(bvk_boxes_close(&raw mut boxes), BVK_OK);
         }

@@ -125,7 +125,7 @@ fn of(asked: &Asked, rank: c_int) -> Outcome<&RankPart> {
     let at = u32::try_from(rank).ok().and_then(|rank| rank.checked_sub(asked.first));
     at.and_then(|at| asked.parts.get(at as usize)).ok_or_else(|| {
         let (count, first) = (asked.parts.len(), asked.first);
-        Failure::argument(format!("rank {rank} was not asked for: {count} ranks from rank {first} on were"))
+        Failure::argument(format!("rank {rank} was not asked for: only {count} ranks starting at rank {first} were"))
     })
 }
 

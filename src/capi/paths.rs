@@ -21,7 +21,7 @@ impl Paths {
 
     pub fn keep(&mut self, name: &str, path: &Path) -> Outcome<*const c_char> {
         let path = CString::new(path.as_os_str().as_bytes());
-        let path = path.map_err(|_| Failure::argument("the path has a byte that is zero"))?;
+        let path = path.map_err(|_| Failure::argument("the path contains a zero byte"))?;
         let address = path.as_ptr();
         self.0.push((name.to_owned(), path));
         Ok(address)

@@ -97,7 +97,7 @@ impl Region {
         };
         if data.is_null() && bytes > 0 {
             return Err(Failure::argument(format!(
-                "region {name:?}: the pointer is NULL, and the region has {bytes} bytes"
+                "region {name:?}: the pointer is NULL, but the region has {bytes} bytes"
             )));
         }
         if data.addr().checked_add(bytes.unsigned_abs()).is_none() {
@@ -131,7 +131,8 @@ impl Region {
             let is_first = pieces.iter().all(|piece: &Piece| piece.bytes == 0);
             if whole.bytes > 0 && !is_first && whole.gpu != region.gpu {
                 return Err(Failure::argument(format!(
-                    "region {name:?}: the memory of some boxes lies on a GPU, and that of others elsewhere: it is that of one GPU, or the host's"
+                    "region {name:?}: the memory of some boxes is on a GPU, and that of others elsewhere: all of it must be on the same \
+                     GPU, or in host memory"
                 )));
             }
             if whole.bytes > 0 {
@@ -169,7 +170,7 @@ impl Region {
             Some(gpu) => {
                 let name = &self.name;
                 Err(Failure::argument(format!(
-                    "region {name:?} lies on GPU {gpu}, and {what} taken from host memory only"
+                    "region {name:?} is on GPU {gpu}, but {what} taken only from host memory"
                 )))
             }
         }
@@ -281,7 +282,7 @@ impl Region {
         if loaded.element() != kind || loaded.bytes().len() != self.bytes {
             let (found, count, wanted) = (loaded.element(), loaded.count(), self.bytes as u64 / kind.bytes().max(1));
             let text = format!(
-                "value {name:?} has {count} elements of type {found}, and {wanted} of type {kind} were asked for"
+                "value {name:?} has {count} elements of type {found}, but {wanted} of type {kind} were asked for"
             );
             return Err(Failure::new(BVK_ERR_LOAD, text));
         }
@@ -463,7 +464,7 @@ pub(super) fn only_gpu<'a>(regions: impl IntoIterator<Item = &'a Region>) -> Out
         Some(other) => Err(Failure::new(
             super::status::BVK_ERR_DEVICE,
             format!(
-                "regions lie on GPU {} and on GPU {other}: save those of each GPU in a checkpoint of its own name",
+                "regions are on GPU {} and on GPU {other}: save the regions of each GPU in a checkpoint with its own name",
                 first.unwrap_or(0)
             ),
         )),
@@ -544,7 +545,7 @@ mod tests {
         let span = device.allocate(8).expect("memory");
         let there = std::ptr::without_provenance(span.address() as usize);
         let on_gpu = Region::new("a", there, BVK_U8, &[8]).expect("a region").of_values(Lies::Shared);
-        assert!(on_gpu.expect_err("it is on a GPU").text.contains("values are taken from host memory only"));
+        assert!(on_gpu.expect_err("it is on a GPU").text.contains("values are taken only from host memory"));
         let bytes = vec![7; SHARED_MAX - VALUE_HEAD + 1];
         let most = region("a", &bytes[1..]).of_values(Lies::Shared).expect("as much as there may be");
         // SAFETY: the bytes live as long as this function.

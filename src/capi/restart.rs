@@ -210,8 +210,7 @@ unsafe fn load_protected(open: &mut Open, running: &mut Running, is_all: bool) -
     };
     if protected.iter().next().is_none() && !left_out.is_empty() {
         let named = named(&left_out);
-        let text =
-            format!("nothing is protected, and the checkpoint has {named}: bvk_protect comes before bvk_restore");
+        let text = format!("nothing is protected, but the checkpoint has {named}: call bvk_protect before bvk_restore");
         return running.note(Err(Failure::state(text)));
     }
     if is_all {
@@ -356,7 +355,9 @@ pub(super) fn old_ranks(saved_ranks: u32, first: c_int, count: c_int) -> Outcome
     let ranks = u32::try_from(first).ok().zip(u32::try_from(count).ok());
     let ranks = ranks.and_then(|(first, count)| Some(first..first.checked_add(count)?));
     ranks.filter(|ranks| ranks.end <= saved_ranks).ok_or_else(|| {
-        Failure::argument(format!("{count} ranks from rank {first} on: {saved_ranks} ranks took the checkpoint"))
+        Failure::argument(format!(
+            "cannot look at {count} ranks starting at rank {first}: {saved_ranks} ranks took the checkpoint"
+        ))
     })
 }
 
@@ -481,7 +482,7 @@ pub unsafe extern "C" fn bvk_load_history(
         let (past, its) = part(history, Part::History)?;
         let (id, open) = part(restart, Part::Restart)?;
         if !std::sync::Arc::ptr_eq(&open, &its) {
-            return Err(Failure::argument("the history belongs to another session than the restart"));
+            return Err(Failure::argument("the history and the restart belong to different sessions"));
         }
         let mut open = lock(&open)?;
         let Open { attempt, histories, .. } = &mut *open;

@@ -218,8 +218,9 @@ unsafe fn configure(options: *const Options) -> Result<Config, String> {
             // SAFETY: as above.
             let setting = unsafe { text(*entry, "a setting") }?;
             let pair = setting.split_once('=');
-            let (key, value) =
-                pair.ok_or_else(|| Failure::argument(format!("setting {setting:?} is not section.key=value")))?;
+            let (key, value) = pair.ok_or_else(|| {
+                Failure::argument(format!("setting {setting:?} is not of the form section.key=value"))
+            })?;
             settings.push((key.trim().to_owned(), value.trim().to_owned()));
             // SAFETY: this entry was not the last one.
             next = unsafe { next.add(1) };
@@ -272,7 +273,8 @@ pub unsafe extern "C" fn bvk_open(comm: MPI_Comm, options: *const Options, sessi
         unsafe { put(session, std::ptr::null_mut()) };
         // SAFETY: as the caller says.
         let config = unsafe { configure(options) };
-        let config = if session.is_null() { Err("the place for the session is NULL".to_owned()) } else { config };
+        let config =
+            if session.is_null() { Err("the pointer to the session handle is NULL".to_owned()) } else { config };
         // SAFETY: as the caller says.
         let id = unsafe { open(comm, config) }?;
         // SAFETY: not NULL, or opening had failed.
@@ -439,7 +441,7 @@ unsafe fn listed(regions: *const CRegion, count: usize) -> Outcome<Vec<Region>> 
         let region = unsafe { described(name, data, kind, dimensions, shape) }
             .map_err(|failure| Failure::new(failure.status, format!("entry {at} of the list: {}", failure.text)))?;
         if !names.insert(region.name.clone()) {
-            let text = format!("entry {at} of the list: region {:?} is in it twice", region.name);
+            let text = format!("entry {at} of the list: region {:?} is in the list twice", region.name);
             return Err(Failure::new(BVK_ERR_REGION, text));
         }
         found.push(region);
@@ -465,7 +467,8 @@ unsafe fn entries(list: *const CRegion, count: usize) -> Outcome<Vec<CRegion>> {
         // SAFETY: the structures lie side by side, and all have the size of the first, says the caller.
         let entry = unsafe { sized(list.byte_add(at * size), "bvk_region") }?;
         if entry.size != size {
-            let text = format!("entry {at} of the list says that its size is {}, and the first one {size}", entry.size);
+            let text =
+                format!("entry {at} of the list: its size is {}, but that of the first entry is {size}", entry.size);
             return Err(Failure::argument(text));
         }
         found.push(entry);
@@ -868,7 +871,7 @@ pub extern "C" fn bvk_log(level: c_int) -> c_int {
             3 => LogLevel::Info,
             4 => LogLevel::Debug,
             5 => LogLevel::Trace,
-            _ => return Err(Failure::argument(format!("there is no log level {level}; 0 to 5 are"))),
+            _ => return Err(Failure::argument(format!("there is no log level {level}: give 0 to 5"))),
         };
         log::decide(level);
         Ok(BVK_OK)

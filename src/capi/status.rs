@@ -71,7 +71,9 @@ impl Drop for Inside {
 fn check_outside() -> Outcome<()> {
     match IS_INSIDE.get() {
         false => Ok(()),
-        true => Err(Failure::state("a function that says which ranks get rows has called Bivouac, which waits for it")),
+        true => Err(Failure::state(
+            "Bivouac was called inside the function that says which ranks get rows: call it elsewhere",
+        )),
     }
 }
 
@@ -131,7 +133,7 @@ impl From<OffloadError> for Failure {
         match error {
             OffloadError::Recording => Failure::state(error.to_string()),
             OffloadError::Slots { .. } => {
-                let text = format!("{error}; with 0 bytes nothing is made ready, and the first checkpoints are copied");
+                let text = format!("{error}; with 0 bytes nothing is prepared, and the first checkpoints are copied");
                 Failure::new(BVK_ERR_DEVICE, text)
             }
             OffloadError::Device(error) => error.into(),
@@ -148,7 +150,7 @@ pub(super) fn call(work: impl FnOnce() -> Outcome) -> c_int {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         Err(Failure::new(
             BVK_ERR_INTERNAL,
-            format!("a defect of Bivouac, please report it: {}", text.unwrap_or("panic")),
+            format!("this is a bug in Bivouac, please report it: {}", text.unwrap_or("panic")),
         ))
     });
     outcome.unwrap_or_else(|failure| {

@@ -85,7 +85,7 @@ fn with(function: &str, work: impl FnOnce(&mut State) -> Outcome) -> c_int {
 }
 
 fn not_yet() -> Failure {
-    Failure::state("VELOC_Init has not been called, or has failed: it comes first")
+    Failure::state("VELOC_Init has not been called or has failed: call it first")
 }
 
 fn done(outcome: Outcome<()>) -> Outcome {
@@ -102,7 +102,7 @@ unsafe fn numbers(ids: *const c_int, count: c_int) -> Result<Vec<c_int>, String>
         Ok(_) if ids.is_null() => Err(format!("the list of {count} numbers is NULL")),
         // SAFETY: there are that many numbers, says the caller.
         Ok(count) => Ok((0..count).map(|at| unsafe { ids.add(at).read_unaligned() }).collect()),
-        Err(_) => Err(format!("a list of {count} numbers")),
+        Err(_) => Err(format!("a list cannot have {count} numbers")),
     }
 }
 
@@ -126,7 +126,7 @@ fn opened(state: impl FnOnce() -> Outcome<State>) -> Outcome {
     OWNER.check()?;
     let mut place = lock();
     if let Opened::Now(_) = *place {
-        return Err(Failure::state("VELOC_Init was called before: VELOC_Finalize comes first"));
+        return Err(Failure::state("VELOC_Init has already been called: call VELOC_Finalize first"));
     }
     OWNER.set();
     let state = state().inspect_err(|_| OWNER.clear())?;

@@ -30,11 +30,13 @@ const TOKEN: usize = 16;
 
 fn main() {
     let Some(directory) = std::env::args_os().nth(1).map(PathBuf::from) else {
-        eprintln!("bivouac-mpi-probe: started by bivouac doctor --mpi, with the global directory as its argument");
+        eprintln!(
+            "bivouac-mpi-probe: this is started by bivouac doctor --mpi, with the global directory as its argument"
+        );
         std::process::exit(2);
     };
     let Some((universe, granted)) = mpi::initialize_with_threading(Threading::Multiple) else {
-        eprintln!("bivouac-mpi-probe: MPI is initialised already");
+        eprintln!("bivouac-mpi-probe: MPI is already initialized");
         std::process::exit(1);
     };
     let world = universe.world();

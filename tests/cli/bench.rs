@@ -126,7 +126,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
     for (options, words) in [
         (&["--size", "much"][..], "a size of 1 MiB or more"),
         (&["--size", "4 KiB"], "a size of 1 MiB or more"),
-        (&["--time", "0s"], "a time above 0"),
+        (&["--time", "0s"], "a time greater than 0"),
     ] {
         let out = place.path("machine.toml");
         let ran = bivouac(&[&["bench", "--out", &out][..], options].concat());

@@ -128,7 +128,7 @@ fn the_memory_of_a_store_that_is_gone_is_named_as_such_and_no_later_version_repl
     // Generation 2 of the new store is newer than generation 1 of the old one by its number only.
     let ran = clean_with_global(&store, &["--all-dead", "--yes"]);
     assert!(ran.status == 2 && ran.err.contains("version 20 of heat"), "{ran:?}");
-    assert!(ran.err.contains("of another store than this one") && ran.out.contains("freed"), "{ran:?}");
+    assert!(ran.err.contains("it belongs to another store") && ran.out.contains("freed"), "{ran:?}");
     assert_eq!(entries(store.memory.path()).len(), 1);
     let forced = clean_with_global(&store, &["--all-dead", "--yes", "--even-newest"]);
     assert!(forced.status == 0 && entries(store.memory.path()).is_empty(), "{forced:?}");
@@ -350,7 +350,7 @@ fn wrong_usage_ends_with_status_2_and_says_what_to_do() {
     std::fs::write(&text, "hello").expect("written");
     let checkpoint = store.folders(&store.global())[0].clone();
     for (path, word) in
-        [(&text, "no file of Bivouac"), (&checkpoint, "bivouac rm"), (&store.disk.path().join("none"), "os error 2")]
+        [(&text, "not a Bivouac file"), (&checkpoint, "bivouac rm"), (&store.disk.path().join("none"), "os error 2")]
     {
         let ran = clean(&store, &[path.to_str().expect("UTF-8"), "--all-dead", "--yes"]);
         // What the user named is wrong: nothing else is done either.
@@ -476,9 +476,9 @@ fn clean_and_the_doctor_name_local_copies_of_a_store_that_is_gone() {
         ran(command)
     };
     let told = tool(&["doctor"]);
-    assert!(told.out.contains("local copies") && told.out.contains("not there any more"), "{told:?}");
+    assert!(told.out.contains("local copies") && told.out.contains("cannot be found"), "{told:?}");
     let kept = tool(&["clean", "--all-dead", "--yes"]);
-    assert!(kept.status == 0 && kept.out.contains("not there any more"), "{kept:?}");
+    assert!(kept.status == 0 && kept.out.contains("cannot be found"), "{kept:?}");
     assert!(!store.folders(&store.local()).is_empty(), "they may be all that is left");
     // Beside those of the store that came after it.
     store.run(on_second, |session, rank| take(session, rank, &[3], Level::System));
@@ -486,7 +486,7 @@ fn clean_and_the_doctor_name_local_copies_of_a_store_that_is_gone() {
     assert!(cleaned.status == 0, "{cleaned:?}");
     let left = entries(&store.local());
     assert!(left.len() == 2 && left.iter().any(|path| path.join("of-store").is_file()), "{left:?}");
-    assert!(!tool(&["doctor"]).out.contains("not there any more"));
+    assert!(!tool(&["doctor"]).out.contains("which cannot be found"));
     assert_eq!(store.restart_with(on_second), Some(3));
 }
 

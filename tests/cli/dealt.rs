@@ -268,7 +268,7 @@ fn rows_go_through_all_tools() {
     let ran = diff(&fewer, &[]);
     assert!(ran.status == 0 && ran.out.ends_with("equal: 1 regions\n"), "{ran:?}");
     for column in ["electrons/id", "electrons/v"] {
-        assert!(ran.out.contains(&format!("{column} (each rank has its own, and 4 and 3 ranks")), "{ran:?}");
+        assert!(ran.out.contains(&format!("{column} (each rank has its own, but 4 and 3 ranks")), "{ran:?}");
     }
     let ran = diff(&fewer, &["--region", "electrons/id"]);
     assert!(ran.status == 2 && ran.err.contains("nothing can be compared"), "{ran:?}");
@@ -387,13 +387,13 @@ fn an_identity_that_is_not_the_sum_is_found() {
     let wrong = Identity(identity(&all).0 ^ 1 << 90);
     let ranks: Vec<_> = all.iter().map(|boxes| with_record(regions(boxes), record(boxes, wrong).encode())).collect();
     let finding = only_damage(&ranks);
-    let text = format!("its identity is {wrong}, and the parts of all ranks have {}", identity(&all));
+    let text = format!("its identity is {wrong}, but the parts of all ranks give {}", identity(&all));
     assert!(message(&finding).ends_with(&text) && finding["region"] == "t", "{finding}");
     // The parts of two ranks are exchanged: the array is tiled, and each rank's shard has other bytes than it had.
     let exchanged = [0, 2, 1].map(|rank: usize| all[rank].clone());
     let ranks: Vec<_> =
         exchanged.iter().map(|boxes| with_record(regions(boxes), record(boxes, identity(&all)).encode())).collect();
-    assert!(message(&only_damage(&ranks)).contains("the parts of all ranks have "));
+    assert!(message(&only_damage(&ranks)).contains("the parts of all ranks give "));
 }
 
 #[test]
@@ -444,13 +444,13 @@ fn shards_that_say_different_things_are_found() {
         assert_eq!((&finding["rank"], &finding["region"]), (&1.into(), &region.into()));
         assert!(message(finding).contains("c000000.bvc: rank 1: ") && message(finding).contains(text), "{finding}");
     };
-    let text = "it has no decomposition record, other than rank 0";
+    let text = "it has no decomposition record, unlike rank 0";
     is_on_rank_1(&with(regions(&all[1])), DECOMPOSITION, text);
     let record = own(|record| record.rules.extend([(1, Rule::PerRank(OnResize::Drop))]));
-    let text = "its regions lie otherwise over the ranks than those of rank 0";
+    let text = "its regions are spread over the ranks differently from those of rank 0";
     is_on_rank_1(&with(with_record(regions(&all[1]), record)), DECOMPOSITION, text);
     let record = own(|record| record.decompositions[0].0.0 += 1);
-    let text = "region \"t\" lies on another decomposition than that of rank 0";
+    let text = "region \"t\" has a different decomposition from that of rank 0";
     is_on_rank_1(&with(with_record(regions(&all[1]), record)), "t", text);
     // The same identity, on an array of another shape, or of another kind.
     for boxes in [Boxes::of([31, 7]).own([10, 0], [10, 7]), all[1].clone().sparse()] {
@@ -460,7 +460,7 @@ fn shards_that_say_different_things_are_found() {
     let mut saved = regions(&all[1]);
     saved[1].1[0] += 1;
     let record = own(|_| ());
-    let text = "value \"step\", which all ranks share, is another one than that of rank 0";
+    let text = "value \"step\", which all ranks share, differs from that of rank 0";
     is_on_rank_1(&with(with_record(saved, record)), "step", text);
 }
 
@@ -574,7 +574,7 @@ fn what_belongs_to_two_ranks_is_not_extracted() {
     let folder = write(root.path(), 20, &ranks);
     let (folder, file) = (folder.to_str().expect("UTF-8"), file.to_str().expect("UTF-8"));
     let ran = bivouac(&["extract", folder, "t", "-o", file]);
-    assert!(ran.status == 1 && ran.err.contains("lies on another decomposition than that of rank 0"), "{ran:?}");
+    assert!(ran.status == 1 && ran.err.contains("has a different decomposition from that of rank 0"), "{ran:?}");
 }
 
 // ------------------------------------------------------------------------------------------- lists of numbers
@@ -632,7 +632,7 @@ fn lists_of_numbers_are_proved_by_a_way_of_their_own() {
         ranks
     };
     let finding = only_damage(&wrong(&list(1), list(1).packed().to_vec()));
-    assert!(message(&finding).ends_with("region \"t\" lies on other lists than that of rank 0"), "{finding}");
+    assert!(message(&finding).ends_with("region \"t\" has different lists from those of rank 0"), "{finding}");
     // Numbers in another order: as many, and the same ones, but not those of the identity.
     let mut other = thirds();
     other[1] = Ids::of(9000).own(third(1).collect::<Vec<_>>().into_iter().rev());
@@ -640,7 +640,7 @@ fn lists_of_numbers_are_proved_by_a_way_of_their_own() {
     let mut ranks = good.clone();
     let list_of_other = other[1].clone().check().expect("inside");
     ranks[1] = with_list(&list_of_other, identity, list_of_other.packed().to_vec());
-    assert!(message(&only_damage(&ranks)).contains(&format!("its identity is {identity}, and the lists of all ranks")));
+    assert!(message(&only_damage(&ranks)).contains(&format!("its identity is {identity}, but the lists of all ranks")));
     // No list: cut, of another length than the record says, or of an array that has no such numbers.
     let packed = list(1).packed().to_vec();
     let other = Ids::of(9000).own(third(1).skip(1)).check().expect("inside");

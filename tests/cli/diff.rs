@@ -92,7 +92,7 @@ fn the_same_state_on_other_ranks_is_equal() {
             let ran = diff(&a, &b, more);
             assert_eq!(ran.status, 0, "{ran:?}");
             assert!(
-                ran.out.contains("not compared: seed (each rank has its own, and 4 and ")
+                ran.out.contains("not compared: seed (each rank has its own, but 4 and ")
                     && ran.out.ends_with("equal: 3 regions\n"),
                 "{ran:?}"
             );
@@ -100,13 +100,13 @@ fn the_same_state_on_other_ranks_is_equal() {
         // What was named, and cannot be compared.
         for (more, text) in [
             (&["--region", "seed"][..], "nothing can be compared: \"seed\": each rank has its own"),
-            (&["--rank", "0"], "leave --rank out"),
+            (&["--rank", "0"], "omit --rank"),
         ] {
             let ran = diff(&a, &b, more);
             assert!(ran.status == 2 && ran.err.contains(text), "{ran:?}");
         }
         let ran = diff(&a, &b, &["--region", "nosuch"]);
-        assert!(ran.status == 3 && ran.err.contains("neither of them has a region \"nosuch\""), "{ran:?}");
+        assert!(ran.status == 3 && ran.err.contains("neither checkpoint has a region \"nosuch\""), "{ran:?}");
     }
 }
 
@@ -204,7 +204,7 @@ fn on_as_many_ranks_another_cut_is_compared_by_element_and_the_rest_by_rank() {
     // Steps and seeds of three ranks.
     assert_eq!(document["equal"], 6 + 3 - rows.iter().filter(|row| row["region"] == "level").count());
     let ran = diff(&a, &b, &["--rank", "1", "--region", "t"]);
-    assert!(ran.status == 2 && ran.err.contains("lies on different decompositions: leave --rank out"), "{ran:?}");
+    assert!(ran.status == 2 && ran.err.contains("its decompositions differ: omit --rank"), "{ran:?}");
 }
 
 #[test]
@@ -227,6 +227,6 @@ fn one_node_is_not_compared_with_all_of_another_job() {
     let (_b, b) = store(State { ranks: 2, ..USUAL });
     let local = a_store.folders(&a_store.local_of(0))[0].clone();
     let ran = diff(&local, &b, &["--region", "t"]);
-    assert!(ran.status == 3 && ran.err.contains("where the shards of ranks 0-1 of 3 are"), "{ran:?}");
+    assert!(ran.status == 3 && ran.err.contains("because only the shards of ranks 0-1 of 3 are"), "{ran:?}");
     drop(a);
 }

@@ -136,7 +136,7 @@ fn a_directory_that_can_never_be_made_is_a_problem() {
         let ran = place.doctor(&[(variable, "/proc/nope")]);
         expect(&ran, check, "problem", key);
         let found = found_by(&ran, check);
-        assert!(found.contains("/proc/nope: cannot be made: no folder can be made in /proc: "), "{found}");
+        assert!(found.contains("/proc/nope: cannot be created: cannot create a folder in /proc: "), "{found}");
         assert!(found.contains("os error") && !found.contains("free"), "{found}");
     };
     impossible("BIVOUAC_GLOBAL_DIRECTORY", "global.directory", "global tier");

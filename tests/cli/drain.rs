@@ -591,7 +591,7 @@ fn a_job_that_never_used_the_store_needs_its_name_and_gets_its_number_recorded()
     assert!(!store.global().exists());
     let dry = drain(&store, 0, &["--create", "--dry-run", "--job", "cli"]);
     assert!(
-        dry.status == 0 && dry.out.contains("would copy ranks 0-1; complete then") && !store.global().exists(),
+        dry.status == 0 && dry.out.contains("would copy ranks 0-1; would then be complete") && !store.global().exists(),
         "{dry:?}"
     );
     let (status, document) = drain_json(&store, 0, &["--create"]);
@@ -761,7 +761,7 @@ fn wrong_usage_ends_with_status_2_and_says_what_to_do() {
     let global = store.global();
     let same =
         bivouac(&["drain", "--global", global.to_str().expect("UTF-8"), "--local", global.to_str().expect("UTF-8")]);
-    assert!(same.status == 2 && same.err.contains("as global and as local"), "{same:?}");
+    assert!(same.status == 2 && same.err.contains("both as the global and as a local"), "{same:?}");
     let mut broken = command();
     broken.args(arguments(&store, 0, &[])).env("BIVOUAC_GLOBAL_KEEP_LSAT", "3");
     let broken = ran(broken);

@@ -159,7 +159,7 @@ fn every_element_is_at_its_place_whatever_the_ranks_had() {
     let away = out.path().join("away");
     std::fs::copy(folder_of(&store, 10).join("c000000.bvc"), &away).expect("copied");
     let ran = extract(&away, "t", &file, &[]);
-    assert!(ran.status == 3 && ran.err.contains("where the shards of ranks 0-1 of 4 are"), "{ran:?}");
+    assert!(ran.status == 3 && ran.err.contains("because only the shards of ranks 0-1 of 4 are"), "{ran:?}");
 }
 
 /// Versions whose regions are all dealt, and one with a region that is its rank's own.
@@ -219,16 +219,16 @@ fn what_nobody_saved_is_an_error_or_filled() {
     let ran = extract(&folder, "level", &file, &["--box", "20:25,24:31"]);
     assert!(ran.status == 0 && read(&file).1 == level(20..25, 24..31, 0), "{ran:?}");
     for (more, text) in [
-        (&["--fill", "1.5"][..], "--fill \"1.5\": the elements are integers of 16 bits"),
+        (&["--fill", "1.5"][..], "--fill \"1.5\" does not fit: the elements are 16-bit integers"),
         (&["--box", "0:51,:"], "\"0:51\" is not inside an extent of 50"),
-        (&["--box", "0:5"], "has 1 ranges, and the array of shape [50, 60] has 2"),
+        (&["--box", "0:5"], "has 1 ranges, but the array of shape [50, 60] has 2"),
         (&["--box", "0:5,a"], "\"a\" is not a range"),
     ] {
         let ran = extract(&folder, "level", &file, more);
         assert!(ran.status == 2 && ran.err.contains(text), "{ran:?}");
     }
     let ran = extract(&folder, "t", &file, &["--fill", "0"]);
-    assert!(ran.status == 2 && ran.err.contains("not sparse: leave --fill out"), "{ran:?}");
+    assert!(ran.status == 2 && ran.err.contains("not sparse: omit --fill"), "{ran:?}");
 }
 
 #[test]
@@ -236,7 +236,10 @@ fn one_node_gives_what_its_ranks_had_and_no_more() {
     let (store, out) = (store(), tempfile::tempdir().expect("a folder"));
     let (folder, file) = (store.folders(&store.local_of(1))[0].clone(), out.path().join("t.npy"));
     let ran = extract(&folder, "t", &file, &[]);
-    assert!(ran.status == 3 && ran.err.contains("where the shards of ranks 2-3 of 4 are: name the folder"), "{ran:?}");
+    assert!(
+        ran.status == 3 && ran.err.contains("because only the shards of ranks 2-3 of 4 are: name the folder"),
+        "{ran:?}"
+    );
     // What is missing may have been saved: it is not filled either.
     let ran = extract(&folder, "level", &file, &["--fill", "0"]);
     assert!(ran.status == 3 && ran.err.contains("elements [0, 0..24] are not here"), "{ran:?}");
@@ -258,8 +261,8 @@ fn what_is_no_array_is_said_with_what_shows_it() {
     let (folder, file) = (folder_of(&store, 10), out.path().join("t.npy"));
     for (region, status, words) in [
         ("step", 2, ["is a value that all ranks share", "bivouac inspect "]),
-        ("seed", 2, ["is a value of each rank, and no array", "bivouac inspect "]),
-        ("other", 2, ["is a value of each rank's own", "bivouac inspect "]),
+        ("seed", 2, ["is a value of each rank, not an array", "bivouac inspect "]),
+        ("other", 2, ["is a value that each rank has for itself", "bivouac inspect "]),
         ("own", 2, ["each rank has its own", " own -o FILE writes it"]),
         ("nosuch", 3, ["has no region \"nosuch\"", "level"]),
     ] {

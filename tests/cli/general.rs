@@ -568,7 +568,7 @@ fn wrong_usage_and_unreadable_paths_end_with_status_2_and_say_what_to_do() {
         let said = format!("{}{}", ran.out, ran.err);
         assert!(ran.status == 2 && said.contains("os error 2") && said.contains("global.directory"), "{said}");
         let ran = with_path(&[command], &text);
-        assert!(ran.status == 2 && format!("{}{}", ran.out, ran.err).contains("no file of Bivouac"), "{command}");
+        assert!(ran.status == 2 && format!("{}{}", ran.out, ran.err).contains("not a Bivouac file"), "{command}");
     }
     assert_eq!(bivouac(&["rm"]).status, 2, "rm without a path");
     assert_eq!(bivouac(&["verify", "--jobs", "0", "."]).status, 2);
@@ -745,7 +745,7 @@ fn what_was_made_whole_needs_no_other_and_a_flip_in_a_source_is_no_longer_its_ow
         let row = &ran.json()["checkpoints"][0];
         assert_eq!(row["needed"].as_array().map(Vec::len), Some(2));
         assert!(row["bytes"].as_u64() > Some(2 * 40 * 4096), "{row}");
-        assert_eq!(with_path(&["unpack"], &folders[2]).out, "all is whole already\n");
+        assert_eq!(with_path(&["unpack"], &folders[2]).out, "everything is already whole\n");
         assert_eq!(verify(&root).0, 0);
         for folder in &folders[..2] {
             std::fs::remove_dir_all(folder).expect("removed");

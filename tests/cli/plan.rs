@@ -141,7 +141,7 @@ fn schemes_are_compared_and_the_best_one_is_planned() {
         assert!((shares[0] - memory).abs() < 1e-6 && (shares[1] - sent).abs() < 1e-6, "{name}: {shares:?}");
     }
     let text = plan(&[&machine[..], &["--scheme", "all"]].concat()).out;
-    assert!(text.contains("lost a day") && text.contains("node-loss"), "{text}");
+    assert!(text.contains("lost per day") && text.contains("node-loss"), "{text}");
 }
 
 /// The keys of a scheme are keys of a configuration, too.
@@ -196,10 +196,10 @@ fn what_should_be_known_is_warned_about() {
         "{small}"
     );
     let two = warned(&["--nodes", "4096", "--state", "700 GiB", "--mtbf", "1h"]);
-    assert!(two.contains("room for 2 versions only: captures wait"), "{two}");
+    assert!(two.contains("room for only 2 versions: captures wait"), "{two}");
     let late = warned(&["--nodes", "100000", "--mtbf", "1h"]);
     assert!(
-        late.contains("level system counts after") && late.contains("of the copies to level system arrive"),
+        late.contains("level system counts only after") && late.contains("of the copies to level system arrive"),
         "{late}"
     );
     let alone = warned(&["--nodes", "1", "--scheme", "rs(4,2)"]);
@@ -209,11 +209,11 @@ fn what_should_be_known_is_warned_about() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     for (options, words) in [
-        (&["--preset", "cray"][..], "there are laptop, node-8gpu, ics19-0.45ef-16"),
+        (&["--preset", "cray"][..], "choose one of laptop, node-8gpu, ics19-0.45ef-16"),
         (&["--nodes", "0"], "--nodes"),
-        (&["--state", "much"], "a size above 0"),
-        (&["--state", "0"], "a size above 0"),
-        (&["--mtbf", "0s"], "a time above 0"),
+        (&["--state", "much"], "a size greater than 0"),
+        (&["--state", "0"], "a size greater than 0"),
+        (&["--mtbf", "0s"], "a time greater than 0"),
         (&["--json", "--config"], "cannot be used with"),
         (&["--figure", "4", "--out", "/tmp"], "[possible values: 2, 3, 12, 13, 14, all]"),
         (&["--figure", "2"], "--out <DIR>"),

@@ -47,7 +47,7 @@ fn a_store_one_folder_below_is_named() {
     std::fs::rename(store.global(), beside.join("bivouac")).expect("moved");
     for command in [&["ls"][..], &["inspect"], &["verify"], &["topo"], &["rm", "--yes", "--force"]] {
         let below = beside.join("bivouac");
-        expect(&with_path(command, &beside), 3, &["is no store, but", below.to_str().expect("UTF-8"), "is one"]);
+        expect(&with_path(command, &beside), 3, &["is not a store, but", below.to_str().expect("UTF-8"), "is one"]);
     }
     assert!(beside.join("bivouac/store").exists());
     expect(&with_path(&["ls"], &beside.join("bivouac")), 0, &["committed"]);

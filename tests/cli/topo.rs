@@ -302,13 +302,14 @@ fn records_that_no_session_writes_are_harmless() {
     let ran = with_path(&["topo"], &path);
     assert_eq!(ran.status, 0, "sound as records: {}", ran.err);
     assert!(!ran.out.contains('\u{1b}') && ran.out.contains("node 77* 8 MiB"), "{}", ran.out);
-    assert!(ran.out.contains("machine of rank 1: nothing is known of it"), "{}", ran.out);
+    assert!(ran.out.contains("machine of rank 1: nothing is known about it"), "{}", ran.out);
     let (ran, svg) = draw("broken", &path);
     assert_eq!(ran.status, 0, "{}", ran.err);
     svg.assert_sound();
-    assert!(svg.says("node 77 · not of this machine") && svg.says("CPUs that the machine has not: 700-701"));
+    assert!(svg.says("node 77 · not on this machine") && svg.says("CPUs that the machine does not have: 700-701"));
     assert!(
-        svg.says("GPUs that the machine has not: 9999:99:99.9") && svg.says("4 MiB of regions are on no known node")
+        svg.says("GPUs that the machine does not have: 9999:99:99.9")
+            && svg.says("4 MiB of regions are on no known node")
     );
 
     // A map that does not fit its region.
@@ -329,7 +330,7 @@ fn paths_that_hold_no_record_are_refused() {
     std::fs::write(root.path().join("notes"), "mine").expect("written");
     for (path, status, why) in [
         (root.path().join("none"), 2, "cannot find"),
-        (root.path().join("notes"), 2, "no file of Bivouac"),
+        (root.path().join("notes"), 2, "not a Bivouac file"),
         (root.path().join("empty"), 3, "holds no checkpoint"),
         (path.join("manifest"), 2, "name its folder"),
     ] {
@@ -442,7 +443,7 @@ fn live_processes_are_shown_and_compared() {
     assert!(text.contains("PROCESS  THREADS") && !text.contains("RANK"), "{text}");
     let svg = Svg::parse(&std::fs::read_to_string(file).expect("drawn"));
     svg.assert_sound();
-    let loose = format!("not pinned, and so on any of the CPUs that the job was given: process {}", free.pid());
+    let loose = format!("not pinned, so they may run on any CPU that the job was given: process {}", free.pid());
     assert!(svg.says(&loose) && !svg.text.contains(&format!("rank {}", free.pid())), "{}", svg.text);
 
     // A checkpoint of such processes on this machine; that of rank 1 was on one CPU, too.
@@ -476,7 +477,7 @@ fn live_processes_are_shown_and_compared() {
         );
     }
     let ran = go(&format!("7={}", free.pid()));
-    assert!(ran.status == 2 && ran.err.contains("no rank of the checkpoint"), "{}", ran.err);
+    assert!(ran.status == 2 && ran.err.contains("not a rank of the checkpoint"), "{}", ran.err);
     let ended = free.pid();
     drop(free);
     let ran = bivouac(&["topo", "--pid", &ended]);
@@ -519,7 +520,7 @@ fn a_drawing_has_every_cpu_rank_node_and_device() {
     let (_, svg) = draw("unpinned", &checkpoint(root.path(), 20, topologies::unpinned()));
     svg.assert_sound();
     assert!(
-        svg.says("not pinned, and so on any of the CPUs that the job was given: ranks 0-63") && svg.count("r0") == 0
+        svg.says("not pinned, so they may run on any CPU that the job was given: ranks 0-63") && svg.count("r0") == 0
     );
     assert!(!svg.text.contains("fill=\"url(#orphan)\""));
 

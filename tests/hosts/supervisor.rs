@@ -200,7 +200,7 @@ fn a_job_whose_checkpoints_are_bound_to_its_ranks_stops_without_a_spare_and_name
     hosts.kill("node3");
     job.go(8);
     let why = stopped(run, 13);
-    for part in ["\"main\", \"bytes\"", "by the 8 ranks only", "room for 6", "bivouac drain"] {
+    for part in ["\"main\", \"bytes\"", "only by the 8 ranks", "room for 6", "bivouac drain"] {
         assert!(why.contains(part), "{part:?} is missing in {why}");
     }
     let records = job.records();

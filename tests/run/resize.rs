@@ -42,7 +42,7 @@ fn a_job_goes_on_with_fewer_ranks_and_with_more_again_when_the_lost_host_answers
 #[test]
 fn a_job_whose_newest_checkpoint_is_bound_to_its_number_of_ranks_stops_and_names_the_region() {
     let bed = Bed::with(&format!("{BOUND}; status $attempt 1 false; touch down/b; exit 1"));
-    let says = ["\"state\"", "by the 6 ranks only", "room for 4", "save_on, shared, or per_rank"];
+    let says = ["\"state\"", "only by the 6 ranks", "room for 4", "save_on, shared, or per_rank"];
     bed.finish(bed.placed_with(&OPTIONS, &WORDS)).expect(13).says(&says);
     assert_eq!(bed.decisions(), ["rank-bound"]);
     // So does the next start, until the host is back.
@@ -164,12 +164,12 @@ fn a_resize_that_cannot_be_is_refused_before_anything_is_halted() {
         bed.halt(&["--resize", ranks]).expect(2).says(words);
         assert!(!bed.run_directory().join("halt.json").exists());
     };
-    bed.halt(&["--resize", "2"]).expect(2).says(&["no directory"]);
+    bed.halt(&["--resize", "2"]).expect(2).says(&["not a directory"]);
     let supervisor = waiting(&bed, &OPTIONS);
     refused("0", &["--resize"]);
-    refused("3", &["is not resized", "allows --ranks 2..6/2, and 3 is none of these"]);
-    refused("4", &["it has 4 ranks"]);
-    refused("6", &["the hosts that answered last (a:2, b:2) have slots for 4 ranks"]);
+    refused("3", &["is not resized", "allows --ranks 2..6/2, but 3 is not one of these"]);
+    refused("4", &["it already has 4 ranks"]);
+    refused("6", &["the hosts that answered most recently (a:2, b:2) have slots for 4 ranks"]);
     fs::write(bed.path().join("bind"), "").unwrap();
     bed.wait_for_file("bound");
     refused("2", &["\"state\"", "save_on"]);
@@ -208,11 +208,11 @@ fn numbers_of_ranks_that_cannot_be_are_refused_before_anything_is_started() {
     let several = ["-n", "1", "one", ":", "-n", "1", "two"];
     for (ranks, hosts, words, said) in [
         ("", "a:2", &WORDS[..], "it is empty"),
-        ("0..4", "a:2", &WORDS, "\"0\" is no number of ranks"),
+        ("0..4", "a:2", &WORDS, "\"0\" is not a number of ranks"),
         ("8..4", "a:8", &WORDS, "4..8"),
         ("4..8/0", "a:8", &WORDS, "step"),
         ("four", "a:8", &WORDS, "four"),
-        ("5..8", "a:2,b:2", &WORDS, "room for 4 ranks, and 5 are the fewest that --ranks allows"),
+        ("5..8", "a:2,b:2", &WORDS, "room for 4 ranks, but --ranks allows no fewer than 5"),
         ("1..2", "a:2", &several, "several programs"),
     ] {
         let options = [format!("--ranks={ranks}"), format!("--hosts={hosts}")];

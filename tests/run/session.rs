@@ -137,7 +137,7 @@ fn the_root_tells_which_regions_bind_the_newest_checkpoint_to_its_number_of_rank
     let mut command = bed.bivouac();
     command.arg("status").arg(bed.run_directory());
     let shown = bed.finish(command).expect(0).stdout;
-    assert!(shown.contains("\"heat\" version 40 can be restored by 2 ranks only, because of \"field\""), "{shown}");
+    assert!(shown.contains("\"heat\" version 40 can be restored only by 2 ranks, because of \"field\""), "{shown}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::process::Command;
 fn a_program_that_succeeds_runs_once() {
     let bed = Bed::with("echo hello");
     let ended =
-        bed.finish(bed.job(&[])).expect(0).says(&["launched: process", "stopped: the program ended with success"]);
+        bed.finish(bed.job(&[])).expect(0).says(&["launched: process", "stopped: the program ended successfully"]);
     assert_eq!(ended.stdout, "hello\n");
     assert_eq!(bed.starts(), ["one two"]);
     assert_eq!(bed.decisions(), ["success"]);
@@ -91,7 +91,7 @@ fn hosts_that_are_given_are_asked_by_slurm_if_they_are_nodes_of_the_allocation()
 fn a_run_directory_that_vanishes_costs_neither_restarts_nor_success() {
     let bed = Bed::with("rm -r \"$BIVOUAC_RUN_DIRECTORY\"; [ $attempt = 2 ]");
     let ended = bed.finish(bed.job(&[])).expect(0);
-    ended.says(&["exit status 1", "would not find the job", "stopped: the program ended with success"]);
+    ended.says(&["exit status 1", "would not find the job", "stopped: the program ended successfully"]);
     assert_eq!(bed.starts().len(), 2);
 }
 
@@ -157,7 +157,7 @@ fn too_few_nodes_stop_the_run_before_and_after_it_started() {
     assert_eq!(bed.decisions(), ["too-few-nodes"]);
     bed.finish(bed.placed(&["--hosts", "a:2,b:2"])).expect(13);
     assert_eq!(bed.starts().len(), 1, "b was down before the second run began");
-    bed.finish(bed.placed(&["--hosts", "a:4,b:4", "--min-nodes", "2"])).expect(13).says(&["1 of at least 2"]);
+    bed.finish(bed.placed(&["--hosts", "a:4,b:4", "--min-nodes", "2"])).expect(13).says(&["at least 2 are needed"]);
 }
 
 /// A host is silent when it is asked first, longer than it may be.
@@ -328,7 +328,7 @@ fn a_program_that_does_not_end_in_time_after_such_a_signal_is_ended() {
     let supervisor = bed.start(bed.job(&["--reserve", "1s"]));
     bed.wait_for_file("ready");
     supervisor.signal(Signal::SIGTERM);
-    supervisor.wait().expect(10).says(&["1 s after it was asked for: TERM", "halted: SIGTERM"]);
+    supervisor.wait().expect(10).says(&["1 s after it was asked to: sending TERM", "halted: SIGTERM"]);
 }
 
 #[test]
@@ -554,7 +554,7 @@ fn the_run_directory_of_a_job_is_known_by_its_supervisor_or_its_sessions() {
 #[test]
 fn conditions_are_set_listed_and_cleared() {
     let bed = Bed::with("true");
-    bed.halt(&["--list"]).expect(2).says(&["is no directory"]);
+    bed.halt(&["--list"]).expect(2).says(&["is not a directory"]);
     fs::create_dir(bed.run_directory()).unwrap();
     bed.halt(&[]).expect(3).says(&["is not the run directory of a job"]);
     let unused = "no record of a supervisor";

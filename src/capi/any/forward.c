@@ -5,7 +5,7 @@
 // MPI, Cray MPI, MVAPICH), and constants such as `MPI_COMM_NULL` have other values. The mpi crate has all of that from the headers when it
 // is compiled. A jump leaves the registers as they are, so that arguments of both kinds pass. ci/any-mpi.sh writes names.h.
 #if !defined(__x86_64__) || !defined(__linux__)
-#error "forward.c knows x86-64 on Linux only: install the build for your MPI (ci/install.sh)"
+#error "forward.c supports only x86-64 Linux: install the build for your MPI (ci/install.sh)"
 #endif
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -131,13 +131,13 @@ static void connect_all(void) {
     snprintf(path, sizeof path, "%.*s/bivouac/%s/libbivouac-%s.so.%s", folder, slash ? self.dli_fname : ".", kind, kind, TEXT(INTERFACE));
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
-        fail("the program's MPI is of the kind %s, and the build for it cannot be loaded: %s", kind, dlerror());
+        fail("the program's MPI is %s, but Bivouac's build for it cannot be loaded (is it installed?): %s", kind, dlerror());
         return;
     }
     for (int number = 0; number < COUNT; number++) {
         bvk_any_target[number] = dlsym(library, names[number]);
         if (!bvk_any_target[number]) {
-            fail("%s has no %s: it belongs to another version", path, names[number]);
+            fail("%s has no %s: it is from another version of Bivouac; install both from one version", path, names[number]);
             return;
         }
     }

@@ -85,7 +85,7 @@ impl State {
     fn begun(&mut self) -> Outcome<&mut Begun> {
         match &mut self.phase {
             Phase::Checkpoint(begun) => Ok(begun),
-            _ => Err(Failure::state("no checkpoint is open: VELOC_Checkpoint_begin comes first")),
+            _ => Err(Failure::state("no checkpoint is open: call VELOC_Checkpoint_begin first")),
         }
     }
 
@@ -98,7 +98,7 @@ impl State {
         let (regions, files) = (self.regions(&name), self.routed);
         let chosen = mode.and_then(|mode| choice::saved(mode, ids, &sizes(&regions)));
         // VELOC refuses that, too: a checkpoint of nothing would be the newest one.
-        let nothing = "no memory region is selected: VELOC_Mem_protect comes before, or VELOC_Route_file without VELOC_Checkpoint_mem";
+        let nothing = "no memory region is selected: call VELOC_Mem_protect first, or use VELOC_Route_file without VELOC_Checkpoint_mem";
         let chosen = chosen.and_then(|chosen| if chosen.is_empty() { Err(nothing.to_owned()) } else { Ok(chosen) });
         let begun = self.begun()?;
         let chosen = match chosen {
@@ -152,7 +152,7 @@ impl State {
         }
         let (series, version) = (begun.series.clone(), begun.version);
         if self.ahead.takes(version) {
-            let text = format!("version {version} was announced: it holds memory only, and no routed file");
+            let text = format!("version {version} was announced, so it can hold only memory, not routed files");
             self.begun()?.failed.get_or_insert(text.clone());
             return Err(Failure::argument(text));
         }
@@ -317,7 +317,7 @@ fn settle(pending: &Pending) -> Outcome<()> {
     let failed: Vec<String> = failed.collect();
     Err(Failure::new(
         BVK_ERR_NOT_COMMITTED,
-        format!("version {} was not saved at the level that was planned: {}", pending.version(), failed.join("; ")),
+        format!("version {} was not saved at the planned level: {}", pending.version(), failed.join("; ")),
     ))
 }
 

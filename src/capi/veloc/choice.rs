@@ -23,7 +23,7 @@ impl Mode {
             0 => Ok(Mode::All),
             1 => Ok(Mode::Some),
             2 => Ok(Mode::Rest),
-            _ => Err(format!("there is no mode {number}; 0 is all, 1 those that are listed, 2 the rest")),
+            _ => Err(format!("there is no mode {number}: 0 selects all regions, 1 the listed ones, 2 the rest")),
         }
     }
 }
@@ -65,9 +65,9 @@ pub(super) fn loaded(
 ) -> Result<Vec<(String, u64)>, String> {
     let names = chosen(mode, ids, stored, "in the checkpoint")?;
     let fit = |name: String| match (stored[&name], protected.get(&name)) {
-        (_, None) => Err(format!("region {name} is in the checkpoint and not protected")),
+        (_, None) => Err(format!("region {name} is in the checkpoint but not protected: call VELOC_Mem_protect first")),
         (bytes, Some(room)) if *room < bytes => {
-            Err(format!("region {name} has {bytes} bytes in the checkpoint, and {room} are protected"))
+            Err(format!("region {name} has {bytes} bytes in the checkpoint, but only {room} are protected"))
         }
         (bytes, Some(_)) => Ok((name, bytes)),
     };

@@ -66,7 +66,7 @@ fn entries(text: &str, problems: &mut Vec<String>) -> BTreeMap<String, String> {
                 let quoted = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
                 found.insert(key.trim().to_ascii_lowercase(), quoted.unwrap_or(value).to_owned());
             }
-            None => problems.push(format!("line {number}: {line:?} is not key = value")),
+            None => problems.push(format!("line {number}: {line:?} is not of the form key = value")),
         }
     }
     found
@@ -85,10 +85,10 @@ pub(super) fn read(text: &str, variable: impl Fn(&str) -> Option<String>) -> Res
         }
     }
     for key in found.keys().filter(|key| !KEYS.contains(&key.as_str())) {
-        notes.push(format!("key {key} is not known and changes nothing"));
+        notes.push(format!("key {key} is unknown and has no effect"));
     }
     for key in KEYS[WITHOUT_EFFECT..].iter().filter(|key| found.contains_key(**key)) {
-        notes.push(format!("key {key} changes nothing here"));
+        notes.push(format!("key {key} has no effect here"));
     }
     let mut given = Given { found, problems };
     let scratch = given.directory("scratch");
@@ -100,7 +100,7 @@ pub(super) fn read(text: &str, variable: impl Fn(&str) -> Option<String>) -> Res
     };
     let verifies = given.switch("verify").unwrap_or(true);
     if given.switch("chksum") == Some(false) {
-        notes.push("chksum = false: checksums are always made and compared here".into());
+        notes.push("chksum = false has no effect here: checksums are always computed and compared".into());
     }
     let persistent_interval = given.number("persistent_interval", -1).unwrap_or(0);
     let ec_interval = given.number("ec_interval", -1).unwrap_or(0);
@@ -160,7 +160,7 @@ impl Given {
     }
 
     fn refuse<T>(&mut self, key: &str, value: &str, allowed: &str, instead: T) -> T {
-        self.problems.push(format!("{key} = {value}: it has to be {allowed}"));
+        self.problems.push(format!("{key} = {value}: it must be {allowed}"));
         instead
     }
 
@@ -190,7 +190,7 @@ impl Given {
     fn number(&mut self, key: &str, least: i64) -> Option<i64> {
         let text = self.text(key)?;
         let number = text.parse::<i64>().ok().filter(|number| (least..=i64::from(i32::MAX)).contains(number));
-        Some(number.unwrap_or_else(|| self.refuse(key, &text, &format!("a number from {least} on"), 0)))
+        Some(number.unwrap_or_else(|| self.refuse(key, &text, &format!("a number of {least} or more"), 0)))
     }
 }
 

@@ -18,7 +18,7 @@ const SHOWN_MAX: usize = 48;
 pub(super) fn series(name: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.';
     if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(plain) {
-        return Err(format!("the name {name:?} cannot be used: 1 to {NAME_MAX} characters of A-Z a-z 0-9 _ ."));
+        return Err(format!("the name {name:?} cannot be used: give 1 to {NAME_MAX} characters from A-Z a-z 0-9 _ ."));
     }
     // Two kinds of names are none for a folder of ours; no other name has a dash.
     let is_taken = name.starts_with('.') || name == "claims";

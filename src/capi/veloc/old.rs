@@ -28,17 +28,17 @@ pub(super) struct OldRegion {
 /// Why a file is none of VELOC's, or is not whole.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum OldError {
-    #[error("it has {bytes} bytes, which is too short for a number of regions")]
+    #[error("it has {bytes} bytes, too few to hold the number of its regions")]
     Short { bytes: u64 },
-    #[error("it lists {count} regions, for which its {bytes} bytes have no room")]
+    #[error("it lists {count} regions, too many for its {bytes} bytes")]
     Count { count: u64, bytes: u64 },
-    #[error("it lists {count} regions, and more than {REGIONS_MAX} are not read")]
+    #[error("it lists {count} regions, but at most {REGIONS_MAX} can be read")]
     Many { count: u64 },
-    #[error("its regions end at byte {end}, and it has {bytes}: it is not whole")]
+    #[error("its regions end at byte {end}, but it has only {bytes} bytes: it is incomplete")]
     Truncated { end: u64, bytes: u64 },
-    #[error("the sizes of its regions are more than a file can hold")]
+    #[error("its regions are larger than a file can be")]
     Sizes,
-    #[error("it has two regions of number {id}")]
+    #[error("it has two regions with the number {id}")]
     Twice { id: c_int },
 }
 

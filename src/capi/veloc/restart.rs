@@ -89,10 +89,12 @@ fn complete(
         if attempt.attempt().key() != key {
             // The same number, taken earlier or by a run that was left behind: not what was asked for.
             drop(
-                attempt
-                    .end_uncounted(&open.session, Some(Unloaded::Refused("another checkpoint of that number".into()))),
+                attempt.end_uncounted(
+                    &open.session,
+                    Some(Unloaded::Refused("another checkpoint with that number".into())),
+                ),
             );
-            let text = format!("version {} cannot be restored: no good copy on some rank", key.version);
+            let text = format!("version {} cannot be restored: some ranks have no good copy of it", key.version);
             return Err(Failure::new(BVK_ERR_RESTART, text));
         }
     }
@@ -194,7 +196,7 @@ impl State {
             Ok(Some(mut attempt)) => match attempt.attempt().generation() == key.2 {
                 true => complete(&mut self.open, attempt, whole).map(drop),
                 false => {
-                    let other = "another run's version of that number was found";
+                    let other = "another run's version with that number was found";
                     drop(attempt.end_uncounted(&self.open.session, Some(Unloaded::Refused(other.into()))));
                     gone()
                 }
@@ -376,7 +378,7 @@ impl State {
             Phase::Restart(restarting) => Ok(restarting),
             other => {
                 self.phase = other;
-                Err(Failure::state("no restart is open: VELOC_Restart_begin comes first"))
+                Err(Failure::state("no restart is open: call VELOC_Restart_begin first"))
             }
         }
     }
@@ -384,7 +386,7 @@ impl State {
     /// The path at which the application reads a file that was part of the checkpoint.
     pub(super) fn routed(&mut self, original: &str) -> Outcome<PathBuf> {
         let Phase::Restart(Restarting { source: Source::Ours { files, .. }, .. }) = &self.phase else {
-            return Err(Failure::state("no checkpoint or restart is open that could have files"));
+            return Err(Failure::state("no checkpoint or restart that has files is open"));
         };
         // Programs that route one file need not call it by the same name.
         let only = files.values().next().filter(|_| files.len() == 1);
@@ -395,7 +397,7 @@ impl State {
     /// The bytes of a region in the version that is being restored.
     pub(super) fn size(&self, id: c_int) -> Outcome<u64> {
         let Phase::Restart(restarting) = &self.phase else {
-            return Err(Failure::state("no restart is open: VELOC_Restart_begin comes first"));
+            return Err(Failure::state("no restart is open: call VELOC_Restart_begin first"));
         };
         stored_bytes(&restarting.stored, &restarting.name, id)
     }
@@ -420,7 +422,7 @@ impl State {
         let mut restarting = self.restarting()?;
         if restarting.has_failed {
             self.phase = Phase::Restart(restarting);
-            return Err(Failure::state("this restart has failed already: begin another one"));
+            return Err(Failure::state("this restart has already failed: begin another one"));
         }
         let regions = self.regions(&restarting.name);
         let chosen = mode.and_then(|mode| choice::loaded(mode, ids, &restarting.stored, &sizes(&regions)));
@@ -592,7 +594,7 @@ impl State {
         let number = names::version(version).map_err(Failure::argument);
         let series = number.and_then(|number| {
             let series = self.ahead.series_of(number).cloned();
-            series.ok_or_else(|| Failure::argument(format!("version {version} was not announced and saved")))
+            series.ok_or_else(|| Failure::argument(format!("version {version} was not announced, or was not saved")))
         });
         let series = match series {
             Ok(series) => series,
@@ -679,7 +681,10 @@ unsafe fn fill(file: &OldFile, region: &Region) -> Result<(), String> {
     let found = file.regions().iter().find(|stored| Some(stored.id) == id);
     let stored = found.ok_or_else(|| format!("region {} is not in the file", region.name))?;
     if let Some(gpu) = region.gpu() {
-        return Err(format!("region {} is on GPU {gpu}: restore what VELOC wrote into host memory", region.name));
+        return Err(format!(
+            "region {} is on GPU {gpu}: files that VELOC wrote can be restored only into host memory",
+            region.name
+        ));
     }
     // SAFETY: as the caller says.
     file.read(stored, unsafe { region.host_mut() })

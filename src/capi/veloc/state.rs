@@ -156,7 +156,7 @@ impl State {
         let mut unended = None;
         if let Phase::Checkpoint(begun) = std::mem::replace(&mut self.phase, Phase::Idle) {
             unended = Some(format!(
-                "version {} of {:?} was begun and not ended, and is given up: VELOC_Checkpoint_end comes before VELOC_Finalize",
+                "version {} of {:?} was begun but not ended, so it is given up: call VELOC_Checkpoint_end before VELOC_Finalize",
                 begun.version, begun.series
             ));
             self.give_up(begun);
@@ -174,7 +174,9 @@ impl State {
         // Of one that a rank has given up at the call its end has told.
         let refused = refused.filter(|(level, ..)| *level > Level::Captured);
         let refused = refused.map(|(level, version, reached)| {
-            format!("version {version}, the last one, did not reach level {level}: it has reached {reached}, and the line before says why")
+            format!(
+                "the last version, {version}, did not reach level {level}, but only {reached}: the line above says why"
+            )
         });
         unended.or(refused).map_or(Ok(()), |text| Err(Failure::state(text)))
     }

@@ -134,7 +134,7 @@ impl Array {
                     let (of_first, rank) = *first.get_or_insert((common, spot.rank()));
                     if common != of_first {
                         let text =
-                            format!("region {:?} lies on another decomposition than that of rank {rank}", short(name));
+                            format!("region {:?} has a different decomposition from that of rank {rank}", short(name));
                         return Err(Problem::damage(format!("{}: {text}", spot.title())));
                     }
                     let OnArray { region, packed, bounds, .. } = *said;
@@ -149,8 +149,8 @@ impl Array {
             (Some(_), Some(_)) => {
                 let path = place.path.display();
                 let text =
-                    format!("{path}: region {:?} is spread differently over some ranks than over others", short(name));
-                Err(Problem::damage(format!("{text}; bivouac verify says which")))
+                    format!("{path}: region {:?} is part of an array on some ranks, but not on others", short(name));
+                Err(Problem::damage(format!("{text}; run bivouac verify to see which")))
             }
             (Some(((_, element, whole, dims, is_sparse), _)), None) => {
                 let (shares, name) = (shares.into_values().collect(), name.to_owned());
@@ -210,10 +210,11 @@ impl Array {
             Verdict::Proved => Ok(()),
             Verdict::Wrong(Finding::Gap(gap)) if !self.here.is_all() => {
                 let (here, size) = (ranks(self.ranks()), self.here.group_size);
-                let advice = "name the folder on the global tier, or less of the array";
+                let advice = "name the folder on the global tier, or ask for less of the array";
                 let gap = gap.shown(self.dims);
-                let text =
-                    format!("elements {gap} are not here, where the shards of ranks {here} of {size} are: {advice}");
+                let text = format!(
+                    "elements {gap} are not here, because only the shards of ranks {here} of {size} are: {advice}"
+                );
                 Err(Problem::nothing(format!("{place}: {text}")))
             }
             Verdict::Wrong(Finding::Gap(gap)) if self.is_sparse => {
@@ -221,7 +222,9 @@ impl Array {
                 Err(Problem::nothing(format!("{place}: {text}")))
             }
             Verdict::Wrong(wrong) => Err(Problem::damage(format!("{place}: {}", wrong.in_words(self.dims)))),
-            Verdict::Open => Err(format!("{place}: it takes too long to prove that no element is there twice").into()),
+            Verdict::Open => {
+                Err(format!("{place}: it would take too long to prove that no element occurs twice").into())
+            }
         }
     }
 
@@ -394,7 +397,8 @@ fn looked_at(spot: &Spot, shard: &FileShard, name: &str, left: &mut u64) -> Resu
         Some(Rule::Numbered(of)) => {
             let (identity, list) = view.lists[*of];
             let numbers = body::list(head, *of, body::of_file(shard)).map_err(in_words)?;
-            let no_list = || format!("the numbers of region {:?} are none, or lie in too many pieces", short(name));
+            let no_list =
+                || format!("the element numbers of region {:?} are invalid, or in too many pieces", short(name));
             listed = ids::as_parts(list, &numbers).ok_or_else(|| in_words(Problem::damage(no_list())))?;
             (identity, PackedParts::of(&listed).ok_or_else(|| in_words(Problem::damage(no_list())))?)
         }

@@ -69,7 +69,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Said, String> {
     // Something that it has started may keep its output open.
     let rest = |told: mpsc::Receiver<String>| {
         let text = told.recv_timeout(limit.saturating_sub(began.elapsed()));
-        text.map_err(|_| format!("{name} ended ({status}), but its output did not within {} s", limit.as_secs()))
+        text.map_err(|_| format!("{name} ended ({status}), but its output did not end within {} s", limit.as_secs()))
     };
     Ok(Said { status, out: rest(out)?, err: rest(err)? })
 }

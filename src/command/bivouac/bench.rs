@@ -66,12 +66,12 @@ pub struct Args {
 
 fn size(text: &str) -> Result<u64, String> {
     let size = parse_bytes(text).filter(|bytes| *bytes >= SIZE_LEAST);
-    size.ok_or_else(|| "a size of 1 MiB or more is wanted, like \"256 MiB\"".to_owned())
+    size.ok_or_else(|| "give a size of 1 MiB or more, such as \"256 MiB\"".to_owned())
 }
 
 fn time(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text).filter(|time| !time.is_zero());
-    time.ok_or_else(|| "a time above 0 is wanted, like 60s".to_owned())
+    time.ok_or_else(|| "give a time greater than 0, such as 60s".to_owned())
 }
 
 /// Measurements of one kind, in seconds, and of how many bytes each was.
@@ -174,7 +174,7 @@ fn standard_size(config: &Config, targets: &[Target]) -> Result<u64, String> {
         targets.iter().filter_map(|target| room(&target.directory)).filter(|free| *free >= FREE_SHARE * SIZE_LEAST);
     let size = free.chain([memory]).min().unwrap_or(memory) / FREE_SHARE;
     match size.min(SIZE_MAX) / MIB * MIB {
-        0 => Err(format!("{} of memory are free, and an eighth of that is too little: give --size", bytes(memory))),
+        0 => Err(format!("only {} of memory is free, and an eighth of that is too little: give --size", bytes(memory))),
         size => Ok(size),
     }
 }

@@ -27,7 +27,7 @@ pub fn read_region(
 ) -> Result<Vec<u8>, Problem> {
     if region.bytes > most {
         let Region { name, bytes, .. } = region;
-        return Err(Problem::from(format!("region {name:?} has {bytes} bytes, and at most {most} are read")));
+        return Err(Problem::from(format!("region {name:?} has {bytes} bytes, but at most {most} can be read")));
     }
     let mut bytes = Vec::new();
     for (at, length, digest) in head.region_blocks(region) {
@@ -35,7 +35,7 @@ pub fn read_region(
         bytes.resize(start + length as usize, 0);
         read(at, &mut bytes[start..])?;
         if digest_bytes(&bytes[start..]) != digest {
-            return Err(Problem::damage(format!("region {:?}: its bytes do not have their digest", region.name)));
+            return Err(Problem::damage(format!("region {:?}: its bytes do not match their digest", region.name)));
         }
     }
     Ok(bytes)

@@ -260,7 +260,7 @@ impl Ground<'_> {
         match (error, segment::is_held(folder, name)) {
             (_, Ok(true)) => removal.keep(&path, "its run is alive".into()),
             (SegmentError::Damaged { source: FormatError::Version { .. }, .. }, _) if !self.args.even_newest => {
-                let why = format!("{error}; --even-newest removes it all the same");
+                let why = format!("{error}; --even-newest removes it nevertheless");
                 removal.problems.add(format!("{} is kept: {why}", path.display()));
                 removal.keep(&path, why);
             }
@@ -305,11 +305,11 @@ impl Ground<'_> {
             } else if !held.is_empty() && !self.args.even_newest {
                 let held = list(held.into_iter(), VERSIONS_MAX, ", ");
                 let what = format!(
-                    "it may hold the only copy of {held}, the newest or the newest that survives the loss of a node"
+                    "it may hold the only copy of {held} (the newest, or the newest that survives the loss of a node)"
                 );
                 let why = match is_of_another(stock.segment.header().store, self.store) {
                     true => {
-                        format!("{what}, and is of another store than this one: if that is gone, give --even-newest")
+                        format!("{what}, and it belongs to another store: if that store is gone, give --even-newest")
                     }
                     false => {
                         format!("{what}; bring it to the global directory first (bivouac drain), or give --even-newest")
@@ -384,7 +384,7 @@ impl Ground<'_> {
                     continue;
                 }
                 let why = format!(
-                    "it is of the store {}, which is not there any more: if it is not just unmounted, give --even-newest",
+                    "it belongs to the store {}, which cannot be found: if that store is gone, not just unmounted, give --even-newest",
                     orphan.global
                 );
                 removal.keep(&orphan.path.join(job), why);
@@ -436,7 +436,7 @@ impl Ground<'_> {
             match tier.storage().is_locked(&path) {
                 Ok(true) => Some("a drain is writing it".to_owned()),
                 _ if !is_here => Some(
-                    "a drain on another host has written it, and only there it can be told whether that still runs"
+                    "a drain on another host wrote it, and only that host can tell whether the drain still runs"
                         .to_owned(),
                 ),
                 _ => None,
@@ -474,6 +474,6 @@ impl Ground<'_> {
                 .any(|header| (header.job, header.group) == hashes && header.generation == generation)
         };
         // A segment of that run is here, and nobody lives in it.
-        (!self.memory.iter().any(is_dead)).then(|| "whether its run is alive cannot be told: give --global DIR".into())
+        (!self.memory.iter().any(is_dead)).then(|| "cannot tell whether its run is alive: give --global DIR".into())
     }
 }

@@ -142,7 +142,7 @@ fn compare(args: &Args, document: &mut Document) -> Result<(), Problem> {
         a.retain(|other, _| *other == rank);
         b.retain(|other, _| *other == rank);
         if a.is_empty() && b.is_empty() {
-            return Err(Problem::nothing(format!("neither of them has a shard of rank {rank}")));
+            return Err(Problem::nothing(format!("neither checkpoint has a shard of rank {rank}")));
         }
     }
     let mut has_region = false;
@@ -186,7 +186,7 @@ fn compare(args: &Args, document: &mut Document) -> Result<(), Problem> {
         return Err(format!("nothing can be compared: {}", list(why, REGIONS_MAX, "; ")).into());
     }
     match &args.region {
-        Some(region) if !has_region => Err(Problem::nothing(format!("neither of them has a region {region:?}"))),
+        Some(region) if !has_region => Err(Problem::nothing(format!("neither checkpoint has a region {region:?}"))),
         _ => Ok(()),
     }
 }
@@ -205,7 +205,7 @@ fn names(sides: [Option<&FileShard>; 2]) -> Vec<String> {
 /// The shards of the only checkpoint at a path, by rank.
 fn shards(path: &Path) -> Result<BTreeMap<u32, FileShard>, Problem> {
     let Target::Scope(scope) = Target::of(path)? else {
-        return Err(format!("{} is no folder of a checkpoint", path.display()).into());
+        return Err(format!("{} is not the folder of a checkpoint", path.display()).into());
     };
     scope.tier.find_store().map_err(|error| error.to_string())?;
     let (found, _) = survey(&scope)?;
@@ -214,9 +214,11 @@ fn shards(path: &Path) -> Result<BTreeMap<u32, FileShard>, Problem> {
         [one] => one,
         more => {
             let count = more.len();
-            return Err(
-                format!("{} has {count} checkpoints: give the folder of one (bivouac ls)", path.display()).into()
-            );
+            return Err(format!(
+                "{} has {count} checkpoints: give the folder of one (bivouac ls lists them)",
+                path.display()
+            )
+            .into());
         }
     };
     let mut shards = BTreeMap::new();
@@ -369,7 +371,7 @@ fn cells(row: &Row) -> Vec<String> {
             let sum = row.ranges.iter().map(|[_, bytes]| bytes).sum();
             format!("{} of {}", output::bytes(sum), lengths[0])
         }
-        "blocks" => "not known: their blocks have different lengths, use --read".into(),
+        "blocks" => "not known, because their blocks have different lengths: use --read".into(),
         "length" => format!("length: {} and {}", lengths[0], lengths[1]),
         "type" => "type or shape".into(),
         "elements" => row.elements.as_ref().map_or_else(String::new, Elements::counts),

@@ -17,7 +17,10 @@ impl Draft {
     /// # Errors
     /// The path names no file, or its folder cannot be written in.
     pub fn create(path: &Path) -> Result<(Draft, File), String> {
-        let name = path.file_name().ok_or_else(|| format!("{} is no file name", path.display()))?.to_string_lossy();
+        let name = path
+            .file_name()
+            .ok_or_else(|| format!("{} does not end in a file name", path.display()))?
+            .to_string_lossy();
         let temp = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
         let mut draft = Draft { temp: None, path: path.to_owned() };
         let file = File::options().write(true).create_new(true).open(&temp);
@@ -28,7 +31,10 @@ impl Draft {
 
     /// What to say when the system refuses an action on it.
     pub fn failed(&self, action: &str, error: &std::io::Error) -> String {
-        format!("cannot {action} {}: {error}. Is the folder there, writable, and has it room?", self.path.display())
+        format!(
+            "cannot {action} {}: {error}. Does the folder exist, is it writable, and does it have room?",
+            self.path.display()
+        )
     }
 
     /// Gives it its name, in the place of what has it now.

@@ -287,7 +287,7 @@ fn places(args: &Args) -> Result<Places, String> {
     let mut tiers = Vec::new();
     for local in locals {
         if is_same(&local, &root) {
-            return Err(format!("{} is given as global and as local directory", local.display()));
+            return Err(format!("{} is given both as the global and as a local directory", local.display()));
         }
         let storage = Arc::new(PosixStorage::new(config.node.local_direct));
         tiers.push(Arc::new(own_tier(TierId::LOCAL, storage, local)?) as Arc<dyn Tier>);
@@ -314,11 +314,11 @@ pub fn find_store(create: bool, dry_run: bool, tier: &dyn Tier) -> Result<Option
         Some(id) => Ok(Some(id)),
         None if create && dry_run => Ok(None),
         None if create => {
-            let fresh =
-                bivouac_core::base::rng::incarnation().map_err(|error| format!("no random numbers: {error}"))?;
+            let fresh = bivouac_core::base::rng::incarnation()
+                .map_err(|error| format!("cannot get random numbers: {error}"))?;
             tier.hold_store(fresh, &SystemClock::default()).map(Some).map_err(|error| error.to_string())
         }
-        None => Err(format!("{}. Or give --create to make it", no_store(tier.root()))),
+        None => Err(format!("{}, or --create to create the store", no_store(tier.root()))),
     }
 }
 
@@ -394,7 +394,7 @@ impl<'a> Wanted<'a> {
 
     /// The jobs that were passed over because the store does not know them.
     pub fn skipped(self) -> Vec<Skipped> {
-        let why = "it has never used this global directory; --job takes it nevertheless";
+        let why = "it has never used this global directory; --job includes it nevertheless";
         self.strangers.into_inner().into_iter().map(|job| Skipped { job, why: why.into() }).collect()
     }
 }
@@ -423,7 +423,7 @@ pub fn refuse_living(
     let jobs: BTreeSet<Job> = chosen.iter().map(|chosen| job_of(&chosen.series)).collect();
     for (job, group) in jobs {
         if let Some(why) = here(&job, &group).or_else(|| claimed(&**global, &job, &group, "bivouac drain")) {
-            problems.add(format!("{job}/{group} is left alone: {why}; --even-alive takes it nevertheless"));
+            problems.add(format!("{job}/{group} is left alone: {why}; --even-alive includes it nevertheless"));
             chosen.retain(|chosen| job_of(&chosen.series) != (job.clone(), group.clone()));
         }
     }
@@ -582,10 +582,13 @@ pub fn row_text(row: &Row, dry_run: bool) -> String {
         parts.push(format!("{} {} parity parts", if dry_run { "would copy" } else { "copied" }, row.parts));
     }
     if !row.lost.is_empty() {
-        parts.push(format!("ranks {} could not be brought", output::ranks(row.lost.iter().map(|lost| lost.rank))));
+        parts.push(format!(
+            "ranks {} could not be copied or rebuilt",
+            output::ranks(row.lost.iter().map(|lost| lost.rank))
+        ));
     }
     parts.push(match (row.complete, row.missing.is_empty()) {
-        (true, _) if dry_run => "complete then".into(),
+        (true, _) if dry_run => "would then be complete".into(),
         (true, _) => "complete".into(),
         (false, false) => format!("incomplete, ranks {} of {} are missing", ranges(&row.missing), row.group_size),
         (false, true) => "incomplete".into(),

@@ -111,7 +111,7 @@ fn extract(args: &Args) -> Result<Document, Problem> {
     };
     let fill = args.fill.as_ref().map(|text| section::fill(text, array.element)).transpose()?;
     if fill.is_some() && !array.is_sparse {
-        let text = format!("region {:?} is of an array that is not sparse: leave --fill out", short(&args.region));
+        let text = format!("the array of region {:?} is not sparse: omit --fill", short(&args.region));
         return Err(text.into());
     }
     array.prove(&section, fill.is_some())?;
@@ -140,20 +140,21 @@ fn extents(section: &Cuboid, dims: usize) -> Vec<u64> {
 /// What to say of a region that is no array that lies over the ranks.
 fn no_array(plain: &Plain, Args { region, folder, .. }: &Args) -> String {
     let (region, folder) = (short(region), folder.display());
-    let inspect = format!("bivouac inspect {folder} shows it, and only the program can read it");
+    let inspect = format!("bivouac inspect {folder} shows it, but only the program can read it");
     match plain {
         Plain::Shared => {
-            format!("region {region:?} is a value that all ranks share, and no array: {inspect} (`shared`)")
+            format!("region {region:?} is a value that all ranks share, not an array: {inspect} (`shared`)")
         }
-        Plain::PerRank => format!("region {region:?} is a value of each rank, and no array: {inspect} (`of_ranks`)"),
+        Plain::PerRank => format!("region {region:?} is a value of each rank, not an array: {inspect} (`of_ranks`)"),
         Plain::Rows => format!(
-            "region {region:?} is a column of rows, whose number each rank has its own of, and lies on no array. bivouac export {folder} {region} -o FILE writes those of one rank"
+            "region {region:?} is a column of rows and not part of an array: each rank has its own number of rows. bivouac export \
+             {folder} {region} -o FILE writes those of one rank"
         ),
         Plain::OwnValue => {
-            format!("region {region:?} is a value of each rank's own, and no array: {inspect} (`value`)")
+            format!("region {region:?} is a value that each rank has for itself, not an array: {inspect} (`value`)")
         }
         Plain::OwnArray => format!(
-            "region {region:?} lies on no array: each rank has its own. bivouac export {folder} {region} -o FILE writes it"
+            "region {region:?} is not part of an array: each rank has its own. bivouac export {folder} {region} -o FILE writes it"
         ),
     }
 }

@@ -70,7 +70,7 @@ pub fn time(text: &str) -> Result<u64, String> {
         None => parse_utc(text),
     };
     let fits = parsed.filter(|seconds| *seconds <= UTC_MAX);
-    fits.ok_or_else(|| "write seconds since 1970, UTC such as 2026-01-31T12:00:00Z, or +2h".to_owned())
+    fits.ok_or_else(|| "give seconds since 1970, a UTC time such as 2026-01-31T12:00:00Z, or +2h".to_owned())
 }
 
 /// A condition that is set now, by this process.
@@ -103,7 +103,7 @@ fn change(args: &Args) -> Result<Halt, Problem> {
     let directory = RunDirectory::at(&args.directory);
     if !args.directory.is_dir() {
         return Err(format!(
-            "{} is no directory: name the run directory of a job (bivouac run makes ./bivouac-run)",
+            "{} is not a directory: name the run directory of a job (bivouac run makes ./bivouac-run)",
             args.directory.display()
         )
         .into());
@@ -170,7 +170,8 @@ fn conditions(args: &Args, directory: &RunDirectory) -> Result<Vec<Condition>, S
     }
     if let Some(reserve) = args.before_end {
         let end = run::end_time(directory).ok_or(
-            "the end of the allocation is not known: bivouac run --end-time sets it, and in a SLURM job the batch system; or give --at",
+            "the end of the allocation is not known: set it with bivouac run --end-time (in a SLURM job, the batch system does), or give \
+             --at",
         )?;
         wanted.push(When::BeforeEnd { end, reserve: reserve.as_secs() });
     }

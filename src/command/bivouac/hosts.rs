@@ -74,7 +74,7 @@ fn add(hosts: &mut Vec<Host>, name: &str, slots: Option<u32>) -> Result<(), Stri
 
 fn slots_of(text: &str) -> Result<u32, String> {
     let slots = text.parse::<u32>().ok().filter(|slots| *slots > 0);
-    slots.ok_or_else(|| format!("{text:?} is no number of slots"))
+    slots.ok_or_else(|| format!("{text:?} is not a number of slots"))
 }
 
 /// `a:2,b,c[01-04]:2`: names with slots and ranges.
@@ -179,7 +179,7 @@ pub fn parse_pairs(text: &str) -> Result<Vec<Host>, String> {
 
 /// `2(x3),1` as `2,2,2,1`; exactly `nodes` of them.
 fn counts(text: &str, nodes: usize) -> Result<Vec<Option<u32>>, String> {
-    let wrong = || format!("{text:?} does not give the tasks of {nodes} nodes");
+    let wrong = || format!("{text:?} does not give the number of tasks on each of {nodes} nodes");
     let mut counts = Vec::new();
     for part in text.split(',') {
         let (number, times) = match part.split_once("(x") {

@@ -596,7 +596,7 @@ fn origin_text(origin: &Option<OriginView>) -> String {
         None => "its run had restored nothing".into(),
         Some(origin) => {
             format!(
-                "its run had restored version {} of generation {} (operation {}) with its operation {}",
+                "its run had restored version {} of generation {} (operation {}) in its own operation {}",
                 origin.version, origin.generation, origin.operation, origin.restart
             )
         }
@@ -651,7 +651,7 @@ fn shard_text(view: &ShardView) -> String {
     line!(text, "    {}, incarnation {}", view.key.all_words(), view.incarnation);
     line!(text, "    agreed  {}; {}", view.agreement, origin_text(&view.origin));
     if view.unaudited {
-        line!(text, "    UNAUDITED: taken from live memory, and a write that the program did not declare may be in it");
+        line!(text, "    UNAUDITED: taken from live memory; it may contain a write that the program did not declare");
     }
     line!(
         text,

@@ -47,7 +47,7 @@ pub fn claimed(tier: &dyn Tier, job: &str, group: &str, program: &str) -> Option
             "its job has a living run, generation {generation}, {program:?} as process {pid} on {host} (claim {}). Wait for it to end",
             path.display()
         )),
-        Err(error) => Some(format!("whether a run is alive cannot be found out: {error}")),
+        Err(error) => Some(format!("cannot find out whether a run is alive: {error}")),
     }
 }
 

@@ -162,7 +162,8 @@ fn add(document: &mut Document, path: &Path) -> Result<(), Problem> {
             }
         }
         Target::Container(path) | Target::Manifest(path) => {
-            let next = "bivouac inspect shows what it holds, bivouac ls of its folder how complete the checkpoint is";
+            let next =
+                "bivouac inspect shows what it holds; bivouac ls with its folder shows how complete the checkpoint is";
             return Err(format!("{} is a single file: {next}", path.display()).into());
         }
     }

@@ -88,7 +88,7 @@ impl Stock {
         let bytes = self.segment.bytes(slot).map_err(|error| error.to_string())?;
         let head = Head::decode(bytes).map_err(|error| error.to_string())?;
         if head.header.total_len != slot.length {
-            return Err(format!("the shard has {} bytes, its slot {}", head.header.total_len, slot.length));
+            return Err(format!("the shard has {} bytes, but its slot has {}", head.header.total_len, slot.length));
         }
         Ok(head)
     }

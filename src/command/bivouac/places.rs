@@ -41,7 +41,7 @@ pub fn store_of(storage: &dyn Storage, root: &Path) -> Result<Option<Incarnation
 /// What to say of a directory without a store id.
 pub fn no_store(root: &Path) -> String {
     format!(
-        "{} is no global directory of Bivouac (it has no file \"store\"). Is its file system mounted? Give --global DIR",
+        "{} is not a global directory of Bivouac (it has no file \"store\"). Is its file system mounted? Give --global DIR",
         root.display()
     )
 }
@@ -97,7 +97,7 @@ pub fn nothing_in(path: &Path) -> Problem {
     Problem::nothing(match stores.first() {
         Some(store) => {
             let more = if stores.len() > 1 { format!(" (and {} more)", stores.len() - 1) } else { String::new() };
-            format!("{shown} is no store, but {} is one{more}: name that", store.display())
+            format!("{shown} is not a store, but {} is one{more}: name that", store.display())
         }
         None => format!(
             "{shown} holds no checkpoint and no memory segment. Look for the directory in the configuration: global.directory, \

@@ -43,7 +43,7 @@ what the model leaves out; docs/PLANNING.md says what that is.
 and is named. How often a profile's job fails is estimated from what it and --run-directory say about failed attempts, with the range
 of uncertainty. \"Your own numbers\" in docs/PLANNING.md shows how.
 
---svg draws what is lost over the time between two checkpoints, with the counts of the plan. --figure draws figures of Lee et al., GPU Snapshot
+--svg plots the loss against the time between checkpoints, with the counts of the plan. --figure draws figures of Lee et al., GPU Snapshot
 (ICS'19), by the model; docs/PLANNING.md says what is taken from the paper, and what from measurements.
 
 Exit status: 0 done; 2 wrong usage, or a file could not be read or written.")]
@@ -75,7 +75,7 @@ pub struct Args {
     /// One JSON document instead of text
     #[arg(long)]
     json: bool,
-    /// Draw what is lost over the time between checkpoints into a file
+    /// Draw the loss against the time between checkpoints into a file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Draw figures of the paper instead of planning, each as SVG and CSV
@@ -89,12 +89,14 @@ pub struct Args {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    parse_bytes(text).filter(|bytes| *bytes > 0).ok_or_else(|| "a size above 0 is wanted, like \"200 GiB\"".to_owned())
+    parse_bytes(text)
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "give a size greater than 0, such as \"200 GiB\"".to_owned())
 }
 
 pub fn time(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text).filter(|time| !time.is_zero());
-    time.ok_or_else(|| "a time above 0 is wanted, like 6h".to_owned())
+    time.ok_or_else(|| "give a time greater than 0, such as 6h".to_owned())
 }
 
 /// A level that is used.

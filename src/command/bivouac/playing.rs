@@ -290,7 +290,8 @@ fn gib(bytes: f64) -> String {
 }
 
 fn compared(schemes: &[SchemeView]) -> String {
-    let heads = ["scheme", "work", "played", "waiting", "lost a day", "a version", "of it for others", "sent", "every"];
+    let heads =
+        ["scheme", "work", "simulated", "waiting", "lost per day", "per version", "for others", "sent", "every"];
     let row = |view: &SchemeView| {
         vec![
             view.scheme.clone(),
@@ -312,7 +313,7 @@ impl PlayedView {
     fn text(&self) -> String {
         let [low, middle, high] = self.percentiles.map(percent);
         let mut text = format!(
-            "Played {} times {} (seed {}): {} +- {} of the time is work; 5, 50 and 95 %: {low}, {middle}, {high}.\n",
+            "Simulated {} times {} (seed {}): {} +- {} of the time is work; percentiles 5, 50 and 95: {low}, {middle}, {high}.\n",
             self.runs,
             super::plan::seconds(self.days * DAY),
             self.seed,
@@ -324,10 +325,11 @@ impl PlayedView {
             vec![view.level.to_owned(), failures, percent(view.rework), percent(view.recovery)]
         };
         let rows: Vec<Vec<String>> = self.levels.iter().map(row).collect();
-        text += &table(&["needed", "failures a run", "rework", "recovering"], &[1, 2, 3], &rows);
+        text += &table(&["needed", "failures per run", "rework", "recovering"], &[1, 2, 3], &rows);
         text += &format!("Checkpoints took {}, waiting {}. ", percent(self.checkpoints), percent(self.waiting));
         text += &format!(
-            "All that lay in memory and on the nodes was lost in {} of the runs; one more lost node would have done that {} of the time.\n",
+            "Everything in memory and on the nodes was lost in {} of the runs; for {} of the time, one more lost node would have had that \
+             effect.\n",
             percent(self.lost_all),
             percent(self.unprotected),
         );
@@ -353,7 +355,8 @@ fn warnings(plan: &Planned) -> Vec<String> {
     }
     if *waiting > 0.001 {
         warnings.push(format!(
-            "node memory has room for {} versions only: captures wait for flushes {} of the time, which the plan does not count; --simulate does",
+            "node memory has room for only {} versions: captures wait for flushes {} of the time, which --simulate counts, but the plan \
+             does not",
             machine.versions(),
             percent(*waiting),
         ));
@@ -366,19 +369,20 @@ fn warnings(plan: &Planned) -> Vec<String> {
         let wanted = (2.0 * costs.cost(interval) / costs.rate).sqrt();
         if delay > 0.0 && delay > wanted {
             warnings.push(format!(
-                "a checkpoint of level {name} counts after {delay:.0} s only, longer than the {wanted:.0} s after which its failures would ask for the next one"
+                "a checkpoint of level {name} counts only after {delay:.0} s, but its failures would require the next one after \
+                 {wanted:.0} s"
             ));
         }
         let arrives = (-delay * failures).exp();
         if machine.is_behind && arrives < 0.75 {
             warnings.push(format!(
-                "only {} of the copies to level {name} arrive: they take {delay:.0} s, and failures end them on their way",
+                "only {} of the copies to level {name} arrive: they take {delay:.0} s, and failures interrupt them",
                 percent(arrives)
             ));
         }
     }
     if machine.scheme != Scheme::None && !names.contains(&Level::NodeLoss) {
-        warnings.push(format!("{} would not survive the loss of a node here: there are too few", machine.scheme));
+        warnings.push(format!("{} would not survive the loss of a node here: there are too few nodes", machine.scheme));
     }
     warnings
 }

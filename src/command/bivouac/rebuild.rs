@@ -290,7 +290,7 @@ fn note_lacking(global: &Arc<dyn Tier>, chosen: Chosen, lacking: Vec<Lacking>, d
     if !tiers.is_empty() {
         let tiers = tiers.into_iter().collect::<Vec<_>>().join(" and ");
         document.damage.push(format!(
-            "version {} was committed ({tiers} tier) and cannot be had any more: ranks {} are missing",
+            "version {} was committed ({tiers} tier), but can no longer be restored: ranks {} are missing",
             row.key.version,
             ranges(&row.missing)
         ));

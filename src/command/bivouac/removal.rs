@@ -131,7 +131,7 @@ impl Doomed {
                 found.tier.remove(&found.series, &found.folder).map_err(|error| error.to_string())?;
                 match found.tier.list(&found.path).is_ok_and(|left| !left.is_empty()) {
                     false => Ok(()),
-                    true => Err(format!("{} is left: something new appeared in it; try again", found.path.display())),
+                    true => Err(format!("{} was kept: something new appeared in it; try again", found.path.display())),
                 }
             }
             Doomed::Job { tier, path, groups } => {
@@ -279,7 +279,7 @@ fn confirm(yes: bool, doomed: &[Doomed]) -> bool {
         return true;
     }
     if !io::stdin().is_terminal() {
-        complain("nobody can be asked here: give --yes to remove, or --dry-run to see what would go");
+        complain("cannot ask for confirmation here: give --yes to remove, or --dry-run to see what would be removed");
         return false;
     }
     let mut bytes = 0;

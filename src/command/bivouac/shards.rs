@@ -214,12 +214,14 @@ fn unlike_first(spot: &Spot, shard: &FileShard, first: &mut Option<(Common, u32)
     let (of_first, first) = *first.get_or_insert((common, spot.rank()));
     let ((key, ..), (other, ..)) = (of_first, common);
     let what = match key == other {
-        true => "an attempt with another agreement or number of ranks".to_owned(),
+        true => "an attempt with a different agreement or number of ranks".to_owned(),
         false => other.to_string(),
     };
     (common != of_first).then(|| {
         let (path, rank) = (spot.path.display(), spot.rank());
-        Problem::damage(format!("{path}: the shard of rank {rank} is of {what}, and that of rank {first} of {key}"))
+        Problem::damage(format!(
+            "{path}: the shard of rank {rank} belongs to {what}, but that of rank {first} to {key}"
+        ))
     })
 }
 

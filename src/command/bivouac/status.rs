@@ -18,7 +18,7 @@ use std::time::Duration;
 const STALE_SECONDS: f64 = 15.0;
 /// What `bivouac run` makes, if nobody names another directory.
 const DIRECTORY_DEFAULT: &str = "bivouac-run";
-const NAME_ONE: &str = "name a run directory, or set run.directory (BIVOUAC_RUN_DIRECTORY) as the job had it";
+const NAME_ONE: &str = "name a run directory, or set run.directory (BIVOUAC_RUN_DIRECTORY) to that of the job";
 
 /// What `status` is asked.
 #[derive(clap::Args)]
@@ -119,7 +119,7 @@ fn place(target: Option<&str>) -> Result<(RunDirectory, Option<String>), String>
     match (configured()?, target) {
         (Some(directory), job) => Ok((RunDirectory::at(directory), job.map(ToOwned::to_owned))),
         (None, Some(target)) => Err(format!(
-            "{target:?} is no directory; to look for a job of that name, set run.directory (BIVOUAC_RUN_DIRECTORY) as the job had it"
+            "{target:?} is not a directory; to look for a job of that name, set run.directory (BIVOUAC_RUN_DIRECTORY) to that of the job"
         )),
         (None, None) => Err(NAME_ONE.into()),
     }
@@ -214,7 +214,7 @@ fn group_text(status: &Status, now: f64) -> String {
     if let Some(restored) = &status.restored {
         _ = writeln!(
             text,
-            "  restored {:?} version {} from {} {} ago: {} of the root in {:.2} s",
+            "  restored {:?} version {} from {} {} ago: the root loaded {} in {:.2} s",
             restored.name,
             restored.version,
             restored.tier,
@@ -235,7 +235,7 @@ fn group_text(status: &Status, now: f64) -> String {
     };
     let rows: Vec<_> = status.levels.iter().map(row).collect();
     if rows.is_empty() {
-        text += "  nothing is committed yet\n";
+        text += "  nothing has been committed yet\n";
     } else {
         text += &table(&["  LEVEL", "COMMITTED", "NEWEST", "WHEN", "RATE OF THE ROOT"], &[1, 4], &rows);
     }
@@ -269,12 +269,12 @@ fn group_text(status: &Status, now: f64) -> String {
 fn newest_text(all: &[NewestStatus]) -> String {
     let (free, bound): (Vec<_>, Vec<_>) = all.iter().partition(|newest| newest.bound.is_free());
     if bound.is_empty() && !free.is_empty() {
-        return "  ranks of any number can restore the newest versions\n".into();
+        return "  any number of ranks can restore the newest versions\n".into();
     }
     let line = |newest: &NewestStatus| {
         let NewestStatus { name, version, ranks, bound, .. } = newest;
         format!(
-            "  {name:?} version {version} can be restored by {ranks} ranks only, because of {}\n",
+            "  {name:?} version {version} can be restored only by {ranks} ranks, because of {}\n",
             plain(&bound.to_string())
         )
     };
@@ -329,7 +329,7 @@ fn openmetrics(view: &View) -> String {
     family(
         "root_blocked_seconds",
         "counter",
-        "Time that captures blocked the root.",
+        "Time for which captures blocked the root.",
         each(&|s| s.root_blocked_seconds),
     );
     let chosen = view.groups.iter().filter_map(|status| Some((of(status), status.tuned.as_ref()?.interval_seconds)));
@@ -341,11 +341,16 @@ fn openmetrics(view: &View) -> String {
     );
     family("committed", "counter", "Checkpoints committed at a level.", levels(&|level| level.committed as f64));
     family("newest_version", "gauge", "Newest version committed at a level.", levels(&|level| level.version as f64));
-    family("newest_timestamp_seconds", "gauge", "When that was committed.", levels(&|level| level.newest));
+    family(
+        "newest_timestamp_seconds",
+        "gauge",
+        "When the newest version at a level was committed.",
+        levels(&|level| level.newest),
+    );
     family(
         "root_written_bytes",
         "counter",
-        "Bytes that the root wrote there.",
+        "Bytes that the root wrote at a level.",
         levels(&|level| level.root_bytes as f64),
     );
     let attempts = view.attempt.map(|attempt| (String::new(), f64::from(attempt)));

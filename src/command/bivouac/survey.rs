@@ -244,7 +244,7 @@ fn judge_committed(checkpoint: &mut Checkpoint, manifest: Manifest) {
     }
     checkpoint.ranks.sort_unstable();
     if checkpoint.tier.kind().spec().is_shared && !manifest.is_complete() {
-        wrong.push("the manifest lacks ranks".into());
+        wrong.push("the manifest lacks some ranks".into());
     }
     checkpoint.group_size = Some(manifest.group_size);
     checkpoint.state = if wrong.is_empty() { State::Committed } else { State::Damaged };
@@ -282,7 +282,7 @@ fn judge_sources(checkpoint: &mut Checkpoint) {
     let (state, why) = match by {
         Some(by) => {
             let by = named(by.iter().map(|key| key.version).collect());
-            (State::Held, format!("for version {by}; what it refers to itself, version {versions}, has gone"))
+            (State::Held, format!("for version {by}; version {versions}, which it refers to, is gone"))
         }
         None => (State::Damaged, format!("it refers to version {versions}, which is not there")),
     };

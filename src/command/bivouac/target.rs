@@ -59,7 +59,7 @@ pub enum TargetError {
     },
     /// It is a file of another kind.
     #[error(
-        "{} is no file of Bivouac. Give a root directory, a folder or a container file below it, or a memory segment",
+        "{} is not a Bivouac file. Give a root directory, a folder or a container file below it, or a memory segment",
         path.display()
     )]
     Unknown {
@@ -70,7 +70,7 @@ pub enum TargetError {
     #[error("{0}")]
     Store(String),
     /// Not a name that text can hold.
-    #[error("{} is no UTF-8 path, which Bivouac never makes", path.display())]
+    #[error("{} is not a UTF-8 path: Bivouac never creates such a path", path.display())]
     Name {
         /// The path.
         path: PathBuf,
@@ -138,7 +138,7 @@ fn of_object_store(url: &str) -> Result<Target, TargetError> {
                 root = above;
             }
             None => {
-                let why = "no store of Bivouac is there or above it: give the URL that object.url has";
+                let why = "there is no Bivouac store there or above it: give the URL that is set as object.url";
                 return Err(TargetError::Store(format!("{url}: {why}")));
             }
         }

@@ -51,7 +51,9 @@ struct Shown {
 /// Shows, until somebody ends it.
 pub fn run(args: &Args) -> Ending {
     if !std::io::stdout().is_terminal() {
-        complain("standard output is no terminal: bivouac status prints the same, and follows a job with --follow");
+        complain(
+            "standard output is not a terminal: use bivouac status, which prints the same and follows a job with --follow",
+        );
         return Ending::Trouble;
     }
     let directory = match args.directory.clone().map_or_else(here, Ok) {
@@ -111,7 +113,7 @@ fn draw(frame: &mut Frame<'_>, shown: &Shown, group: usize) {
     let Some(status) = shown.view.groups.get(group).or(shown.view.groups.first()) else {
         let place = shown.view.directory.display();
         let problems = shown.view.problems.join("\n");
-        let words = format!("Nothing has been told in {place} yet: waiting.\n{problems}");
+        let words = format!("No status has been written in {place} yet: waiting.\n{problems}");
         frame.render_widget(Paragraph::new(words).block(Block::bordered().title(" bivouac top ")), frame.area());
         return;
     };
@@ -225,7 +227,7 @@ fn words(event: &Event, now: f64) -> Option<Line<'static>> {
         What::Restored { name, version, tier, seconds, .. } => {
             format!("restored {name} {version} from {tier} in {seconds:.2} s")
         }
-        What::Failed { tier, reason } => format!("a copy did not come to {tier}: {reason}"),
+        What::Failed { tier, reason } => format!("a copy to {tier} failed: {reason}"),
         What::Warned { importance, text } => format!("{importance} {text}"),
         What::Exit { reason } => format!("asked to end: {reason}"),
         What::Closed => format!("run {} closed", event.run),

@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Ending {
         (true, several) => {
             let found = several.len();
             problems.add(format!(
-                "{found} checkpoints with records: --compare takes two, or one and processes. Name checkpoint folders"
+                "there are {found} checkpoints with records, but --compare takes two, or one and processes: name checkpoint folders"
             ));
             None
         }

@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> Ending {
 
 fn add(args: &Args, document: &mut Document, path: &Path) -> Result<(), Problem> {
     let Target::Scope(scope) = Target::of(path)? else {
-        return Err(format!("{} is no folder of checkpoints", path.display()).into());
+        return Err(format!("{} is not a folder of checkpoints", path.display()).into());
     };
     scope.tier.find_store().map_err(|error| error.to_string())?;
     let (found, problems) = survey(&scope)?;
@@ -135,7 +135,7 @@ fn make_whole(args: &Args, checkpoint: &Checkpoint) -> Result<Option<Row>, Probl
 
 fn text(document: &Document) -> String {
     if document.checkpoints.is_empty() && document.problems.ending() == Ending::Good {
-        return "all is whole already\n".into();
+        return "everything is already whole\n".into();
     }
     let line = |row: &Row| {
         let (path, needed) = (output::plain(&row.path), row.needed.join(", "));

@@ -723,7 +723,7 @@ fn why_no_part(path: &Path, shard: &FileShard) -> Option<String> {
     let is_named = path.file_name().and_then(|name| name.to_str()).is_some_and(is_parity_file);
     let path = path.display();
     match (is_part, is_named) {
-        (false, true) => Some(format!("{path} holds a shard, and its name says parity")),
+        (false, true) => Some(format!("{path} holds a shard, but its name says parity")),
         (true, false) => Some(format!("{path} holds a parity part where a shard belongs")),
         (false, false) => None,
         (true, true) => Part::open(Source::File(shard.clone())).err().map(|error| error.to_string()),
@@ -736,7 +736,7 @@ fn why_foreign(expected: &Expected, head: &Head) -> Option<String> {
     let Series { job, group, name } = &expected.series;
     let is_here = (&meta.job, &meta.group, &meta.name) == (job, group, name) && header.key.folder() == expected.folder;
     if !is_here {
-        return Some(format!("a shard of {}/{}/{} {} stands here", meta.job, meta.group, meta.name, header.key));
+        return Some(format!("the shard here belongs to {}/{}/{} {}", meta.job, meta.group, meta.name, header.key));
     }
     let manifest = expected.manifest.as_ref().filter(|_| expected.record.is_some())?;
     let found = (header.key, header.agreement, header.group_size, header.origin);
@@ -795,7 +795,7 @@ fn check_bodies(
             outcome.findings.append(&mut found);
             if outcome.findings.len() - known >= FINDINGS_MAX {
                 let message = format!(
-                    "{}: rank {}: and more; the rest of the shard is not read",
+                    "{}: rank {}: and more; the rest of the shard was not read",
                     path.display(),
                     head.header.rank
                 );
@@ -834,7 +834,7 @@ pub fn damaged_blocks(path: &Path, head: &Head, region: &Region, at: u64, bytes:
     }
     if filling.iter().any(|byte| *byte != 0) {
         let message = format!(
-            "{}: the filling after region {name:?} of rank {rank} is not zero (the data is not concerned)",
+            "{}: the padding after region {name:?} of rank {rank} is not zero (the data is not affected)",
             path.display()
         );
         let finding = Finding::damage(path, message).of_rank(rank);

@@ -91,7 +91,7 @@ pub fn link_of(bus_id: &str) -> u32 {
     let found = number(&node_gpus(), at);
     let link = found.map_or_else(|| at.number(), |number| number % LINKS_MAX);
     match found {
-        None => log::info!("event=link-unknown gpu={at} link={link}: taken for one of its own"),
+        None => log::info!("event=link-unknown gpu={at} link={link}: assumed to have a link of its own"),
         Some(number) if number >= LINKS_MAX => {
             log::warn!("event=link-wrapped gpu={at} number={number} link={link}: it takes turns with another link");
         }

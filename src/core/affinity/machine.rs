@@ -208,7 +208,7 @@ impl Machine {
             let mut count = 0;
             for cpu in &self.cpus {
                 if of(cpu) > count {
-                    return Err(format!("{what} are not counted in order at CPU {}", cpu.number));
+                    return Err(format!("{what} are not numbered in order at CPU {}", cpu.number));
                 }
                 count = count.max(of(cpu) + 1);
             }
@@ -227,13 +227,13 @@ impl Machine {
         }
         let mut seen = BTreeSet::new();
         if let Some(cpu) = self.cpus.iter().find(|cpu| cpu.number as usize >= CPUS_MAX || !seen.insert(cpu.number)) {
-            return Err(format!("CPU {} is there twice or out of bounds", cpu.number));
+            return Err(format!("CPU {} is listed twice or out of bounds", cpu.number));
         }
         let mut seen = BTreeSet::new();
         if let Some(node) =
             self.nodes.iter().find(|node| node.number as usize >= NODES_MAX || !seen.insert(node.number))
         {
-            return Err(format!("node {} is there twice or out of bounds", node.number));
+            return Err(format!("node {} is listed twice or out of bounds", node.number));
         }
         match self.cpus.iter().find(|cpu| !seen.contains(&cpu.node)) {
             Some(cpu) => Err(format!("CPU {} is on node {}, which does not exist", cpu.number, cpu.node)),

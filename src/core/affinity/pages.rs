@@ -123,11 +123,15 @@ impl PageMap {
         let is_known = |run: &Run| run.node.is_none_or(|node| (node as usize) < NODES_MAX);
         let sum = self.runs.iter().try_fold(0u64, |sum, run| sum.checked_add(run.pages));
         if u64::from(self.offset) >= PAGE_BYTES || self.runs.len() > RUNS_MAX {
-            Err(format!("a map of {} runs from byte {} of a page", self.runs.len(), self.offset))
+            Err(format!(
+                "a map of {} runs, starting at byte {} of a page, is out of bounds",
+                self.runs.len(),
+                self.offset
+            ))
         } else if self.runs.iter().any(|run| run.pages == 0) || !self.runs.iter().all(is_known) {
-            Err("a run without pages or with an absurd node".to_owned())
+            Err("a run without pages or with a node that is out of bounds".to_owned())
         } else if self.runs.windows(2).any(|pair| pair[0].node == pair[1].node) {
-            Err("runs that are one".to_owned())
+            Err("adjacent runs on the same node".to_owned())
         } else if sum.and_then(|pages| pages.checked_mul(PAGE_BYTES)).is_none() {
             Err("more pages than there are addresses".to_owned())
         } else {
@@ -143,7 +147,7 @@ impl PageMap {
         self.check_form()?;
         match pages_of(self.offset, bytes) {
             Some(pages) if pages == self.pages() => Ok(()),
-            _ => Err(format!("{} pages from byte {} for {bytes} bytes", self.pages(), self.offset)),
+            _ => Err(format!("{} pages starting at byte {} do not fit {bytes} bytes", self.pages(), self.offset)),
         }
     }
 

@@ -149,7 +149,7 @@ impl Record {
             return Err(format!("CPU {cpu}"));
         }
         if !self.neighbours.is_sorted_by(|a, b| a < b) {
-            return Err("the ranks of the node are not ascending".to_owned());
+            return Err("the ranks of the node are not in ascending order".to_owned());
         }
         if self.threads.len() > THREADS_MAX {
             return Err(format!("{} threads", self.threads.len()));
@@ -161,7 +161,7 @@ impl Record {
             return Err(format!("the name of a thread has {} bytes", thread.name.len()));
         }
         if self.policy.nodes.len() > NODES_MAX || self.policy.nodes.iter().any(|node| *node as usize >= NODES_MAX) {
-            return Err("the policy names absurd nodes".to_owned());
+            return Err("the policy names nodes that are out of bounds".to_owned());
         }
         self.regions.iter().try_for_each(|(name, place)| place.check(name))
     }

@@ -137,7 +137,8 @@ pub enum ConfigError {
         scheme: Scheme,
     },
     /// The lower bound of the interval is above the upper one.
-    #[error("interval.least is {} s, more than interval.most, which is {} s: lower it", .least.as_secs_f64(), .most.as_secs_f64())]
+    #[error("interval.least is {} s, more than interval.most, which is {} s: lower \
+             interval.least", .least.as_secs_f64(), .most.as_secs_f64())]
     NoInterval {
         /// The lower bound.
         least: Duration,

@@ -133,7 +133,7 @@ static void mistakes(void) {
         CHECK(cuCtxSetCurrent(others) == 0 && cuMemAlloc_v2(&there, 4096) == 0 && cuCtxSetCurrent(context) == 0);
         IS(bvk_protect(session, "there", at(there), 1024, BVK_U32), BVK_OK);
         IS(bvk_checkpoint(session, "wrong", 2, &pending), BVK_ERR_DEVICE);
-        CHECK(strstr(bvk_error(), "in a checkpoint of its own name"));
+        CHECK(strstr(bvk_error(), "in a checkpoint with its own name"));
         CHECK(current() == context);
         IS(bvk_unprotect(session, "there"), BVK_OK);
         CHECK(cuMemFree_v2(there) == 0);
@@ -141,7 +141,7 @@ static void mistakes(void) {
 
     // Values are taken from host memory only.
     IS(bvk_protect_shared(session, "shared", at(field), 1, BVK_U32), BVK_ERR_ARGUMENT);
-    CHECK(strstr(bvk_error(), "host memory only"));
+    CHECK(strstr(bvk_error(), "only from host memory"));
 
     // Memory that the processor can read is host memory, whoever allocated it.
     gpu_address managed;

@@ -78,7 +78,7 @@ static void refusals(bvk_session_t session, double *numbers) {
     IS(bvk_set_live(NULL, "numbers", 1), BVK_ERR_HANDLE);
     IS(bvk_set_live(session, NULL, 1), BVK_ERR_ARGUMENT);
     IS(bvk_set_live(session, "numbers", 1), BVK_ERR_ARGUMENT);
-    CHECK(strstr(bvk_error(), "no region \"numbers\" is protected: bvk_protect comes before bvk_set_live"));
+    CHECK(strstr(bvk_error(), "no region \"numbers\" is protected: call bvk_protect before bvk_set_live"));
     // Nothing of that has made anything live.
     IS(bvk_before_write(session, numbers, 8), BVK_ERR_STATE);
     CHECK(strstr(bvk_error(), "bvk_set_live"));

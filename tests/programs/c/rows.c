@@ -199,7 +199,7 @@ static void owners_by_place(const void *values, size_t count, int *owners, void 
     // It would wait for itself.
     double *there = NULL;
     IS(bvk_protect(deal->session, "x", there, 0, BVK_F64), BVK_ERR_STATE);
-    CHECK(strstr(bvk_error(), "waits for it"));
+    CHECK(strstr(bvk_error(), "call it elsewhere"));
 }
 
 static void owners_by_speed(const void *values, size_t count, int *owners, void *user) {

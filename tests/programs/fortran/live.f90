@@ -28,7 +28,7 @@ program live
 
   call expect(bvk_open(MPI_COMM_WORLD, session), BVK_OK, 'open')
   call expect(bvk_set_live(session, 'field', .true.), BVK_ERR_ARGUMENT, 'live before it is protected')
-  call holds(index(bvk_error_text(), 'bvk_protect comes before bvk_set_live') > 0, 'what to do')
+  call holds(index(bvk_error_text(), 'call bvk_protect before bvk_set_live') > 0, 'what to do')
   call expect(bvk_before_write(session, field), BVK_ERR_STATE, 'declare before anything is live')
   call expect(bvk_protect(session, 'field', field), BVK_OK, 'protect')
   call expect(bvk_protect(session, 'step', step), BVK_OK, 'protect the step')

@@ -456,7 +456,7 @@ def offloading(session):
     assert raises(bivouac.Error, "call bvk_offload first", session.allow_marks).name == "BVK_ERR_STATE"
     raises(bivouac.Error, "there is no GPU -7", session.offload, gpu=-7)
     session.offload(1 << 20)
-    raises(bivouac.Error, "BVK_NO_GPU already", session.offload, gpu=0)
+    raises(bivouac.Error, "already offloads BVK_NO_GPU", session.offload, gpu=0)
     session.protect("field", far)
     taken = session.checkpoint("not marked", 1)
     writes = session.write_set("advance", field, far, row)

@@ -48,7 +48,7 @@ fn left(text: &str) -> Option<u64> {
 }
 
 pub(super) fn requeue() -> Result<String, String> {
-    let job = job().ok_or("LSB_JOBID is not set, so this is no LSF job")?;
+    let job = job().ok_or("LSB_JOBID is not set, so this is not an LSF job")?;
     ask("brequeue", &[&job]).map(|()| job)
 }
 

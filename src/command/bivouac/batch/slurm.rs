@@ -78,7 +78,7 @@ fn standing_in(shown: &str) -> Standing {
 }
 
 pub(super) fn requeue() -> Result<String, String> {
-    let job = variable("SLURM_JOB_ID").ok_or("SLURM_JOB_ID is not set, so this is no SLURM job")?;
+    let job = variable("SLURM_JOB_ID").ok_or("SLURM_JOB_ID is not set, so this is not a SLURM job")?;
     ask("scontrol", &["requeue", &job]).map(|()| job)
 }
 

@@ -144,7 +144,7 @@ impl Rounds {
             true => Ok([captured, begun.elapsed().as_secs_f64() - captured]),
             false => {
                 let why = pending.verdicts().into_iter().find_map(|(_, verdict)| verdict.reason());
-                Err(why.unwrap_or_else(|| format!("the checkpoint came to {reached} only")))
+                Err(why.unwrap_or_else(|| format!("the checkpoint reached only level {reached}")))
             }
         }
     }

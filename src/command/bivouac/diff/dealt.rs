@@ -59,10 +59,10 @@ impl Dealt {
         match sides {
             _ if is_alone && self.is_resized() => {
                 let (a, b) = (a.ranks, b.ranks);
-                Comparison::None(format!("{a} and {b} ranks have taken the checkpoints: leave --rank out"))
+                Comparison::None(format!("{a} and {b} ranks took the checkpoints: omit --rank"))
             }
             [Some(Lie::On(one)), Some(Lie::On(other))] if one != other && is_alone => {
-                Comparison::None("it lies on different decompositions: leave --rank out".into())
+                Comparison::None("its decompositions differ: omit --rank".into())
             }
             [Some(Lie::On(one)), Some(Lie::On(other))] if one != other => Comparison::ByElement,
             _ if !self.is_resized() => Comparison::ByRank,
@@ -73,7 +73,7 @@ impl Dealt {
             }
             _ => {
                 let (a, b) = (a.ranks, b.ranks);
-                Comparison::None(format!("each rank has its own, and {a} and {b} ranks have taken the checkpoints"))
+                Comparison::None(format!("each rank has its own, but {a} and {b} ranks took the checkpoints"))
             }
         }
     }

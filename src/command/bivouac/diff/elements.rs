@@ -76,7 +76,7 @@ pub fn compare(paths: [&Path; 2], name: &str) -> Result<Option<Row>, Problem> {
         Found::Array(array) => Ok(*array),
         // Its shards do not agree on what it is.
         Found::Plain(_) => {
-            Err(Problem::damage(format!("{}: region {:?} lies on no array", path.display(), short(name))))
+            Err(Problem::damage(format!("{}: region {:?} is not part of an array", path.display(), short(name))))
         }
     };
     let mut both = [find(paths[0])?, find(paths[1])?];

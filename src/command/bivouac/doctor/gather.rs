@@ -121,12 +121,12 @@ fn ask_ranks(global: &Path) -> Result<(Option<Ranks>, u32), String> {
     let probe = own.with_file_name(PROBE);
     if !probe.is_file() {
         return Err(format!(
-            "{} is not there: this bivouac was built without MPI (cargo build --features mpi)",
+            "{} does not exist: this bivouac was built without MPI (build it with cargo build --features mpi)",
             probe.display()
         ));
     }
     let said = answer(Command::new(&probe).arg(global), RANKS_LIMIT)?;
-    read_probe(&said).ok_or_else(|| format!("{} said something else than it should: {said:?}", probe.display()))
+    read_probe(&said).ok_or_else(|| format!("{} gave an unexpected answer: {said:?}", probe.display()))
 }
 
 fn read_probe(said: &str) -> Option<(Option<Ranks>, u32)> {
@@ -227,7 +227,7 @@ fn directory(path: &Path) -> Directory {
 fn try_out(path: &Path, is_it: bool) -> Result<Trial, String> {
     let failed = |action: &str, error: &dyn std::fmt::Display| format!("cannot {action} {}: {error}", path.display());
     if !path.is_dir() {
-        return Err(format!("{} is no directory", path.display()));
+        return Err(format!("{} is not a directory", path.display()));
     }
     rustix::fs::accessat(CWD, path, Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty())
         .map_err(|errno| failed("write to", &errno))?;
@@ -238,7 +238,7 @@ fn try_out(path: &Path, is_it: bool) -> Result<Trial, String> {
         true => Some(write_a_file(path).map_err(|error| failed("write a file in", &error))?),
         false => {
             make_a_folder(path)
-                .map_err(|error| format!("cannot be made: no folder can be made in {}: {error}", path.display()))?;
+                .map_err(|error| format!("cannot be created: cannot create a folder in {}: {error}", path.display()))?;
             None
         }
     };
@@ -461,6 +461,6 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(directory(&file.join("x")).trial.unwrap_err().contains("no directory"));
+        assert!(directory(&file.join("x")).trial.unwrap_err().contains("not a directory"));
     }
 }

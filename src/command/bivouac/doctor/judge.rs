@@ -98,7 +98,7 @@ fn configuration(facts: &Facts) -> Finding {
         Err(why) => problem(
             "configuration",
             why,
-            "correct it; a program refuses to start with it. The rest of this report is about the defaults",
+            "correct it: programs refuse to start with it. The rest of this report assumes the defaults",
         ),
     }
 }
@@ -128,26 +128,27 @@ fn launcher(facts: &Facts) -> Finding {
             "load the module of the MPI that your program is built with, or install openmpi-bin",
         );
     };
-    let version = first.version.as_deref().and_then(|text| text.lines().next()).unwrap_or("of unknown version");
+    let version = first.version.as_deref().and_then(|text| text.lines().next()).unwrap_or("unknown version");
     let others: Vec<&str> = facts.launchers.iter().skip(1).map(|launcher| launcher.name).collect();
     let others = if others.is_empty() { String::new() } else { format!("; also {}", others.join(", ")) };
     let found = format!("{} ({version}){others}", first.path.display());
     match family(first) {
         Some("Open MPI") if facts.is_root && !facts.root_may_launch => warning(
             "MPI",
-            format!("{found}, and this is the superuser, whom Open MPI refuses"),
+            format!("{found}, but Open MPI refuses to run as root"),
             "become an ordinary user, or set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 (containers)",
         ),
         Some("Intel MPI") => warning(
             "MPI",
             found,
-            "Open MPI and MPICH are what Bivouac is tested with; Intel MPI has MPICH's binary interface and may work",
+            "Bivouac is tested with Open MPI and MPICH; Intel MPI has MPICH's binary interface and may work",
         ),
         Some(_) => ok("MPI", found),
         None => warning(
             "MPI",
             found,
-            "its kind is not known. Bivouac is tested with Open MPI 4 and 5 and MPICH 4; rebuild your program when you change between the families",
+            "its kind is not known. Bivouac is tested with Open MPI 4 and 5 and MPICH 4; rebuild your program when you switch from one to \
+             the other",
         ),
     }
 }
@@ -170,18 +171,23 @@ fn ranks(facts: &Facts, ranks: &Result<Ranks, String>) -> Vec<Finding> {
     let spread = if least == most { most.to_string() } else { format!("{least} to {most}") };
     let found = format!("{} ranks on {} nodes, {spread} on each ({library})", ranks.size, ranks.per_node.len());
     findings.push(match ranks.size {
-        1 => warning("ranks", found, "one rank alone tells little. Under a launcher: mpirun -np 2 bivouac doctor --mpi; if that says 1 as well, launcher and library belong to different MPIs"),
+        1 => warning(
+            "ranks",
+            found,
+            "one rank alone shows little. Use a launcher: mpirun -np 2 bivouac doctor --mpi; if that also says \
+                                      1, the launcher and the library belong to different MPIs",
+        ),
         _ => ok("ranks", found),
     });
     findings.push(ok("thread level", ranks.thread_level.as_str()));
     if facts.config.node.progress != Progress::Stepped {
         findings.push(match &ranks.cut_off {
-            None => ok("sockets", "ranks reach each other without MPI"),
+            None => ok("sockets", "ranks can reach each other without MPI"),
             Some(why) => warning(
                 "sockets",
-                format!("ranks do not reach each other without MPI: {why}"),
+                format!("ranks cannot reach each other without MPI: {why}"),
                 format!(
-                    "programs that do not ask for MPI_THREAD_MULTIPLE commit levels only while they are in a call of Bivouac: {}",
+                    "programs that do not ask for MPI_THREAD_MULTIPLE commit levels only while they are inside a call to Bivouac: {}",
                     bivouac_core::comm::sockets::INSTEAD
                 ),
             ),
@@ -190,12 +196,12 @@ fn ranks(facts: &Facts, ranks: &Result<Ranks, String>) -> Vec<Finding> {
     if facts.config.job.global_enabled {
         findings.push(match &ranks.blind {
             Err(why) => {
-                problem("shared directory", why, "make the global directory writable for all ranks: global.directory")
+                problem("shared directory", why, "make the global directory (global.directory) writable for all ranks")
             }
             Ok(blind) if !blind.is_empty() => problem(
                 "shared directory",
                 format!(
-                    "ranks {} do not see what rank 0 writes at {}",
+                    "ranks {} do not see what rank 0 writes in {}",
                     crate::output::ranks(blind.iter().copied()),
                     facts.global.path.display()
                 ),
@@ -245,14 +251,14 @@ fn memory(facts: &Facts) -> Vec<Finding> {
         warning(
             check,
             format!("{found}, but it is not in memory"),
-            "set memory.directory to a tmpfs: captures are as slow as that disk, and wear it",
+            "set memory.directory to a tmpfs: until then, captures are as slow as that disk and wear it out",
         )
     } else if budget == 0 || available.least == 0 {
         problem(
             check,
             found,
             format!(
-                "there is no room for a segment: {share}; in a container give more shared memory (docker run --shm-size)"
+                "there is no room for a segment: {share}; in a container, raise its shared memory (docker run --shm-size)"
             ),
         )
     } else if budget < BUDGET_SMALL || budget > available.least {
@@ -260,7 +266,8 @@ fn memory(facts: &Facts) -> Vec<Finding> {
             check,
             found,
             format!(
-                "a tier holds two shards of every rank of the node; with less it is only a buffer: {share}; in a container give more shared memory (docker run --shm-size)"
+                "the tier needs room for two shards of every rank of the node; with less, it is only a buffer: {share}; in a container, \
+                 raise its shared memory (docker run --shm-size)"
             ),
         )
     } else {
@@ -276,13 +283,15 @@ fn huge_pages(facts: &Facts) -> Finding {
         Some(kernel) if kernel < KERNEL_POPULATE => warning(
             "huge pages",
             format!("{found}, kernel {}.{}", kernel.0, kernel.1),
-            "this kernel is older than 5.14: memory is populated page by page. Populate early (large first checkpoint), or use a newer one",
+            "this kernel is older than 5.14: memory is populated page by page. Populate early (take a large first checkpoint), or use a \
+             newer kernel",
         ),
         Some(kernel) if kernel < KERNEL_COLLAPSE && !matches!(huge, "always" | "advise" | "within_size" | "force") => {
             warning(
                 "huge pages",
                 format!("{found}, kernel {}.{}", kernel.0, kernel.1),
-                "as root: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled; populating and copying take about half the time then",
+                "as root: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled; populating and copying then take about half \
+                 the time",
             )
         }
         _ => ok("huge pages", found),
@@ -321,7 +330,7 @@ fn writable(check: &'static str, key: &str, directory: &Directory, direct: Direc
         return Err(warning(
             check,
             found,
-            format!("free some space, or set {key} to another file system: a full one costs checkpoints"),
+            format!("free some space, or set {key} to another file system: on a full one, checkpoints are lost"),
         ));
     }
     let direct = match trial.direct {
@@ -346,13 +355,14 @@ fn local(facts: &Facts) -> Vec<Finding> {
         problem(
             check,
             found,
-            "a reboot empties it, so sessions go on without this tier: set local.directory to a disk of the node, or local.allow_tmpfs",
+            "a reboot empties it, so sessions continue without this tier: set local.directory to a disk of the node, or local.allow_tmpfs \
+             to true",
         )
     } else if trial.is_shared == Some(true) {
         warning(
             check,
             found,
-            "this is no storage of the node: set local.directory to a disk of the node, or local.enabled to false",
+            "this is not node-local storage: set local.directory to a disk of the node, or local.enabled to false",
         )
     } else {
         ok(check, found)
@@ -361,8 +371,8 @@ fn local(facts: &Facts) -> Vec<Finding> {
         let (path, held) = (orphan.path.display(), bytes(orphan.bytes));
         warning(
             "local copies",
-            format!("{path}: {held} of the store {}, which is not there any more", orphan.global),
-            "no run restores or removes them. If that store is not just unmounted: bivouac clean --all-dead --even-newest",
+            format!("{path}: {held} from the store {}, which cannot be found", orphan.global),
+            "no run restores or removes them. If that store is gone, not just unmounted: bivouac clean --all-dead --even-newest",
         )
     }));
     findings
@@ -374,17 +384,17 @@ fn objects(facts: &Facts) -> Option<Finding> {
         Err(why) => problem(
             check,
             why,
-            "set object.url and object.endpoint, and give every rank the variables with the credentials",
+            "set object.url and object.endpoint, and give every rank the environment variables with the credentials",
         ),
         Ok(objects) => {
             let store = if objects.has_store { "a store" } else { "no store yet" };
-            let found = format!("{url} can be read and written, {store} is there");
+            let found = format!("{url} can be read and written, and holds {store}");
             match objects.can_fence {
                 true => ok(check, found),
                 false => warning(
                     check,
-                    format!("{found}, and it does not refuse a second object of one name"),
-                    "two runs at once cannot be kept from each other by it: see to it that only one is started",
+                    format!("{found}, but it does not refuse a second object with the same name"),
+                    "it cannot keep two simultaneous runs apart: make sure that only one is started",
                 ),
             }
         }
@@ -420,13 +430,14 @@ fn global(facts: &Facts) -> Vec<Finding> {
         Some(Err(why)) => findings.push(problem(
             "store",
             why,
-            "check owner and mode of the global directory; checkpoints belong to the user who ran the job",
+            "check the owner and the mode of the global directory; checkpoints belong to the user who ran the job",
         )),
         Some(Ok(store)) => {
             let (folders, open) = store.folders;
             let found = format!("{folders} checkpoints, {open} of them without a manifest, {} temp files", store.temps);
             findings.push(if let Some(living) = store.living.first() {
-                warning("store", format!("{living} ({found})"), "another run of the same job and group is refused meanwhile: give it another job.name, or job.take_over to fence the living one off")
+                warning("store", format!("{living} ({found})"), "another run of the same job and group is refused meanwhile: give it \
+                    another job.name, or set job.take_over to fence off the living one")
             } else if store.temps > 0 {
                 warning("store", found, "temp files of runs that died: bivouac clean --all-dead DIR, or the next run's retention, removes them")
             } else {
@@ -453,7 +464,7 @@ fn limits(facts: &Facts) -> Vec<Finding> {
         Some(files) if files < FILES_SMALL => warning(
             "limits",
             found,
-            format!("raise the number of open files: ulimit -n {FILES_SMALL} in the job script"),
+            format!("raise the limit on open files: ulimit -n {FILES_SMALL} in the job script"),
         ),
         _ => ok("limits", found),
     }]
@@ -482,7 +493,7 @@ fn slurm(facts: &Facts) -> Vec<Finding> {
         missing => warning(
             "batch system",
             format!("{found}; {} not in PATH", missing.join(" and ")),
-            "add SLURM's commands to PATH: without them nodes cannot be probed and jobs not be requeued",
+            "add SLURM's commands to PATH: without them, nodes cannot be probed and jobs cannot be requeued",
         ),
     }];
     if let Some(task) = &slurm.array_task {
@@ -502,7 +513,10 @@ fn slurm(facts: &Facts) -> Vec<Finding> {
 fn redundancy(facts: &Facts) -> Vec<Finding> {
     let (check, schemes) = ("redundancy", facts.config.job.redundancy.schemes());
     if schemes.is_empty() {
-        return vec![ok(check, "none (redundancy.scheme): the loss of a node costs what is not on the global tier")];
+        return vec![ok(
+            check,
+            "none (redundancy.scheme): what a lost node had is lost too, unless it is on the global tier",
+        )];
     }
     let per_node: Option<Vec<u32>> = match (&facts.ranks, &facts.slurm) {
         (Some(Ok(ranks)), _) => Some(ranks.per_node.clone()),
@@ -527,7 +541,7 @@ fn redundancy(facts: &Facts) -> Vec<Finding> {
         }
         let found = format!("{found}: {}", placement.lost.join("; "));
         let advice = format!(
-            "start on {} nodes or more, with as many ranks on each, or choose a scheme with fewer members or less parity",
+            "start on {} nodes or more, with the same number of ranks on each, or choose a scheme with fewer members or less parity",
             scheme.members()
         );
         match survives {
@@ -563,9 +577,11 @@ fn end_of_allocation(facts: &Facts) -> Vec<Finding> {
         Some(System::Lsf) => {
             ("BIVOUAC_EXIT_END_TIME, or use bivouac run, which asks LSF", "bsub -W", "bsub -wa USR1 -wt 5")
         }
-        Some(System::Pbs) => {
-            ("BIVOUAC_EXIT_END_TIME, or use bivouac run, which asks PBS", "qsub -l walltime", "a signal of the script")
-        }
+        Some(System::Pbs) => (
+            "BIVOUAC_EXIT_END_TIME, or use bivouac run, which asks PBS",
+            "qsub -l walltime",
+            "a signal from the script",
+        ),
         _ => ("BIVOUAC_EXIT_END_TIME=$SLURM_JOB_END_TIME", "sbatch --time", "sbatch --signal=B:USR1@300"),
     };
     match (configured, known) {
@@ -592,9 +608,9 @@ fn end_of_allocation(facts: &Facts) -> Vec<Finding> {
         )],
         (None, Some(known)) if exit.signal.is_none() && exit.stop_file.is_none() => vec![warning(
             check,
-            format!("in {}, and nothing tells the program", span(known)),
+            format!("in {}, but nothing tells the program", span(known)),
             format!(
-                "export {variable}, or exit.signal = \"USR1\" with {signal}, so that should_exit() says yes in time"
+                "export {variable}, or set exit.signal = \"USR1\" and use {signal}, so that should_exit() says yes in time"
             ),
         )],
         (None, Some(known)) => vec![ok(check, format!("in {}; the program is told by signal or file", span(known)))],
@@ -623,7 +639,7 @@ fn libraries(facts: &Facts) -> Vec<Finding> {
         warning(
             "libraries",
             found,
-            "install ISA-L (Debian: libisal2): Reed-Solomon codes work without it, and several times slower",
+            "install ISA-L (Debian: libisal2): without it, Reed-Solomon codes work, but several times slower",
         )
     } else if !has("libhwloc") {
         warning("libraries", found, "install hwloc (Debian: libhwloc15): cores and memory are not mapped without it")

@@ -66,7 +66,7 @@ pub fn find(path: &Path, region: &str, rank: Option<u32>) -> Result<Found, Probl
     }
     if parts.iter().any(|part| part.region.kind == RegionKind::Value) {
         return Err(format!(
-            "region {:?} is a value that the program has encoded (serde), and no array: only the program can read it",
+            "region {:?} is a value that the program encoded (serde), not an array: only the program can read it",
             short(region)
         )
         .into());
@@ -79,12 +79,13 @@ pub fn find(path: &Path, region: &str, rank: Option<u32>) -> Result<Found, Probl
 /// # Errors
 /// They do not fit, or some are missing.
 pub fn joined(found: &Found) -> Result<(ElementType, Vec<u64>), String> {
-    let advice = "give --rank N, or a name with {rank} for a file of each rank";
+    let advice = "give --rank N, or a file name with {rank} for one file per rank";
     let Some(first) = found.parts.first() else { return Err("there is no part".into()) };
     let here = found.parts.iter().map(|part| part.spot.rank());
     if here.len() as u64 != u64::from(found.group_size) {
         return Err(format!(
-            "only the shards of ranks {} of {} are here, and one array is made of all of them: name the folder on the global tier, or {advice}",
+            "only the shards of ranks {} of {} are here, but one array needs those of all ranks: name the folder on the global tier, or \
+             {advice}",
             ranks(here),
             found.group_size
         ));

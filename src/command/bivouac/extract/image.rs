@@ -33,12 +33,12 @@ impl Image {
     pub fn new(element: ElementType, section: Cuboid, extents: &[u64]) -> Result<Image, String> {
         let &[rows, columns] = extents else {
             return Err(format!(
-                "--picture takes two dimensions, and this has {}: bivouac extract without it writes any array",
+                "--picture takes two dimensions, but this has {}: without --picture, bivouac extract writes any array",
                 extents.len()
             ));
         };
         if matches!(element, ElementType::Record(_)) {
-            return Err("--picture takes numbers, and the elements are records".into());
+            return Err("--picture takes numbers, but the elements are records".into());
         }
         let size = [rows, columns].map(|extent| extent.min(SIDE_MAX));
         Ok(Image { element, section, size, pixels: vec![(0.0, 0); (size[0] * size[1]) as usize] })

@@ -13,7 +13,7 @@ pub fn parse(text: &str, shape: &[u64]) -> Result<Cuboid, String> {
     if ranges.len() != shape.len() {
         let (given, dims) = (ranges.len(), shape.len());
         return Err(format!(
-            "--box {text:?} has {given} ranges, and the array of shape {shape:?} has {dims} dimensions"
+            "--box {text:?} has {given} ranges, but the array of shape {shape:?} has {dims} dimensions"
         ));
     }
     let sides = ranges.iter().zip(shape).map(|(range, extent)| {
@@ -53,20 +53,22 @@ pub fn fill(text: &str, element: ElementType) -> Result<Vec<u8>, String> {
         text.parse().ok().map(|value| bytes(value).to_vec())
     }
     let (bytes, what) = match element {
-        ElementType::U8 => (whole(text, u8::to_le_bytes), "unsigned integers of 8 bits"),
-        ElementType::I8 => (whole(text, i8::to_le_bytes), "integers of 8 bits"),
-        ElementType::U16 => (whole(text, u16::to_le_bytes), "unsigned integers of 16 bits"),
-        ElementType::I16 => (whole(text, i16::to_le_bytes), "integers of 16 bits"),
-        ElementType::U32 => (whole(text, u32::to_le_bytes), "unsigned integers of 32 bits"),
-        ElementType::I32 => (whole(text, i32::to_le_bytes), "integers of 32 bits"),
-        ElementType::U64 => (whole(text, u64::to_le_bytes), "unsigned integers of 64 bits"),
-        ElementType::I64 => (whole(text, i64::to_le_bytes), "integers of 64 bits"),
-        ElementType::F32 => (whole(text, f32::to_le_bytes), "floating-point numbers of 32 bits"),
-        ElementType::F64 => (whole(text, f64::to_le_bytes), "floating-point numbers of 64 bits"),
+        ElementType::U8 => (whole(text, u8::to_le_bytes), "unsigned 8-bit integers"),
+        ElementType::I8 => (whole(text, i8::to_le_bytes), "8-bit integers"),
+        ElementType::U16 => (whole(text, u16::to_le_bytes), "unsigned 16-bit integers"),
+        ElementType::I16 => (whole(text, i16::to_le_bytes), "16-bit integers"),
+        ElementType::U32 => (whole(text, u32::to_le_bytes), "unsigned 32-bit integers"),
+        ElementType::I32 => (whole(text, i32::to_le_bytes), "32-bit integers"),
+        ElementType::U64 => (whole(text, u64::to_le_bytes), "unsigned 64-bit integers"),
+        ElementType::I64 => (whole(text, i64::to_le_bytes), "64-bit integers"),
+        ElementType::F32 => (whole(text, f32::to_le_bytes), "32-bit floating-point numbers"),
+        ElementType::F64 => (whole(text, f64::to_le_bytes), "64-bit floating-point numbers"),
         // Nobody knows what stands in one.
-        ElementType::Record(bytes) => ((text == "0").then(|| vec![0; bytes as usize]), "records, which can be 0 only"),
+        ElementType::Record(bytes) => {
+            ((text == "0").then(|| vec![0; bytes as usize]), "records, for which only 0 is allowed")
+        }
     };
-    bytes.ok_or_else(|| format!("--fill {text:?}: the elements are {what}"))
+    bytes.ok_or_else(|| format!("--fill {text:?} does not fit: the elements are {what}"))
 }
 
 #[cfg(test)]
@@ -85,7 +87,7 @@ mod tests {
         for wrong in ["", "a", "1:2:3", "1.5", ":x"] {
             assert!(parse(wrong, &[9]).is_err_and(|text| text.contains("is not a range")), "{wrong}");
         }
-        assert!(parse("1,2", &[9]).is_err_and(|text| text.contains("2 ranges, and the array of shape [9] has 1")));
+        assert!(parse("1,2", &[9]).is_err_and(|text| text.contains("2 ranges, but the array of shape [9] has 1")));
     }
 
     #[test]

@@ -159,14 +159,14 @@ impl DealtView {
     pub fn lines(&self, group_size: u32) -> Vec<[String; 2]> {
         let Some(bound) = &self.bound else {
             let why = self.why.as_deref().unwrap_or_default();
-            return vec![["dealt".into(), format!("not known how over the ranks: {why}")]];
+            return vec![["dealt".into(), format!("over the ranks, but how is not known: {why}")]];
         };
         let arrays = self.arrays.iter().enumerate().map(|(at, array)| {
             let ArrayView { shape, boxes, elements, shown, .. } = array;
             let sparse = if array.sparse { ", sparse" } else { "" };
             let shape = list(shape.iter().map(u64::to_string), shape.len(), " x ");
             let here = match *boxes {
-                0 => "this rank has nothing of it".into(),
+                0 => "this rank has none of it".into(),
                 _ => {
                     let left = boxes.saturating_sub(shown.len());
                     let more = if left == 0 { String::new() } else { format!(" and {left} more boxes") };
@@ -194,7 +194,7 @@ pub fn resize(bound: &[String], group_size: u32) -> String {
         [] => "can be restored by any number of ranks".into(),
         _ => {
             let names = list(bound.iter().map(|name| short(name)), BOUND_SHOWN, ", ");
-            format!("can be restored by {group_size} ranks only, because of {names}")
+            format!("can be restored only by {group_size} ranks, because of {names}")
         }
     }
 }

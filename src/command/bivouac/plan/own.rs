@@ -54,7 +54,7 @@ impl Known {
         let preset = args.preset.as_deref().unwrap_or(standard);
         let mut machine = presets::named(preset).ok_or_else(|| {
             let names: Vec<String> = presets::all().into_iter().map(|machine| machine.name).collect();
-            format!("no machine is called {preset:?}; there are {}", names.join(", "))
+            format!("no machine is called {preset:?}: choose one of {}", names.join(", "))
         })?;
         let profile = args.profile.as_deref().map(read).transpose()?;
         let mut seen = None;
@@ -70,7 +70,10 @@ impl Known {
         if let Some(directory) = &args.run_directory {
             let attempts = RunDirectory::at(directory).read_attempts().map_err(|error| error.to_string())?;
             if attempts.is_empty() {
-                return Err(format!("{} has no attempts: `bivouac run` writes them there", directory.display()));
+                return Err(format!(
+                    "{} has no attempts: name the run directory of a job that `bivouac run` started",
+                    directory.display()
+                ));
             }
             seen = Some(Seen::of(&attempts));
         }

@@ -193,7 +193,7 @@ fn run_bar(body: &mut String, axis: &Axis, run: &Run) {
     let number = run.run;
     bar(body, "recovering", began, work, format!("run {number}: recovering, {}", span(run.work_began() - run.began)));
     bar(body, "work", work, kept, format!("run {number}: work that counts, and the checkpoints in it"));
-    bar(body, "rework", kept, ended, format!("run {number}: {} that were done again", span(run.rework)));
+    bar(body, "rework", kept, ended, format!("run {number}: {} of work that was done again", span(run.rework)));
     if let Some(failure) = run.failure() {
         _ = write!(
             body,
@@ -273,7 +273,7 @@ pub fn stopped(story: &Story) -> String {
             y(longest)
         );
     }
-    svg("for how long each checkpoint stopped the program", height + 20.0, &body)
+    svg("how long each checkpoint stopped the program", height + 20.0, &body)
 }
 
 /// What the ranks of each node wrote, when and to which tier: the darker, the more of them.
@@ -306,7 +306,7 @@ pub fn nodes(story: &Story, ranks: &BTreeMap<u32, Vec<Event>>, tiers: &[String])
         let count = ranks.clone().count();
         written(&mut body, &axis, y, tiers, ranks.flat_map(|events| events.iter()), count);
     }
-    svg("what nodes wrote when", height + 20.0, &body)
+    svg("what the nodes wrote, and when", height + 20.0, &body)
 }
 
 fn written<'a>(

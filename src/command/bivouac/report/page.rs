@@ -54,13 +54,13 @@ fn group(text: &mut String, story: &Story, gathered: &Gathered) {
     text.push_str("<h2>Runs, and the levels that checkpoints reached</h2>\n");
     text.push_str(&chart::runs(story));
     runs(text, story);
-    text.push_str("<h2>For how long each checkpoint stopped the program</h2>\n");
+    text.push_str("<h2>How long each checkpoint stopped the program</h2>\n");
     text.push_str(&chart::stopped(story));
     text.push_str("<h2>Tiers</h2>\n");
     tiers(text, story);
     let names: Vec<String> = story.tiers.iter().map(|tier| tier.tier.clone()).collect();
     if !names.is_empty() {
-        text.push_str("<h3>What nodes wrote when</h3>\n");
+        text.push_str("<h3>What the nodes wrote, and when</h3>\n");
         text.push_str(&chart::nodes(story, ranks, &names));
         legend(text, &names.iter().map(|name| (format!("tier-{name}"), name.as_str())).collect::<Vec<_>>());
     }
@@ -69,7 +69,7 @@ fn group(text: &mut String, story: &Story, gathered: &Gathered) {
         let (most, budget) = (Bytes(most), Bytes(budget));
         _ = writeln!(
             text,
-            "<h2>Node memory in use</h2>\n<p>The node that used most of it: {most} of {budget} at most.</p>"
+            "<h2>Node memory in use</h2>\n<p>The node that used the most had up to {most} of {budget} in use.</p>"
         );
         text.push_str(&drawing);
     }
@@ -105,12 +105,13 @@ fn heading(text: &mut String, story: &Story) {
     );
     if story.told < u64::from(run.opened.ranks) {
         text.push_str(
-            "<p class=note>Bytes, rates and times are those of the ranks that have told. Set <code>events.directory</code> \
-             (BIVOUAC_EVENTS_DIRECTORY), and all ranks do.</p>\n",
+            "<p class=note>Bytes, rates and times are those of the ranks that recorded events. Set <code>events.directory</code> \
+             (BIVOUAC_EVENTS_DIRECTORY), and all ranks record them.</p>\n",
         );
     }
     if failures > 0 {
-        text.push_str("<p class=note>A process that is killed takes what it did in its last second along: its checkpoints and bytes of that second are not counted.</p>\n");
+        text.push_str("<p class=note>When a process is killed, the record of its last second is lost: the checkpoints and bytes of that \
+                       second are not counted.</p>\n");
     }
     for missing in &story.missing {
         _ = writeln!(text, "<p class=note>Events are missing: {}</p>", escaped(missing));
@@ -136,7 +137,7 @@ fn tiles(text: &mut String, story: &Story) {
         (span(won), "of work that restarts won back"),
         (span(account.rework), "of work that was done again"),
         (captures.to_string(), "checkpoints"),
-        (span(longest), "at most, that one stopped the program"),
+        (span(longest), "the longest that one stopped the program"),
         (refused.to_string(), "levels or checkpoints refused"),
     ];
     text.push_str("<div class=tiles>\n");
@@ -261,7 +262,7 @@ fn tiers(text: &mut String, story: &Story) {
         row.push(tier.failures.to_string());
         row
     };
-    let mut heads = vec!["tier", "writes", "bytes", "seconds of all ranks", "rate of a rank"];
+    let mut heads = vec!["tier", "writes", "bytes", "seconds of all ranks", "rate per rank"];
     if story.told > 1 {
         heads.extend(["slowest rank", "fastest rank"]);
     }
@@ -292,8 +293,11 @@ fn protection(text: &mut String, story: &Story) {
 fn places(text: &mut String, story: &Story) {
     let Some(run) = last(story) else { return };
     let (drawing, notes) = chart::places(&run.ranks);
-    text.push_str("<h2>Where ranks ran</h2>\n<p>CPUs that the ranks of the last run were allowed, as they opened their sessions. ");
-    text.push_str("A number is that of the only rank that may run there. <code>bivouac topo</code> draws threads and pages.</p>\n");
+    text.push_str("<h2>Where ranks ran</h2>\n<p>The CPUs that the ranks of the last run were allowed to use when they opened their \
+                   sessions. ");
+    text.push_str(
+        "A number names the only rank that may run there. <code>bivouac topo</code> draws threads and pages.</p>\n",
+    );
     text.push_str(&drawing);
     for note in notes {
         _ = writeln!(text, "<p class=note>{}</p>", escaped(&note));
@@ -325,7 +329,7 @@ fn settings(text: &mut String, story: &Story) {
         run.opened.settings.iter().partition(|(_, _, origin)| !origin.is_empty());
     text.push_str("<h2>Configuration</h2>\n");
     if run.opened.settings.is_empty() {
-        text.push_str("<p>Not known: rank 0 has not told.</p>\n");
+        text.push_str("<p>Not known: rank 0 did not record it.</p>\n");
         return;
     }
     match changed.is_empty() {

@@ -177,7 +177,7 @@ impl Stop {
 impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Stop::Success => f.write_str("the program ended with success"),
+            Stop::Success => f.write_str("the program ended successfully"),
             Stop::Halted(why) => write!(f, "halted: {why}"),
             Stop::Exhausted(outcome) => write!(f, "all restarts are used up ({outcome})"),
             Stop::NoProgress(attempts, outcome) => write!(
@@ -188,12 +188,12 @@ impl fmt::Display for Stop {
             ),
             Stop::TooFewNodes(why) => write!(
                 f,
-                "too few nodes: {why}; what the nodes still hold can be saved with bivouac drain, and a later job restarts from it"
+                "too few nodes: {why}; save what the nodes still hold with bivouac drain, so that a later job can restart from it"
             ),
             Stop::RankBound(why) => write!(
                 f,
-                "too few nodes for a checkpoint that is bound to its number of ranks: {why}; {HOW_TO_RESIZE}; what the nodes still hold can be saved \
-                 with bivouac drain, and a later job with as many ranks restarts from it"
+                "too few nodes for a checkpoint that is bound to its number of ranks: {why}; {HOW_TO_RESIZE}; save what the nodes \
+                 still hold with bivouac drain, so that a later job with as many ranks can restart from it"
             ),
             Stop::Interrupted => f.write_str("interrupted"),
         }
@@ -235,9 +235,9 @@ pub fn requeue(is_lost: bool, has_launched: bool, standing: Standing) -> Requeue
         Standing { is_cancelled: true, .. } => Requeue::Refused("it was cancelled"),
         Standing { is_preempted: true, .. } => Requeue::Yes,
         // The next allocation would be no better, and the one after it.
-        _ if is_lost && !has_launched => Requeue::Refused(
-            "it was halted before its first attempt; --reserve must be shorter than the time that the allocation has",
-        ),
+        _ if is_lost && !has_launched => {
+            Requeue::Refused("it was halted before its first attempt; --reserve must be shorter than the allocation")
+        }
         _ if is_lost => Requeue::Yes,
         _ => Requeue::No,
     }
@@ -486,7 +486,10 @@ impl Job {
         self.spares.append(&mut lost);
         if self.seats.len() < self.limits.min_nodes.max(1) {
             let (have, least) = (self.seats.len(), self.limits.min_nodes.max(1));
-            return Err(Stop::TooFewNodes(format!("{have} of at least {least} answer ({})", self.answering())));
+            return Err(Stop::TooFewNodes(format!(
+                "only {have} answer ({}): at least {least} are needed",
+                self.answering()
+            )));
         }
         self.ranks = self.number(wanted, binding)?;
         Ok(())
@@ -504,7 +507,7 @@ impl Job {
             let least = allowed.least();
             let why = || {
                 format!(
-                    "those that answer ({answering}) have room for {room} ranks, and {least} are the fewest that --ranks allows"
+                    "those that answer ({answering}) have room for {room} ranks, but --ranks allows no fewer than {least}"
                 )
             };
             return allowed.largest(room.min(u64::from(wanted))).ok_or_else(|| Stop::TooFewNodes(why()));
@@ -512,9 +515,9 @@ impl Job {
         match (allowed.has(wanted), u64::from(wanted) <= room) {
             (true, true) => Ok(wanted),
             (true, false) => {
-                Err(Stop::RankBound(format!("{binding}, and those that answer ({answering}) have room for {room}")))
+                Err(Stop::RankBound(format!("{binding}, but those that answer ({answering}) have room for {room}")))
             }
-            (false, _) => Err(Stop::RankBound(format!("{binding}, and --ranks {allowed} does not allow that number"))),
+            (false, _) => Err(Stop::RankBound(format!("{binding}, but --ranks {allowed} does not allow that number"))),
         }
     }
 
@@ -814,7 +817,9 @@ mod tests {
     fn too_few_nodes_for_the_fewest_ranks_stop_the_run() {
         let mut job = elastic("a:2,b:2,c:2", 0, 6, "4..6");
         let lost = job.after(&Attempt { down: down(&["a", "b"]), ..failed(9) });
-        assert!(matches!(stop(lost), Stop::TooFewNodes(why) if why.contains("room for 2 ranks, and 4 are the fewest")));
+        assert!(
+            matches!(stop(lost), Stop::TooFewNodes(why) if why.contains("room for 2 ranks, but --ranks allows no fewer than 4"))
+        );
     }
 
     #[test]
@@ -916,7 +921,7 @@ mod tests {
         small.limits.min_nodes = 2;
         assert_eq!(wait(small.clone().after(&Attempt { down: down(&["a"]), ..failed(5) })), Duration::ZERO);
         let lost = small.after(&Attempt { down: down(&["a", "b"]), ..failed(5) });
-        assert!(matches!(stop(lost), Stop::TooFewNodes(why) if why.contains("1 of at least 2")));
+        assert!(matches!(stop(lost), Stop::TooFewNodes(why) if why.contains("at least 2 are needed")));
         let none = job("a:8", 0, 8).after(&Attempt { down: down(&["a"]), ..failed(5) });
         assert!(matches!(stop(none), Stop::TooFewNodes(why) if why.contains("none")));
     }

@@ -209,7 +209,8 @@ impl CommandLine {
     /// It has several programs, of which nobody knows which one is to have more ranks or fewer.
     pub fn set_elastic(&mut self) -> Result<(), String> {
         if self.parts.len() > 1 {
-            return Err("--ranks cannot be given for several programs of one command line (after ':'): which of them is to have fewer ranks?".into());
+            return Err("--ranks cannot be used with several programs on one command line (separated by ':'): it is not clear which of \
+                        them should have fewer ranks".into());
         }
         self.is_elastic = true;
         Ok(())
@@ -248,7 +249,7 @@ impl CommandLine {
             let number = text.parse::<u32>().ok().filter(|number| *number > 0);
             sum.checked_add(number?)
         });
-        sum.map(Some).ok_or_else(|| format!("{numbers:?} is no number of ranks"))
+        sum.map(Some).ok_or_else(|| format!("{numbers:?} is not a number of ranks"))
     }
 
     /// The hosts that it names itself, if it does. Reads the host file if it names one.
@@ -464,7 +465,7 @@ pub fn submit(command: &str) -> Result<String, String> {
     let said = asking::run(Command::new("/bin/sh").arg("-c").arg(command), SUBMIT_MAX);
     let said = said.map_err(|why| format!("{command}: {why}"))?;
     match said.status.success() {
-        true => Ok(format!("the next job is submitted: {}", said.out.trim())),
+        true => Ok(format!("the next job has been submitted: {}", said.out.trim())),
         false => Err(format!("{command}: {} {}", said.status, said.err.trim())),
     }
 }

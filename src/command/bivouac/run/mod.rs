@@ -99,7 +99,7 @@ program is started unchanged and never moved. The number of ranks stays the same
 
 With --ranks it is the largest number that is allowed and for which the hosts have slots; the launcher's -n is replaced, and
 {ranks} in all words of the command. Without a spare for a lost host the job continues with fewer ranks, and with more again at a
-later launch if hosts answer again; bivouac halt DIR --resize N asks for N. All of that only if ranks of any number can restore the
+later launch if hosts answer again; bivouac halt DIR --resize N asks for N. All of that only if any number of ranks can restore the
 newest checkpoints: bivouac status says so, and docs/ELASTIC.md has more.
 
 Hosts come from --hosts or --hostfile, else from the launcher's own options, else from the batch system (SLURM, LSF, PBS or Flux); else
@@ -107,7 +107,7 @@ all runs where the launcher puts it. Slots that are not given are filled in so t
 
 After an attempt, the first rule that applies:
   interrupted by the user                                      stop, 130
-  the program ended with success                               stop, 0
+  the program ended successfully                               stop, 0
   it was asked to end, or a halt condition is met              stop, 10
   --fruitless attempts in a row without a newer checkpoint
   although all nodes answer                                    stop, 12 (14 if the watchdog ended the last attempt)
@@ -200,7 +200,7 @@ pub struct Args {
 /// A list of CPUs, as it was written.
 fn cpus(text: &str) -> Result<String, String> {
     let is_list = parse_cpus(text).is_some_and(|cpus| !cpus.is_empty());
-    if is_list { Ok(text.to_owned()) } else { Err("write numbers of CPUs, such as 0-3,8".into()) }
+    if is_list { Ok(text.to_owned()) } else { Err("give CPU numbers, such as 0-3,8".into()) }
 }
 
 /// A duration after which something is given up.
@@ -218,7 +218,7 @@ fn patience(text: &str) -> Result<Duration, String> {
 pub fn duration(text: &str) -> Result<Duration, String> {
     let longest = Duration::from_secs(100 * 365 * 86_400);
     let parsed = parse_duration(text).filter(|duration| *duration <= longest);
-    parsed.ok_or_else(|| "write a number of seconds, or 90s, 10min, 2h".to_owned())
+    parsed.ok_or_else(|| "give a number of seconds, or a time such as 90s, 10min or 2h".to_owned())
 }
 
 /// The end of the allocation, as the supervisor of a run directory or the batch system knows it.
@@ -376,7 +376,9 @@ impl<'a> Supervisor<'a> {
         let record = match record::read(&directory) {
             Ok(record) => record.unwrap_or_default(),
             Err(problem) => {
-                journal.complain(&format!("{problem}; whether a job of an earlier supervisor lives is not known"));
+                journal.complain(&format!(
+                    "{problem}; cannot tell whether a job of an earlier supervisor is still running"
+                ));
                 Record::default()
             }
         };
@@ -433,8 +435,10 @@ impl<'a> Supervisor<'a> {
             let attempt = self.record.attempt;
             self.journal.go_on(self.record.run_began);
             self.job.take_over(&self.record.seats, self.record.ranks, self.record.goal);
-            let text =
-                format!("supervisor {before} is gone, its job lives as process {}: waiting for it", launcher.pid);
+            let text = format!(
+                "supervisor {before} is gone, but its job is still running as process {}: waiting for it",
+                launcher.pid
+            );
             self.journal.event(attempt, "took-over", &text);
             self.record.launcher = Some(launcher.clone());
             self.found = Some(launcher);
@@ -442,7 +446,8 @@ impl<'a> Supervisor<'a> {
             if !self.record.ended && self.record.attempt > 0 && self.record.supervisor.host != me.host {
                 let host = &self.record.supervisor.host;
                 self.journal.complain(&format!(
-                    "an earlier supervisor ran on {host}, where its job cannot be looked at; if it lives, it keeps its claim and this job will say so"
+                    "an earlier supervisor ran on {host}, where its job cannot be checked; if that job is still running, it keeps its \
+                     claim and this job will say so"
                 ));
             }
             self.record = Record { run_began: self.journal.run_began(), ended: true, ..Record::default() };
@@ -487,8 +492,9 @@ impl<'a> Supervisor<'a> {
             self.journal.complain(&format!("halt conditions are not kept: {problem}"));
         }
         for condition in dropped {
-            self.journal
-                .complain(&format!("the end of the allocation is not known here, so this is dropped: {condition}"));
+            self.journal.complain(&format!(
+                "the end of the allocation is not known here, so this condition is dropped: {condition}"
+            ));
         }
     }
 
@@ -502,7 +508,7 @@ impl<'a> Supervisor<'a> {
             if let (Stop::Halted(_), Some(condition)) = (stop, self.halt_met()) {
                 let directory = self.directory.path().display().to_string();
                 self.journal.complain(&format!(
-                    "this condition stays and stops the next start too, until bivouac halt {directory} --clear: {condition}"
+                    "this condition stays and will also stop the next start; remove it with bivouac halt {directory} --clear: {condition}"
                 ));
             }
             if let (Some(command), Stop::Halted(_)) = (&self.args.requeue, stop) {
@@ -533,7 +539,7 @@ impl<'a> Supervisor<'a> {
                 self.journal.event(attempt, "requeues", &text);
                 system.requeue().map(|job| format!("{} queues job {job} again", system.name()))
             }
-            (None, None) => Err("this is no job of SLURM, LSF, PBS or Flux".into()),
+            (None, None) => Err("this is not a SLURM, LSF, PBS or Flux job".into()),
         };
         match asked {
             Ok(text) => self.journal.event(attempt, "requeued", &text),
@@ -667,7 +673,11 @@ impl<'a> Supervisor<'a> {
             escalation = match escalation {
                 Escalation::Asked(until) if Instant::now() >= until => {
                     let seconds = self.args.reserve.as_secs_f64();
-                    self.journal.event(attempt, "ending", &format!("no end {seconds} s after it was asked for: TERM"));
+                    self.journal.event(
+                        attempt,
+                        "ending",
+                        &format!("it has not ended {seconds} s after it was asked to: sending TERM"),
+                    );
                     job.signal(Signal::SIGTERM);
                     Escalation::Terminated(Instant::now() + self.args.grace)
                 }
@@ -719,8 +729,10 @@ impl<'a> Supervisor<'a> {
         }
         self.record.down.retain(|host| !back.contains(host));
         self.write_record();
-        let text =
-            format!("{}: the next start uses what it needs of that, bivouac halt --resize makes one", back.join(", "));
+        let text = format!(
+            "{}: the next start uses those that it needs; bivouac halt --resize starts again at once",
+            back.join(", ")
+        );
         self.journal.event(self.record.attempt, "answers-again", &text);
     }
 
@@ -884,7 +896,7 @@ impl<'a> Supervisor<'a> {
     /// A run directory that is full or gone must not turn success into failure, or keep a job from its restart.
     fn write_record(&mut self) {
         if let Err(problem) = self.record.write(&self.directory) {
-            self.journal.complain(&format!("{problem}; a supervisor after this one would not find the job"));
+            self.journal.complain(&format!("{problem}; a later supervisor would not find the job"));
         }
     }
 
@@ -978,7 +990,7 @@ impl<'a> Supervisor<'a> {
             Ok(halt)
         });
         if let Err(problem) = cleared {
-            self.journal.complain(&format!("halt conditions of this run are left: {problem}"));
+            self.journal.complain(&format!("halt conditions of this run could not be removed: {problem}"));
         }
     }
 

@@ -29,7 +29,7 @@ impl Span {
     fn parse(text: &str) -> Result<Span, String> {
         let number = |text: &str, what: &str| {
             let number = text.trim().parse::<u32>().ok().filter(|number| *number > 0);
-            number.ok_or_else(|| format!("{text:?} is no {what}"))
+            number.ok_or_else(|| format!("{text:?} is not a {what}"))
         };
         let Some((first, rest)) = text.split_once("..") else {
             let only = number(text, "number of ranks")?;
@@ -123,7 +123,7 @@ impl Binding {
         let (name, of_group) =
             (plain(name), if group == "world" { String::new() } else { format!(" of group {}", plain(group)) });
         let why = format!(
-            "{name:?} version {version}{of_group} can be restored by the {ranks} ranks only that took it, because of the regions {}",
+            "{name:?} version {version}{of_group} can be restored only by the {ranks} ranks that took it, because of the regions {}",
             plain(&bound.to_string())
         );
         Binding { ranks: *ranks, why }
@@ -146,7 +146,8 @@ fn untold(status: &Status) -> Option<(f64, Binding)> {
     let is_told = |name: &str| status.newest.iter().any(|newest| newest.name == name);
     let series = status.series.iter().find(|series| !is_told(&series.name))?;
     let why = format!(
-        "{:?} version {} was taken by {} ranks, and its session does not say whether others can restore it: the program uses an older version of Bivouac",
+        "{:?} version {} was taken by {} ranks, and its session does not say whether another number of ranks can restore it: the program \
+         uses an older version of Bivouac",
         plain(&series.name),
         series.version,
         status.ranks
@@ -155,7 +156,8 @@ fn untold(status: &Status) -> Option<(f64, Binding)> {
 }
 
 /// What a program says to be restored on other ranks; for messages.
-pub const HOW_TO_RESIZE: &str = "save them with save_on, shared, or per_rank with OnResize::Drop or Ask, and ranks of any number can restore them (docs/ELASTIC.md)";
+pub const HOW_TO_RESIZE: &str = "save them with save_on, shared, or per_rank with OnResize::Drop or Ask, and any number of ranks can \
+                                 restore them (docs/ELASTIC.md)";
 
 #[cfg(test)]
 mod tests {
@@ -185,11 +187,11 @@ mod tests {
         for (text, word) in [
             ("", "empty"),
             (" ", "empty"),
-            ("0", "\"0\" is no number"),
-            ("0..4", "\"0\" is no number"),
-            ("4,,6", "\"\" is no number"),
-            ("4..", "\"\" is no number"),
-            ("..4", "\"\" is no number"),
+            ("0", "\"0\" is not a number"),
+            ("0..4", "\"0\" is not a number"),
+            ("4,,6", "\"\" is not a number"),
+            ("4..", "\"\" is not a number"),
+            ("..4", "\"\" is not a number"),
             ("16..4", "4..16"),
             ("4..16/0", "step"),
             ("4..16/", "step"),
@@ -230,7 +232,7 @@ mod tests {
             vec![newest("old", 6, 4.0, &["x"]), newest("heat", 8, 5.0, &["state", "rng"]), newest("free", 4, 9.0, &[])];
         let found = binding(all).unwrap();
         assert_eq!(found.ranks, 8);
-        assert!(found.to_string().contains(r#""heat" version 70 can be restored by the 8 ranks"#), "{found}");
+        assert!(found.to_string().contains(r#""heat" version 70 can be restored only by the 8 ranks"#), "{found}");
         assert!(found.to_string().ends_with(r#"because of the regions "state", "rng""#), "{found}");
     }
 

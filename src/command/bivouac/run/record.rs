@@ -119,7 +119,7 @@ pub fn read(directory: &RunDirectory) -> Result<Option<Record>, String> {
     let path = directory.path().join(SUPERVISOR_FILE);
     let record: Record = serde_json::from_slice(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
     if (record.kind.as_str(), record.schema) != (SUPERVISOR_KIND, SCHEMA) {
-        return Err(format!("{}: it is no record of a supervisor of this version", path.display()));
+        return Err(format!("{}: this is not a record of a supervisor of this version", path.display()));
     }
     Ok(Some(record))
 }
@@ -154,22 +154,25 @@ impl Record {
             return Err("no supervisor is at work there: start the job with bivouac run --ranks".into());
         }
         let Some(allowed) = &self.allowed else {
-            return Err("its bivouac run was started without --ranks, so its number of ranks stays".into());
+            return Err("its bivouac run was started without --ranks, so its number of ranks cannot change".into());
         };
         let allowed =
             Allowed::parse(allowed).map_err(|why| format!("its record is damaged: --ranks {allowed:?}: {why}"))?;
         if !allowed.has(ranks) {
-            return Err(format!("its bivouac run allows --ranks {allowed}, and {ranks} is none of these"));
+            return Err(format!("its bivouac run allows --ranks {allowed}, but {ranks} is not one of these"));
         }
         if self.ranks == Some(ranks) {
-            return Err(format!("it has {ranks} ranks"));
+            return Err(format!("it already has {ranks} ranks"));
         }
         let hosts: Result<Vec<Vec<Host>>, String> = self.hosts.iter().map(|host| parse_list(host)).collect();
         let mut hosts = hosts.map_err(|why| format!("its record is damaged: {why}"))?.concat();
         hosts.retain(|host| !self.down.contains(&host.name));
         if !self.hosts.is_empty() && room(&hosts) < u64::from(ranks) {
             let answering = names(&hosts);
-            return Err(format!("the hosts that answered last ({answering}) have slots for {} ranks", room(&hosts)));
+            return Err(format!(
+                "the hosts that answered most recently ({answering}) have slots for {} ranks",
+                room(&hosts)
+            ));
         }
         binding.map_or(Ok(()), |binding| Err(format!("{binding}; {HOW_TO_RESIZE}")))
     }
@@ -442,7 +445,7 @@ mod tests {
         assert_eq!(record.may_resize(4, None), Ok(()));
         let why = |record: &Record, ranks| record.may_resize(ranks, None).unwrap_err();
         assert!(why(&record, 5).contains("2..12/2"), "{}", why(&record, 5));
-        assert_eq!(why(&record, 6), "it has 6 ranks");
+        assert_eq!(why(&record, 6), "it already has 6 ranks");
         assert!(why(&record, 8).contains("(a:2, c:2, d:2) have slots for 6"), "{}", why(&record, 8));
         assert_eq!(Record { down: BTreeSet::new(), ..record.clone() }.may_resize(8, None), Ok(()));
         assert_eq!(Record { hosts: Vec::new(), ..record.clone() }.may_resize(12, None), Ok(()));

@@ -140,7 +140,7 @@ impl Snapshot {
 
 /// Does a place that a record names belong to a region of the shard?
 fn fits(bytes: Option<&u64>, place: &RegionPlace) -> Result<(), String> {
-    let bytes = bytes.ok_or("the record places it, and the shard has no such region")?;
+    let bytes = bytes.ok_or("the record places it, but the shard has no such region")?;
     match place {
         RegionPlace::Host { pages, .. } => pages.check(*bytes),
         RegionPlace::Device(_) => Ok(()),

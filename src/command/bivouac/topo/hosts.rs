@@ -95,7 +95,7 @@ pub fn counts(machine: &Machine) -> [usize; 3] {
 /// A machine in a few words.
 pub fn summary(machine: &Machine) -> String {
     if machine.cpus.is_empty() && machine.nodes.is_empty() {
-        return "nothing is known of it".to_owned();
+        return "nothing is known about it".to_owned();
     }
     let some = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let [packages, caches, cores] = counts(machine);

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 /// The name of what stands for the memory of a process: which of it is a region nobody can see from outside.
-pub const MEMORY: &str = "memory without a file";
+pub const MEMORY: &str = "anonymous memory";
 
 /// A process as it is named on the command line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +25,7 @@ impl FromStr for Process {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Process, String> {
-        let number = |text: &str| text.trim().parse::<u32>().map_err(|_| format!("{text:?} is no number"));
+        let number = |text: &str| text.trim().parse::<u32>().map_err(|_| format!("{text:?} is not a number"));
         match text.split_once('=') {
             Some((rank, pid)) => Ok(Process { rank: Some(number(rank)?), pid: number(pid)? }),
             None => Ok(Process { rank: None, pid: number(text)? }),
@@ -40,7 +40,10 @@ pub fn snapshot(processes: &[Process], ranks: Option<&[u32]>, problems: &mut Pro
     let mut seen = BTreeSet::new();
     for (process, number) in processes.iter().zip(numbers) {
         let Some(number) = number.filter(|number| seen.insert(*number)) else {
-            problems.add(format!("process {} is no rank of the checkpoint, or one that is there already", process.pid));
+            problems.add(format!(
+                "process {} is not a rank of the checkpoint, or is one that is already there",
+                process.pid
+            ));
             continue;
         };
         match look(process.pid, problems) {
@@ -90,7 +93,7 @@ fn look(pid: u32, problems: &mut Problems) -> Result<(Record, BTreeMap<String, u
             record.regions.push((MEMORY.to_owned(), place));
             bytes.insert(MEMORY.to_owned(), nodes.values().fold(0u64, |sum, bytes| sum.saturating_add(*bytes)));
         }
-        Err(error) => problems.add(format!("the memory of process {pid} is not to be seen: {error}")),
+        Err(error) => problems.add(format!("the memory of process {pid} cannot be seen: {error}")),
     }
     Ok((record, bytes))
 }

@@ -48,7 +48,10 @@ pub fn draw(here: Option<&Machine>, snapshots: &[Snapshot]) -> Drawing {
         left -= shown;
         if shown < hosts.len() {
             let more = hosts.len() - shown;
-            notes.push(format!("{}: {more} more machines are not drawn, {MACHINES_MAX} are the most", snapshot.title));
+            notes.push(format!(
+                "{}: {more} more machines are not drawn, because at most {MACHINES_MAX} are",
+                snapshot.title
+            ));
         }
         let panels = hosts.iter().take(shown).map(|host| {
             let title = format!("machine of {}: {}", host.who(), summary(host.machine));

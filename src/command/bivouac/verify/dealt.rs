@@ -131,7 +131,7 @@ enum Stop {
 pub fn prove(group: &Group<'_>, checked: &mut Checked) -> Vec<Finding> {
     let mut findings = match group.read() {
         Err(Stop::Told) => Vec::new(),
-        Err(Stop::TooLong) => vec![group.open("its records", &format!("have more than {RECORDS_MAX} bytes"))],
+        Err(Stop::TooLong) => vec![group.open("its records", &format!("they have more than {RECORDS_MAX} bytes"))],
         Ok(all) => group.compare(&all).map_or_else(|| group.prove_arrays(&all, checked), |finding| vec![finding]),
     };
     let tier = group.files.iter().find(|(.., expected)| expected.is_some()).map(|(tier, ..)| tier.kind().name());
@@ -224,12 +224,12 @@ impl Group<'_> {
         let sum = of.fold(Identity::default(), Identity::and);
         let mut findings = Vec::new();
         if sum != recorded {
-            let why = format!("{what}: its identity is {recorded}, and the lists of all ranks have {sum}");
+            let why = format!("{what}: its identity is {recorded}, but the lists of all ranks give {sum}");
             findings.push(Self::damage(&self.folder, Some(region), &why));
         }
         match lists::prove(lists) {
             lists::Verdict::Proved => {}
-            lists::Verdict::Open => findings.push(self.open(what, "it takes too long")),
+            lists::Verdict::Open => findings.push(self.open(what, "it would take too long")),
             lists::Verdict::Wrong(wrong) => {
                 let text = format!("{what}: {wrong}");
                 findings.push(match wrong {
@@ -253,7 +253,7 @@ impl Group<'_> {
     ) -> Option<Finding> {
         let of = parts.iter().map(|(rank, of)| Identity::of_packed(of.bytes(), rank.0, parts.len() as u32));
         let sum = of.fold(Identity::default(), Identity::and);
-        let why = format!("its identity is {recorded}, and the parts of all ranks have {sum}");
+        let why = format!("its identity is {recorded}, but the parts of all ranks give {sum}");
         (sum != recorded).then(|| Self::damage(&self.folder, region, &format!("{}: {why}", what(region, parts))))
     }
 
@@ -262,7 +262,7 @@ impl Group<'_> {
         let what = what(region, parts);
         let wrong = match tiling::prove(parts, PIECES_MAX) {
             Verdict::Proved => return None,
-            Verdict::Open => return Some(self.open(&what, "it takes too long")),
+            Verdict::Open => return Some(self.open(&what, "it would take too long")),
             Verdict::Wrong(wrong) => wrong,
         };
         let text = format!("{what}: {}", wrong.in_words(parts.first()?.1.dims()));
@@ -302,11 +302,11 @@ fn unlike(first: &Said, said: &Said) -> Option<(String, String)> {
     let (one, other) = match (&first.record, &said.record) {
         (None, None) => return None,
         (Some(one), Some(other)) => (one, other),
-        (Some(_), None) => return of_record("it has no decomposition record, other than"),
-        (None, Some(_)) => return of_record("it has a decomposition record, other than"),
+        (Some(_), None) => return of_record("it has no decomposition record, unlike"),
+        (None, Some(_)) => return of_record("it has a decomposition record, unlike"),
     };
     if one.rules != other.rules {
-        return of_record("its regions lie otherwise over the ranks than those of");
+        return of_record("its regions are spread over the ranks differently from those of");
     }
     let mut pairs = one.decompositions.iter().zip(&other.decompositions);
     let is_unlike = |((identity, parts, _), (of_other, others, _)): &(&Part, &Part)| {
@@ -315,7 +315,7 @@ fn unlike(first: &Said, said: &Said) -> Option<(String, String)> {
     if let Some(((.., region), _)) = pairs.find(is_unlike) {
         return Some((
             region.clone(),
-            format!("region {:?} lies on another decomposition than that of", short(region)),
+            format!("region {:?} has a different decomposition from that of", short(region)),
         ));
     }
     let mut pairs = one.lists.iter().zip(&other.lists);
@@ -323,10 +323,10 @@ fn unlike(first: &Said, said: &Said) -> Option<(String, String)> {
         (identity, head.total, head.is_sparse) != (of_other, others.total, others.is_sparse)
     };
     if let Some(((.., region), _)) = pairs.find(is_unlike) {
-        return Some((region.clone(), format!("region {:?} lies on other lists than that of", short(region))));
+        return Some((region.clone(), format!("region {:?} has different lists from those of", short(region))));
     }
     let (name, _) = one.shared.iter().zip(&other.shared).find(|(one, other)| one != other)?.0;
-    Some((name.clone(), format!("value {:?}, which all ranks share, is another one than that of", short(name))))
+    Some((name.clone(), format!("value {:?}, which all ranks share, differs from that of", short(name))))
 }
 
 /// The array that parts are of.

@@ -32,7 +32,7 @@ fn in_words(error: impl std::fmt::Display) -> String {
 pub(super) fn here(root: &Path) -> Result<Machine, String> {
     let topology = builder()?.build().map_err(in_words)?;
     if !topology.is_this_system() {
-        return Err("hwloc's environment shows another machine".to_owned());
+        return Err("hwloc's environment variables describe another machine".to_owned());
     }
     let mut parts = parts(&topology);
     let (nodes, distances) = sysfs::nodes(root);

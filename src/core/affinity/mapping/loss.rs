@@ -73,7 +73,7 @@ impl fmt::Display for Loss {
                 write!(f, "each of the {now} ranks of the node took its share")
             }
             Loss::Shares { then, now } => {
-                write!(f, "{then} ranks were on the node and {now} are: each took its share")
+                write!(f, "{then} ranks were on the node and now {now} are: each took its share")
             }
             Loss::Resized { then, now } => write!(
                 f,
@@ -82,13 +82,13 @@ impl fmt::Display for Loss {
             ),
             Loss::Strangers => write!(
                 f,
-                "other processes of the node than the ranks of this group may have the same CPUs: threads stay where they are"
+                "processes on the node that are not ranks of this group may use the same CPUs: threads stay where they are"
             ),
             Loss::Rebound(then, now) => {
                 write!(f, "threads were bound to CPUs {} and are now on {}", show_cpus(then), show_cpus(now))
             }
             Loss::NotAllowed(cpus) => {
-                write!(f, "not allowed now: CPUs")?;
+                write!(f, "no longer allowed: CPUs")?;
                 cpus.iter().take(16).try_for_each(|cpu| write!(f, " {cpu}"))?;
                 if cpus.len() > 16 { write!(f, " and {} more", cpus.len() - 16) } else { Ok(()) }
             }
@@ -100,7 +100,7 @@ impl fmt::Display for Loss {
             Loss::NodeGone { node, to: Target::Spread(nodes) } => {
                 write!(f, "pages of node {node} are spread over nodes {nodes:?}")
             }
-            Loss::GpuFar => write!(f, "threads that were near their GPU are not"),
+            Loss::GpuFar => write!(f, "threads that were near their GPU no longer are"),
         }
     }
 }

@@ -55,12 +55,12 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Reason::Forbidden => "not allowed to this process",
+            Reason::Forbidden => "not allowed for this process",
             Reason::NoNode => "no such node",
             Reason::NodeFull => "node full",
             Reason::Held => "held by a device or busy",
             Reason::HugePage => "in a huge page with other memory",
-            Reason::NotOwn => "of a file or shared",
+            Reason::NotOwn => "file-backed or shared",
             Reason::Absent => "without memory",
             Reason::Elsewhere => "elsewhere",
         })
@@ -316,7 +316,7 @@ mod tests {
         report.add(&PlaceReport::refused(4));
         assert_eq!(
             report.to_string(),
-            "pages wanted=9 right=2 wrong=7 (4 not allowed to this process, 1 node full, 2 held by a device or busy)"
+            "pages wanted=9 right=2 wrong=7 (4 not allowed for this process, 1 node full, 2 held by a device or busy)"
         );
         assert_eq!(PlaceReport::default().to_string(), "pages wanted=0 right=0 wrong=0");
         assert_eq!(Reason::of_page(i32::MIN), Reason::Held);

@@ -88,7 +88,7 @@ pub(super) fn encode(record: &Record) -> Result<Vec<u8>, FormatError> {
     let mut bytes = VERSION.to_le_bytes().to_vec();
     bytes.extend(codec::encode(WHAT, &wire)?);
     if bytes.len() > BYTES_MAX {
-        return Err(invalid(format!("{} bytes, and at most {BYTES_MAX} are allowed", bytes.len())));
+        return Err(invalid(format!("{} bytes, but at most {BYTES_MAX} are allowed", bytes.len())));
     }
     Ok(bytes)
 }

@@ -386,7 +386,7 @@ pub(super) unsafe fn improbe(
     let bytes = bytes_of(reporter, &status)?;
     if bytes > longest {
         // Nobody but us sends here, and our own `send` refuses this.
-        let text = format!("rank {from} announced {bytes} bytes, over our limit of {longest}");
+        let text = format!("rank {from} announced {bytes} bytes, more than the limit of {longest}");
         return Err(reporter.strange("MPI_Improbe", bytes as c_int, text));
     }
     Ok(Some(Announced { message, from, bytes }))

@@ -365,7 +365,7 @@ impl Parcels {
                     // SAFETY: the request is complete.
                     let bytes = unsafe { bytes.take_back() };
                     let Some((label, length)) = decode_head(&bytes) else {
-                        let text = format!("rank {from} announced a parcel with a head that we cannot have sent");
+                        let text = format!("rank {from} announced a parcel with a head that Bivouac cannot have sent");
                         return Err(reporter.strange("MPI_Imrecv", bytes.len() as i32, text));
                     };
                     match length {
@@ -431,7 +431,7 @@ impl Parcels {
 }
 
 fn strange_length(reporter: Reporter, from: Rank, announced: usize, sent: usize) -> CommError {
-    let text = format!("rank {from} announced a parcel of {announced} bytes and sent {sent}");
+    let text = format!("rank {from} announced a parcel of {announced} bytes, but sent {sent}");
     reporter.strange("MPI_Imrecv", sent as i32, text)
 }
 

@@ -163,7 +163,7 @@ impl Link {
             match &mut self.state {
                 State::Apart => {
                     if self.addresses.is_empty() {
-                        self.trouble = Some("it has no address there".into());
+                        self.trouble = Some("that rank has no address".into());
                         return Ok(());
                     }
                     if Instant::now() < self.again {
@@ -281,10 +281,7 @@ impl Link {
         self.again = now + self.pause;
         self.pause = (2 * self.pause).min(PAUSE_MAX);
         if now - since >= SAID_AFTER && !std::mem::replace(&mut self.is_said, true) {
-            log::warn!(
-                "event=rank-unreachable rank={} address={address:?} error=\"{error}\": it is tried again",
-                self.to
-            );
+            log::warn!("event=rank-unreachable rank={} address={address:?} error=\"{error}\": trying again", self.to);
         }
     }
 }

@@ -299,7 +299,7 @@ impl SocketComm {
     /// Why ranks could not be reached yet.
     fn troubles(&self) -> Vec<String> {
         let troubles = self.links.iter().filter_map(|((to, _), link)| Some((to, link.trouble.as_ref()?)));
-        troubles.map(|(to, trouble)| format!("rank {} does not reach rank {to}: {trouble}", self.own.rank)).collect()
+        troubles.map(|(to, trouble)| format!("rank {} cannot reach rank {to}: {trouble}", self.own.rank)).collect()
     }
 }
 

@@ -216,7 +216,7 @@ impl SocketComm {
             }
             if started.elapsed() >= TRIAL_LIMIT {
                 let trouble = self.troubles().into_iter().next();
-                return Err(trouble.unwrap_or_else(|| format!("rank {rank} waits for other ranks {SILENCE}")));
+                return Err(trouble.unwrap_or_else(|| format!("rank {rank} waited for other ranks {SILENCE}")));
             }
             std::thread::sleep(PAUSE);
         }

@@ -25,7 +25,7 @@ pub(super) enum Address {
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Address::Node(_) => f.write_str("a socket of the node"),
+            Address::Node(_) => f.write_str("a socket on the node"),
             Address::Ip(address) => write!(f, "{address}"),
         }
     }

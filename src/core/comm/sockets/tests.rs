@@ -159,7 +159,7 @@ fn without_a_way_to_other_nodes_all_ranks_hear_why() {
     });
     for opened in opened {
         let Opened::Unreachable(why) = opened else { panic!("rank 2 cannot be called") };
-        assert_eq!(why, "rank 0 does not reach rank 2: it has no address there");
+        assert_eq!(why, "rank 0 cannot reach rank 2: that rank has no address");
     }
 }
 

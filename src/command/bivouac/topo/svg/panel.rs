@@ -346,7 +346,7 @@ impl Panel {
         let mut notes = self.plan.notes.clone();
         if !loose.is_empty() {
             let loose = self.kind().list(&loose);
-            notes.insert(0, format!("not pinned, and so on any of the CPUs that the job was given: {loose}"));
+            notes.insert(0, format!("not pinned, so they may run on any CPU that the job was given: {loose}"));
         }
         notes
     }

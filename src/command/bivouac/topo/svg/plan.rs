@@ -201,7 +201,7 @@ fn add_memory(plan: &mut Plan, mut memory: BTreeMap<u32, Vec<Part>>) {
         node.memory = memory.remove(&node.number).unwrap_or_default();
     }
     let foreign = memory.into_iter().map(|(number, memory)| {
-        let title = format!("node {number} · not of this machine");
+        let title = format!("node {number} · not on this machine");
         NodePlan { number, title, is_foreign: true, memory, ..NodePlan::default() }
     });
     let nodes: Vec<NodePlan> = foreign.collect();
@@ -243,7 +243,7 @@ fn strays(machine: &Machine, ranks: &[&Placed], on_cpus: &Ranks) -> Vec<String> 
     let cpus: Cpus = on_cpus.keys().copied().filter(|cpu| !all.contains(cpu)).collect();
     let mut notes = Vec::new();
     if !cpus.is_empty() {
-        notes.push(format!("threads are pinned to CPUs that the machine has not: {}", show_cpus(&cpus)));
+        notes.push(format!("threads are pinned to CPUs that the machine does not have: {}", show_cpus(&cpus)));
     }
     let gpus: BTreeSet<&str> = ranks
         .iter()
@@ -255,7 +255,7 @@ fn strays(machine: &Machine, ranks: &[&Placed], on_cpus: &Ranks) -> Vec<String> 
         .collect();
     if !gpus.is_empty() {
         let list = gpus.into_iter().collect::<Vec<_>>().join(", ");
-        notes.push(format!("regions are on GPUs that the machine has not: {list}"));
+        notes.push(format!("regions are on GPUs that the machine does not have: {list}"));
     }
     let unknown = ranks.iter().filter_map(|placed| all_bytes_by_node(placed).remove(&None));
     let unknown = unknown.fold(0u64, u64::saturating_add);
