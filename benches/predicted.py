@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Time that a real job loses to checkpoints and failures, and what `bivouac plan` has said beforehand: heat2d under `bivouac run`, killed by a seed.
+"""Time that a real job loses to checkpoints and failures, and what `bivouac plan` predicted: heat2d under `bivouac run`, killed at times
+that a seed draws.
 
     benches/predicted.py --bin DIR [--seconds S] [--mtbf S] [--ranks N] [--grid NXxNY]
                          [--interval S] [--every N] [--seed N] [--out FILE]
 
-1. Without checkpoints: what a launch and a step take, by two lengths, the longer one as long as the next run; and how long mpirun goes on when a rank is killed.
-2. With checkpoints, nobody killed: what they cost. Its profile and these two times are what is planned with.
-3. Planned: 2,000 jobs of S seconds are played with that profile.
+1. Without checkpoints: how long a launch and a step take, from runs of two lengths, the longer one as long as the next run; and how
+   long mpirun continues when a rank is killed.
+2. With checkpoints, but without kills: what they cost. The plan uses its profile and these two times.
+3. The plan: 2,000 jobs of S seconds are simulated with that profile.
 4. About S seconds with a failure each MTBF seconds on average: of a process (one rank is killed, node memory stays), or of a node that comes back (all ranks are
-   killed and node memory is taken away), in the share of cases that the plan supposes. Its work is so many steps of run 1.
+   killed and node memory is removed), in the share of cases that the plan assumes. Its work is a number of steps of run 1.
 
 Nothing else should run on the machine. Prints a line of JSON for each. DIR holds `bivouac` and `heat2d`; mpirun is the one in PATH.
 """

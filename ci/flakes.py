@@ -2,7 +2,7 @@
 
 flakes.py store RESULTS KEPT LINE   adds what the junit files in the folder KEPT say to LINE, and LINE to RESULTS
 flakes.py many RESULTS LINE SECONDS COPIES NAME=PROGRAM...
-                                    runs test programs over and over, COPIES at once, and adds LINE with what came of it
+                                    runs test programs over and over, COPIES at once, and adds LINE with the outcome
 flakes.py sum RESULTS PURE COMMIT   repeats of each class of test programs since COMMIT; PURE matches those that start no process
 """
 

@@ -279,10 +279,10 @@ fn device_memory_that_does_not_fit_is_refused_where_it_is_given() {
         let caches = rank.caches(session);
         let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begun").with_device(&caches, &*rank.stream);
         let cases: [(&[&DeviceSpan], &str); 4] = [
-            (&[&short], "elements of memory for box 0"),
+            (&[&short], "the memory for box 0 has"),
             (&[&odd], "not a whole number of elements"),
-            (&[], "memory of 0 boxes, and this rank owns 1"),
-            (&[&good, &good], "memory of 2 boxes"),
+            (&[], "memory for 0 boxes was given, but this rank owns 1"),
+            (&[&good, &good], "memory for 2 boxes"),
         ];
         for (spans, why) in cases {
             let error = checkpoint.save_device_boxes_on::<u64>("t", &on, spans).expect_err("refused").to_string();
@@ -296,8 +296,7 @@ fn device_memory_that_does_not_fit_is_refused_where_it_is_given() {
         session
             .begin_restore(NAME)
             .run(|r| {
-                for (span, why) in [(&short, "elements of memory for box 0"), (&odd, "not a whole number of elements")]
-                {
+                for (span, why) in [(&short, "the memory for box 0 has"), (&odd, "not a whole number of elements")] {
                     let error = r.load_device_on::<u64>("t", &on, span, stream).expect_err("refused").to_string();
                     assert!(error.contains(why), "{error}");
                 }

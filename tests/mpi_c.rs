@@ -29,7 +29,7 @@ fn every_function_does_what_the_header_says_of_it() {
         mpirun(2, folder.path(), &program, &[]).env("ASAN_OPTIONS", "detect_leaks=0").output().expect("started");
     assert_eq!(printed(&output).trim(), "ok");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said.matches(r#"the checkpoint has "field", which is not protected"#).count(), 1, "{said}");
+    assert_eq!(said.matches(r#"the checkpoint has regions that are not protected: "field""#).count(), 1, "{said}");
     let funneled = mpirun(2, folder.path(), &program, &["funneled"])
         .env("ASAN_OPTIONS", "detect_leaks=0")
         .output()
@@ -96,7 +96,7 @@ fn a_restart_that_finds_nothing_of_a_name_says_what_there_is() {
     };
     // A first run has nothing to say.
     assert_eq!(said(2, &["tiny"]), [""; 0]);
-    let typo = "nothing-to-restore name=\"tyni\": nothing of that name is there, but of \"tiny\"";
+    let typo = "nothing-to-restore name=\"tyni\": there is no checkpoint of that name, but there are some of \"tiny\"";
     assert_eq!(said(2, &["tyni"]), [typo]);
 }
 

@@ -300,7 +300,10 @@ fn restart_on_another_number_of_ranks_is_a_clear_error_that_says_so() {
         first.ok("committed-2");
         let second = store.run_on(after, &["look"]).unwrap();
         let taken = format!("taken by {before} ranks");
-        second.error("restored", &[&taken, &format!("this run has {after}"), &format!("Start it on {before} ranks")]);
+        second.error(
+            "restored",
+            &[&taken, &format!("this run has {after}"), &format!("Start the program on {before} ranks")],
+        );
         assert!(second.success, "{}", second.text);
         let third = store.run_on(before, &["look"]).unwrap();
         assert!(third.ok("restored").starts_with("version=2 generation=1 "), "{}", third.text);
@@ -341,7 +344,7 @@ fn a_deliberate_return_to_an_older_version_leaves_the_newer_ones_behind() {
     first.ok("committed-6");
 
     let second = store.be_killed(&["go-back", "3", "4"]).unwrap();
-    second.error("no-such", &["version 99 cannot be restored", "these can: 6, 5, 4, 3, 2, 1"]);
+    second.error("no-such", &["version 99 cannot be restored", "versions that can: 6, 5, 4, 3, 2, 1"]);
     second.has("restored", second.ok("restored"), &["version=3 generation=1 seed=1 ", "left_behind=false"]);
     second.ok("committed");
 
@@ -407,7 +410,7 @@ fn unusable_names_messages_in_flight_empty_and_very_many_regions() {
         answer.error(label, &["checkpoint name", "is not usable: use 1 to 128 bytes"]);
     }
     for (rank, text) in answer.lines("in-flight") {
-        let said = "error rank 1: a message from rank 0 with tag 77 has arrived and was not received";
+        let said = "error rank 1: a message from rank 0 with tag 77 has arrived but has not been received";
         assert!(if rank == 1 { text.starts_with(said) } else { text == "ok none" }, "rank {rank}: {text}");
     }
     assert_eq!(answer.lines("in-flight").len(), 4);
@@ -415,7 +418,7 @@ fn unusable_names_messages_in_flight_empty_and_very_many_regions() {
     answer.error("restart-slash", &["\"a/b\" is not usable"]);
     answer.error("versions-slash", &["\"a/b\" is not usable"]);
     answer.error("twice", &["region \"field\" is saved twice"]);
-    answer.error("zero-regions", &["version 2 of \"none\" has no region", "a region of no length"]);
+    answer.error("zero-regions", &["version 2 of \"none\" has no region", "a region of length 0"]);
     assert_eq!(answer.ok("zero-regions-restored"), "0");
     for label in ["twice-captured", "zero-length", "many"] {
         answer.ok(label);

@@ -424,7 +424,7 @@ fn a_history_on_decompositions_comes_back_version_by_version_on_any_number_of_ra
         drop(checkpoint);
         let mut checkpoint = session.begin_checkpoint(NAME, 2).expect("begun");
         let text = checkpoint.save_history_on(&history, &[("u", &mesh), ("p", &grid)]).unwrap_err().to_string();
-        assert!(text.contains("elements, and this rank owns"), "{text}");
+        assert!(text.contains("elements, but this rank owns"), "{text}");
         drop(checkpoint);
         let mut checkpoint = session.begin_checkpoint(NAME, 3).expect("begun");
         checkpoint.save_history_on(&history, &[("u", &grid), ("p", &mesh)]).expect("saved");

@@ -52,7 +52,7 @@ def main():
 
 
 def take(session, step, level, rank):
-    """A checkpoint that fails costs a longer way back after a failure, nothing else."""
+    """A checkpoint that fails only means a longer way back after a failure."""
     try:
         pending = session.checkpoint(NAME, step)
         if level is not None:
@@ -132,7 +132,8 @@ def command_line():
     parser.add_argument("--steps", type=int, default=1000, help="steps to compute")
     parser.add_argument("--every", type=int, help="steps between checkpoints; without it the configuration's interval decides")
     parser.add_argument("--dir", help="keep checkpoints below this folder (global/ and local/)")
-    parser.add_argument("--die-at", type=pair(":", "-1"), metavar="STEP[:RANK]", help="a rank (the last) kills itself after a step")
+    parser.add_argument("--die-at", type=pair(":", "-1"), metavar="STEP[:RANK]",
+                        help="a rank (default: the last) kills itself after this step")
     levels = {level.name.lower().replace("_", "-"): level for level in bivouac.Level}
     parser.add_argument("--wait", choices=levels, help="wait after each checkpoint until it has reached this level")
     options = parser.parse_args()

@@ -14,7 +14,7 @@ class Bivouac(Package):
 
     variant("cuda", default=True, description="GPU memory; the driver is found when a program runs")
     variant("numa", default=True, description="Pages and threads of NUMA nodes")
-    variant("fortran", default=True, description="The module for Fortran")
+    variant("fortran", default=True, description="The Fortran module")
 
     depends_on("c", type="build")
     depends_on("fortran", type="build", when="+fortran")

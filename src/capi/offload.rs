@@ -797,7 +797,7 @@ mod tests {
             is(made, BVK_OK);
             let short = bvk_protect_on(session, c"there".as_ptr(), boxes, at(&there), 102, BVK_U32);
             is(short, BVK_ERR_REGION);
-            assert!(error().contains("102 elements of memory for box 0"), "{}", error());
+            assert!(error().contains("the memory for box 0 has 102 elements"), "{}", error());
             is(bvk_protect_on(session, c"row".as_ptr(), boxes, row.as_mut_ptr().cast(), 103, BVK_U32), BVK_OK);
             is(bvk_protect_on(session, c"there".as_ptr(), boxes, at(&there), 103, BVK_U32), BVK_OK);
             // Two boxes, of which one is on the host.

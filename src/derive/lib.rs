@@ -15,12 +15,12 @@ pub fn checkpoint(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
 
 fn implementation(input: &DeriveInput) -> Result<TokenStream> {
     let Data::Struct(data) = &input.data else {
-        return Err(Error::new(input.span(), "Checkpoint is derived for structures: implement it for an enum by hand"));
+        return Err(Error::new(input.span(), "Checkpoint can only be derived for structures: implement it by hand"));
     };
     let Fields::Named(fields) = &data.fields else {
         return Err(Error::new(
             input.span(),
-            "Checkpoint is derived for named fields, whose names become those of regions",
+            "Checkpoint can only be derived for named fields, whose names become those of regions",
         ));
     };
     let parts = fields.named.iter().map(Part::of).collect::<Result<Vec<_>>>()?;
@@ -29,7 +29,9 @@ fn implementation(input: &DeriveInput) -> Result<TokenStream> {
         let found = parts.iter().find(|part| part.field == **on);
         match found.map(|part| &part.kind) {
             Some(Kind::Skip) => {}
-            Some(_) => return Err(Error::new(on.span(), format!("`{on}` is a decomposition: skip it"))),
+            Some(_) => {
+                return Err(Error::new(on.span(), format!("`{on}` is a decomposition: mark it `#[checkpoint(skip)]`")));
+            }
             None => return Err(Error::new(on.span(), format!("`{on}` is not a field of this structure"))),
         }
     }
@@ -108,14 +110,14 @@ impl Part {
                         "drop" => "Drop",
                         "ask" => "Ask",
                         "refuse" => "Refuse",
-                        _ => return Err(Error::new(rule.span(), "per_rank is `drop`, `ask` or `refuse`")),
+                        _ => return Err(Error::new(rule.span(), "per_rank must be `drop`, `ask` or `refuse`")),
                     };
                     Kind::PerRank(format_ident!("{variant}"))
                 }
                 _ => return Err(meta.error("use skip, name, value, shared, per_rank, on or state")),
             };
             if !matches!(self.kind, Kind::Plain) {
-                return Err(meta.error("the field is described twice"));
+                return Err(meta.error("the field has more than one of skip, value, shared, per_rank, on and state"));
             }
             self.kind = kind;
             Ok(())

@@ -160,7 +160,7 @@ static char *trim(char *text) {
 
 static bool copy_text(char *to, size_t room, const char *key, const char *value) {
     if (strlen(value) >= room) {
-        PUSH(H5E_BADVALUE, "the driver's configuration: %s has %zu bytes, and the most is %zu", key, strlen(value), room - 1);
+        PUSH(H5E_BADVALUE, "the driver's configuration: %s has %zu bytes, but at most %zu are allowed", key, strlen(value), room - 1);
         return false;
     }
     strcpy(to, value);
@@ -200,14 +200,14 @@ static bool set_one(struct settings *settings, const char *key, const char *valu
         else expected = "auto, world or self";
     } else if (strcmp(key, "files") == 0) {
         if (*value) return copy_text(settings->files, sizeof settings->files, key, value) && can_match(value);
-        expected = "patterns with commas between them, such as *.h5,ckpt*";
+        expected = "patterns separated by commas, such as *.h5,ckpt*";
     } else if (strcmp(key, "rank") == 0) {
         char *end;
         long number = strtol(value, &end, 10);
         if ((at = word_at(ranks, value)) >= 0) settings->rank = (enum rank_rule)at;
         else if (*value && !*end && number != 0 && number >= -RUNS && number <= RUNS)
             settings->rank = RANK_AT, settings->rank_at = (int)number;
-        else expected = "auto, none, or which number of the path is the rank: 1 the first, -1 the last";
+        else expected = "auto, none, or which number in the path is the rank: 1 for the first, -1 for the last";
     } else if (strcmp(key, "flush") == 0) {
         if ((at = word_at(switches, value)) >= 0) settings->flush = at;
         else expected = "yes or no";
@@ -248,7 +248,7 @@ static bool parse(char *text, struct settings *settings) {
         char *value = strchr(entry, '=');
         if (!value) {
             PUSH(H5E_BADVALUE,
-                 "the driver's configuration (HDF5_DRIVER_CONFIG): \"%.60s\" is not key=value; entries have semicolons between them",
+                 "the driver's configuration (HDF5_DRIVER_CONFIG): \"%.60s\" is not key=value; separate entries by semicolons",
                  entry);
             return false;
         }
@@ -314,7 +314,7 @@ static char *absolute(const char *name) {
     char from[PATH_MAX] = "", *real = NULL;
     const char *between = *name == '/' ? "" : "/";
     if (strchr(name, RANK)) {
-        PUSH(H5E_BADVALUE, "%.200s: a path with the byte 1", name);
+        PUSH(H5E_BADVALUE, "%.200s: a path must not contain the byte 1", name);
         return NULL;
     }
     if (*name != '/' && !getcwd(from, sizeof from)) {
@@ -323,7 +323,7 @@ static char *absolute(const char *name) {
     }
     size_t length = strlen(from) + strlen(between) + strlen(name);
     if (length >= PATH_ROOM) {
-        PUSH(H5E_BADVALUE, "%.100s...: a path of %zu bytes; Bivouac keeps files with up to %d", name, length, PATH_ROOM - 1);
+        PUSH(H5E_BADVALUE, "%.100s...: the path has %zu bytes; Bivouac keeps files whose paths have up to %d", name, length, PATH_ROOM - 1);
         return NULL;
     }
     char *path = malloc(2 * PATH_MAX + 2);
@@ -364,7 +364,8 @@ static char *absolute(const char *name) {
         }
     }
     if (strlen(path) >= PATH_ROOM) {
-        PUSH(H5E_BADVALUE, "%.100s...: a path of %zu bytes; Bivouac keeps files with up to %d", path, strlen(path), PATH_ROOM - 1);
+        PUSH(H5E_BADVALUE, "%.100s...: the path has %zu bytes; Bivouac keeps files whose paths have up to %d", path, strlen(path),
+             PATH_ROOM - 1);
         free(path);
         return NULL;
     }
@@ -447,7 +448,7 @@ static bool finish(struct session *session, const struct settings *settings, MPI
     for (bool warned = false;;) {
         int done = 0;
         if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
-            snprintf(session->broken, sizeof session->broken, "a call of MPI failed");
+            snprintf(session->broken, sizeof session->broken, "an MPI call failed");
             break;
         }
         if (done) return true;
@@ -455,20 +456,20 @@ static bool finish(struct session *session, const struct settings *settings, MPI
         double waited = (double)(now.tv_sec - from.tv_sec) + 1e-9 * (double)(now.tv_nsec - from.tv_nsec);
         if (waited > 10 && !warned) {
             warned = true;
-            say("rank %d has waited for 10 s in the opening or deletion of %s for the other ranks: with scope=world all ranks open "
-                "their files in one order. For files of single ranks use scope=self, or leave them out by files=",
+            say("rank %d has waited 10 s for the other ranks while opening or deleting %s: with scope=world all ranks must open "
+                "their files in the same order. For files of single ranks use scope=self, or leave them out with files=",
                 session->rank, path);
         }
         if (waited > settings->patience) {
             snprintf(session->broken, sizeof session->broken,
-                     "rank %d waited for %.0f s (patience=%.0f) for the other ranks to open or delete a file, too (it was %.200s)", session->rank,
-                     waited, settings->patience, path);
+                     "rank %d waited %.0f s (patience=%.0f) for the other ranks to open or delete a file as well (it was %.200s)",
+                     session->rank, waited, settings->patience, path);
             break;
         }
         // A while without a pause first: usually all ranks come at the same time.
         if (waited > 0.002) nanosleep(&pause, NULL);
     }
-    PUSH(H5E_CANTOPENFILE, "%s: %s. No file of scope=world can be opened any more; start the program again", path, session->broken);
+    PUSH(H5E_CANTOPENFILE, "%s: %s. No file of scope=world can be opened any more; relaunch the program", path, session->broken);
     return false;
 }
 
@@ -528,9 +529,9 @@ static void push_difference(struct session *session, const struct settings *sett
         !finish(session, settings, &request, path))
         return;
     PUSH(H5E_CANTOPENFILE,
-         "the ranks disagree on a file of scope=world: rank 0 %s %.600s, and rank %d %s %.600s. All ranks open their files in one order, "
-         "under names that differ in the rank's number alone (rank= says which number that is), or under one name. For files of single "
-         "ranks use scope=self, or leave them out by files=",
+         "the ranks disagree on a file of scope=world: rank 0 %s %.600s, and rank %d %s %.600s. All ranks must open their files in the "
+         "same order, under one name or under names that differ only in the rank's number (rank= says which number that is). For files "
+         "of single ranks use scope=self, or leave them out with files=",
          DOES[first_kind], first, other, DOES[exchange->all[0]], exchange->path);
 }
 
@@ -539,7 +540,7 @@ static void push_difference(struct session *session, const struct settings *sett
 static int at_finalize(MPI_Comm comm, int key, void *value, void *extra);
 
 static void close_session(struct session *session) {
-    if (session->handle && bvk_close(&session->handle) < 0) say("the checkpoints could not all be completed: %s", bvk_error());
+    if (session->handle && bvk_close(&session->handle) < 0) say("not all checkpoints could be completed: %s", bvk_error());
     session->handle = NULL;
 }
 
@@ -572,8 +573,8 @@ static bool has_mpi(const struct settings *settings, const char *path) {
     MPI_Initialized(&is_there);
     MPI_Finalized(&is_gone);
     if (is_gone || finalizing) {
-        PUSH(H5E_CANTOPENFILE, "%s: MPI has been finalized, and Bivouac needs it. Use the file before MPI_Finalize, or leave it out by files=",
-             path);
+        PUSH(H5E_CANTOPENFILE,
+             "%s: MPI has been finalized, but Bivouac needs it. Use the file before MPI_Finalize, or leave it out with files=", path);
         return false;
     }
     if (!is_there) {
@@ -583,8 +584,8 @@ static bool has_mpi(const struct settings *settings, const char *path) {
         if (program) dlclose(program);
         if (settings->mpi == MPI_REFUSE || (settings->mpi == MPI_AUTO && has_own && is_launched())) {
             PUSH(H5E_CANTOPENFILE,
-                 "%s: MPI is not initialised yet, and Bivouac needs it. Use the file after MPI_Init, or leave it out by files=; for a "
-                 "program that never calls MPI_Init say mpi=init",
+                 "%s: MPI is not initialised yet, but Bivouac needs it. Use the file after MPI_Init, or leave it out with files=; for a "
+                 "program that never calls MPI_Init set mpi=init",
                  path);
             return false;
         }
@@ -601,7 +602,7 @@ static bool has_mpi(const struct settings *settings, const char *path) {
     }
     if (process == 0) process = getpid();
     if (getpid() != process) {
-        PUSH(H5E_CANTOPENFILE, "%s: a forked child has no MPI, and Bivouac needs it. Leave the file out by files=", path);
+        PUSH(H5E_CANTOPENFILE, "%s: a forked child has no MPI, but Bivouac needs it. Leave the file out with files=", path);
         return false;
     }
     MPI_Query_thread(&level);
@@ -659,7 +660,7 @@ static struct session *session_for(const struct settings *settings, const char *
         sessions = session;
     }
     if (*session->broken) {
-        PUSH(H5E_CANTOPENFILE, "%s: %s. No file of scope=world can be opened any more; start the program again", path, session->broken);
+        PUSH(H5E_CANTOPENFILE, "%s: %s. No file of scope=world can be opened any more; relaunch the program", path, session->broken);
         return NULL;
     }
     if (session->size > 1 && session->comm == MPI_COMM_NULL && !duplicate(session, settings, path)) return NULL;
@@ -786,8 +787,8 @@ static bool grow(struct file *file, size_t length) {
         room = (room + 65535) / 65536 * 65536;
         unsigned char *bytes = realloc(file->bytes, room);
         if (!bytes) {
-            PUSH(H5E_NOSPACE, "%s: no memory for %zu bytes. An open file is in memory as a whole; HDF5 writes smaller files to disk if "
-                              "files= leaves this one out", file->path, room);
+            PUSH(H5E_NOSPACE, "%s: no memory for %zu bytes. An open file is in memory as a whole. Leave this one out with files=, so "
+                              "that HDF5 writes it to disk, or write smaller files", file->path, room);
             return false;
         }
         file->bytes = bytes;
@@ -866,7 +867,7 @@ struct search {
 
 static bool is_ours(struct search *search, const struct info *info) {
     if (memcmp(info->magic, MAGIC, sizeof MAGIC) == 0 && memchr(info->path, 0, sizeof info->path)) return true;
-    snprintf(search->reason, sizeof search->reason, "the series %s is not of this driver", search->series->name);
+    snprintf(search->reason, sizeof search->reason, "the series %s was not written by this driver", search->series->name);
     return false;
 }
 
@@ -899,7 +900,7 @@ static int find_among(bvk_restart_t restart, struct search *search, struct info 
     if (loaded == 1 && found < 0) {
         search->is_other = true;
         snprintf(search->reason, sizeof search->reason,
-                 "version %" PRIu64 " of the series %s was taken by %d ranks, and none had this file; one had %s",
+                 "version %" PRIu64 " of the series %s was taken by %d ranks, none of which had this file; one had %s",
                  search->version, search->series->name, search->ranks, example);
     }
     return found < 0 ? -1 : loaded;
@@ -956,7 +957,7 @@ static int load_once(bvk_restart_t restart, struct search *search) {
     if (status >= 0 && count == wanted) status = bvk_load_column(rows, COLUMN, count ? (void *)file->bytes : &count, count, BVK_U8, 1);
     else if (status >= 0) {
         loaded = -1;
-        snprintf(search->reason, sizeof search->reason, "%" PRIu64 " bytes where %" PRIu64 " were saved", count, wanted);
+        snprintf(search->reason, sizeof search->reason, "%" PRIu64 " bytes were found where %" PRIu64 " were saved", count, wanted);
     }
     if (status < 0) {
         if (loaded == 1) loaded = 0;
@@ -1014,7 +1015,7 @@ static bool load(struct file *file) {
         return file->loaded = is_read_by_all;
     }
     if (!file->session->handle) {
-        PUSH(H5E_CANTOPENFILE, "%s: MPI has been finalized, and Bivouac needs it", file->path);
+        PUSH(H5E_CANTOPENFILE, "%s: MPI has been finalized, but Bivouac needs it. Use the file before MPI_Finalize", file->path);
         return false;
     }
     struct series *stored = series_named(file->session, file->stored);
@@ -1059,8 +1060,8 @@ static void complain(const char *format, ...) {
 }
 
 static bool failed(const char *path, const char *what, uint64_t version) {
-    complain("%s: version %" PRIu64 " was not %s: %s. Earlier versions are as they were; make room, or see `bivouac doctor`, and write the file again", path,
-           version, what, bvk_error());
+    complain("%s: version %" PRIu64 " was not %s: %s. Earlier versions are unchanged; make room, or run `bivouac doctor`, and write the "
+             "file again", path, version, what, bvk_error());
     return false;
 }
 
@@ -1123,7 +1124,8 @@ static bool save(struct session *session, const struct settings *settings, struc
 
 static bool save_file(struct file *file, uint64_t state) {
     if (file->torn) {
-        complain("%s: no version is taken, because a write to the file has failed. Earlier versions are as they were; write the file again", file->path);
+        complain("%s: no version is taken, because a write to the file has failed. Earlier versions are unchanged; write the file again",
+                 file->path);
         state = ABANDONED;
     }
     if (!save(file->session, &file->settings, file->series, file->path, state, file->bytes, file->length)) return false;
@@ -1153,8 +1155,8 @@ static void save_open_files(void) {
     for (struct file *file = open_files; file; file = file->next) {
         if (file->inner || !file->writable || !file->loaded || (file->flushed && !file->dirty && file->session->size == 1)) continue;
         if (!file->flushed)
-            say("%s is open at MPI_Finalize, and HDF5 cannot flush it%s: it is not saved. Close files before MPI_Finalize", file->path,
-                has_failed ? " after an earlier error" : "");
+            say("%s is still open at MPI_Finalize, and HDF5 cannot flush it%s, so it is not saved. Close files before MPI_Finalize",
+                file->path, has_failed ? " after an earlier error" : "");
         (void)save_file(file, file->flushed ? OPEN : ABANDONED);
         // What HDF5 writes when it closes the file, if nothing else changes.
         mark_closed(file->bytes, file->length);
@@ -1258,7 +1260,7 @@ static bool open_kept(struct file *file, unsigned flags, hid_t fapl, haddr_t max
     int found = BVK_NOTHING;
     if ((kind != CREATES || !may_be_new) && (found = look(file)) < 0) return false;
     if (kind == CREATES_NEW && (found == BVK_OK || is_on_disk)) {
-        PUSH(H5E_FILEEXISTS, "%s exists (%s)", file->path, found == BVK_OK ? "as a checkpoint" : "on disk");
+        PUSH(H5E_FILEEXISTS, "%s already exists (%s)", file->path, found == BVK_OK ? "as a checkpoint" : "on disk");
         return false;
     }
     if (is_new && (may_be_new || kind == CREATES_NEW || found == BVK_OK || is_on_disk || open_already(file))) {
@@ -1292,8 +1294,8 @@ static bool is_one_library(const void *caller) {
     if (!dladdr(caller, &theirs) || !dladdr((void *)(uintptr_t)&H5Pget_driver_config_str, &ours) || theirs.dli_fbase == ours.dli_fbase) return true;
     static bool told;
     if (!told)
-        say("the program's HDF5 is in %s, and the driver was linked with %s: no file can be opened. The program needs HDF5 as a shared library; build the "
-            "driver with that one (HDF5= in src/hdf5/Makefile), or unset HDF5_DRIVER",
+        say("the program's HDF5 is in %s, but the driver was linked with %s: no file can be opened. The program needs HDF5 as a shared "
+            "library; build the driver with the same one (HDF5= in src/hdf5/Makefile), or unset HDF5_DRIVER",
             theirs.dli_fname, ours.dli_fname);
     told = true;
     return false;
@@ -1306,7 +1308,7 @@ static H5FD_t *open_file(const char *name, unsigned flags, hid_t fapl, haddr_t m
         PUSH(H5E_NOSPACE, "no memory for a file");
         return NULL;
     }
-    if (!name || !*name) PUSH(H5E_CANTOPENFILE, "a file without a name");
+    if (!name || !*name) PUSH(H5E_CANTOPENFILE, "the file has no name");
     bool is_open = name && *name && configure(fapl, &file->settings) && (file->path = absolute(name)) != NULL;
     if (is_open && is_kept(&file->settings, file->path)) is_open = may_be_file(name, file->path) && open_kept(file, flags, fapl, maxaddr);
     else if (is_open && !(file->inner = open_on_disk(name, flags, fapl, maxaddr))) {
@@ -1375,11 +1377,11 @@ static herr_t delete_file(const char *name, hid_t fapl) {
         int found = is_good ? look(file) : BVK_ERR_STATE;
         is_good = found >= 0;
         if (found == BVK_OK && file->any_rank) {
-            PUSH(H5E_CANTDELETEFILE, "%s is one of the files of several ranks, which delete them together", file->path);
+            PUSH(H5E_CANTDELETEFILE, "%s is one of the files of several ranks, which must delete them together", file->path);
             is_good = false;
         } else if (found == BVK_OK) {
             if (open_already(file)) {
-                PUSH(H5E_CANTDELETEFILE, "%s is open", file->path);
+                PUSH(H5E_CANTDELETEFILE, "%s is open: close it first", file->path);
                 is_good = false;
             }
             is_good = is_good && save(file->session, &file->settings, file->series, file->path, DELETED, NULL, 0);
@@ -1425,7 +1427,7 @@ static herr_t get_handle(H5FD_t *base, hid_t fapl, void **handle) {
 
 static bool is_inside(const struct file *file, haddr_t address, size_t size) {
     if (address <= ADDRESSES && size <= ADDRESSES - address) return true;
-    PUSH(H5E_OVERFLOW, "%s: %zu bytes at %" PRIuHADDR " are beyond what a file in memory can have", file->path, size, address);
+    PUSH(H5E_OVERFLOW, "%s: %zu bytes at %" PRIuHADDR " are beyond the end of what a file in memory can hold", file->path, size, address);
     return false;
 }
 
@@ -1452,7 +1454,7 @@ static herr_t write_bytes(H5FD_t *base, H5FD_mem_t type, hid_t dxpl, haddr_t add
     if (file->inner) return result(file->inner->cls->write(file->inner, type, dxpl, address, size, buffer) >= 0);
     if (!is_inside(file, address, size) || !load(file)) return result(false);
     if (!file->writable) {
-        PUSH(H5E_WRITEERROR, "%s is open for reading", file->path);
+        PUSH(H5E_WRITEERROR, "%s is open for reading only", file->path);
         return result(false);
     }
     if (size == 0) return 0;

@@ -414,9 +414,9 @@ fn records_that_do_not_fit_their_shards_are_found() {
         (Vec::new(), "it is empty"),
         (newer, "version 2, and 1 is known"),
         (outside, "it is truncated or invalid"),
-        (other, "region \"t\" has 140 bytes, and its boxes have 63 elements"),
-        (of_array.encode(), "region \"t\" is an array, and its rule is one of values"),
-        (too_many.encode(), "it has a rule for region 9, and the shard has 3"),
+        (other, "region \"t\" has 140 bytes, but its boxes have 63 elements"),
+        (of_array.encode(), "region \"t\" is an array, but has the rule of a value"),
+        (too_many.encode(), "it has a rule for region 9, but the shard has only 3 regions"),
     ] {
         let mut ranks = unproved(&all);
         ranks[1] = with_record(regions(&all[1]), record);
@@ -617,12 +617,13 @@ fn lists_of_numbers_are_proved_by_a_way_of_their_own() {
     twice[2] = Ids::of(9000).own(third(2)).own([4500]);
     let finding = only_damage(&listed(&twice));
     assert_eq!((&finding["rank"], &finding["region"]), (&2.into(), &"t".into()));
-    let text = "region \"t\" on an array of 9000 numbered elements: number 4500 is both in the list of rank 0 and in that of rank 2";
+    let text =
+        "region \"t\" on an array of 9000 numbered elements: number 4500 is in the lists of both rank 0 and rank 2";
     assert!(message(&finding).ends_with(text), "{finding}");
 
     let mut gap = thirds();
     gap[1] = Ids::of(9000).own(third(1).filter(|number| *number != 3001));
-    assert!(message(&only_damage(&listed(&gap))).ends_with("number 3001 is in the list of no rank"));
+    assert!(message(&only_damage(&listed(&gap))).ends_with("number 3001 is in no rank's list"));
 
     let list = |rank: u64| thirds()[rank as usize].clone().check().expect("inside");
     let good = listed(&thirds());

@@ -511,7 +511,7 @@ fn garbage_and_forgeries_are_reported_and_touch_nothing_outside() {
         let (status, document) = drain_json(&store, 0, more);
         let damage = document["damage"].to_string();
         assert_eq!(status, 1, "{more:?} {document}");
-        assert!(damage.contains("cannot be a folder name") && damage.contains("no number that a run"), "{document}");
+        assert!(damage.contains("cannot be a folder name") && damage.contains("no run can have had"), "{document}");
     }
     assert_eq!(entries(store.disk.path()), before);
 }

@@ -88,11 +88,11 @@ fn a_profile_that_makes_no_sense_is_refused_with_its_key() {
     for (text, words) in [
         (
             sample.replacen("bytes_per_second = 5e9", "bytes_per_second = nan", 1),
-            "figure[1].bytes_per_second: NaN does",
+            "figure[1].bytes_per_second: NaN is not between",
         ),
-        (sample.replacen("nodes = 4", "nodes = -4", 1), "machine.nodes: -4 does not lie between"),
+        (sample.replacen("nodes = 4", "nodes = -4", 1), "machine.nodes: -4 is not between"),
         (sample[..700].to_owned(), "line "),
-        ("x".repeat(10 << 20), "it has 65537 bytes, and a profile has 65536 at most"),
+        ("x".repeat(10 << 20), "it has 65537 bytes, but a profile may have at most 65536"),
         (String::new(), "schema: it is missing"),
     ] {
         std::fs::write(&file, text).expect("written");

@@ -395,7 +395,7 @@ fn too_little_left_is_said_by_rank_and_set_and_nothing_is_written() {
         (&json!([[2, 2], [3, 3], [4, 4], [5, 5]]), &json!(false), &json!(0))
     );
     let why = row["lacking"][0]["why"].as_str().expect("a reason");
-    assert!(why.contains("its set is that of ranks ") && why.contains("which can do without 1"), "{why}");
+    assert!(why.contains("its redundancy set (ranks ") && why.contains("can do without 1 of them"), "{why}");
     assert!(why.contains("lacks the shards of ") && why.contains("and the parity of "), "{why}");
     assert!(document["damage"].to_string().contains("can be completed"), "{document}");
     assert_eq!(machine.folder(2), None);

@@ -208,7 +208,7 @@ test_disagreement() {
     prints '^step 50$' ranks read out.%d.h5
     prints 'rank 0 loads .*out.0000.h5, and rank 1 creates .if it does not exist. .*out.0001.h5' ranks kinds out.%d.h5
     prints '^step 50$' ranks read out.%d.h5
-    prints 'waited for 3 s .patience=3. for the other ranks' with patience=3 ranks missing out.%d.h5
+    prints 'waited 3 s .patience=3. for the other ranks' with patience=3 ranks missing out.%d.h5
     prints '^step 50$' ranks read out.%d.h5
 }
 
@@ -341,7 +341,7 @@ test_configuration() {
     prints '^6$' serial shown "$name"
     prints '^-1$' serial shown "a b_c=d__é %.h5"
     name=$(for i in {1..21}; do printf '%s/' "${long:0:200}"; done)
-    prints 'a path of .* bytes; Bivouac keeps files with up to' serial refused "${name}x"
+    prints 'the path has .* bytes; Bivouac keeps files whose paths have up to' serial refused "${name}x"
     # Another job, another file; a mistake of Bivouac's own configuration.
     prints '^-1$' with job=other serial shown "./$long/$long"
     BIVOUAC_GLOBAL_KEEP=3 prints 'Bivouac cannot keep this file: .*BIVOUAC_GLOBAL_KEEP' serial refused a.h5

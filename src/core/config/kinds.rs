@@ -122,31 +122,31 @@ pub(super) const FIXED_EVERY: Kind<Choice<u64>> = Kind {
 };
 
 pub(super) const NAME: Kind<Option<String>> = Kind {
-    allowed: "a name of 1 to 128 bytes without '/', control characters and blanks at its ends, not \".\" or \"..\"; \
-              or \"unset\"",
+    allowed: "a name of 1 to 128 bytes without '/' or control characters, without blanks at either end, and other than \
+              \".\" and \"..\"; or \"unset\"",
     read: |raw| optional(raw, |raw| raw.text().filter(|text| is_name(text)).map(str::to_owned)),
     show: |value| show_optional(value, |text| Raw::Text(text.clone())),
 };
 
 pub(super) const PATH: Kind<PathBuf> =
-    Kind { allowed: "a path as text of 1 to 4095 bytes without control characters", read: path, show: show_path };
+    Kind { allowed: "a path, as a string of 1 to 4095 bytes without control characters", read: path, show: show_path };
 
 pub(super) const OPTIONAL_PATH: Kind<Option<PathBuf>> = Kind {
-    allowed: "a path as text of 1 to 4095 bytes without control characters, or \"unset\"",
+    allowed: "a path, as a string of 1 to 4095 bytes without control characters, or \"unset\"",
     read: |raw| optional(raw, path),
     show: |value| show_optional(value, show_path),
 };
 
 pub(super) const OBJECT_URL: Kind<Option<String>> = Kind {
-    allowed: "a URL that begins with s3://, gs:// or az:// and names a bucket and perhaps a prefix in it, without blanks, \"?\", \"#\" \
-              and passwords, like \"s3://bucket/checkpoints\"; or \"unset\"",
+    allowed: "a URL like \"s3://bucket/checkpoints\" that begins with s3://, gs:// or az:// and names a bucket and optionally a \
+              prefix in it, without blanks, \"?\", \"#\" or a password; or \"unset\"",
     read: |raw| optional(raw, |raw| url(raw, &OBJECT_SCHEMES)),
     show: |value| show_optional(value, |url| Raw::Text(url.clone())),
 };
 
 pub(super) const ENDPOINT: Kind<Option<String>> = Kind {
-    allowed: "a URL that begins with https:// or http:// and names a server, without blanks, \"?\", \"#\" and passwords, like \
-              \"https://s3.example.org:9000\"; or \"unset\"",
+    allowed: "a URL like \"https://s3.example.org:9000\" that begins with https:// or http:// and names a server, without blanks, \
+              \"?\", \"#\" or a password; or \"unset\"",
     read: |raw| optional(raw, |raw| url(raw, &["https", "http"])),
     show: |value| show_optional(value, |url| Raw::Text(url.clone())),
 };
@@ -167,7 +167,7 @@ fn url(raw: &Raw, schemes: &[&str]) -> Option<String> {
 
 pub(super) const SIGNAL: Kind<Option<String>> = Kind {
     allowed: "one of HUP, INT, QUIT, USR1, USR2, ALRM, TERM, CONT, URG, XCPU, VTALRM, PROF, WINCH, IO, PWR \
-              (KILL and STOP cannot be caught, and signals of faults must not be), or \"unset\"",
+              (KILL and STOP cannot be caught, and signals that report faults must not be), or \"unset\"",
     read: |raw| optional(raw, |raw| signal(raw.text()?).map(|(name, _)| name.to_owned())),
     show: |value| show_optional(value, |name| Raw::Text(name.clone())),
 };
@@ -180,7 +180,7 @@ pub(super) const END_TIME: Kind<Option<u64>> = Kind {
 };
 
 pub(super) const BUDGET: Kind<Budget> = Kind {
-    allowed: "a size like \"8 GiB\", a number of bytes, or a percentage like \"25%\" up to 100%, more than 0",
+    allowed: "a size like \"8 GiB\", a number of bytes, or a percentage like \"25%\" up to 100%; greater than 0",
     read: budget,
     show: |value| match value {
         Budget::Bytes(bytes) => show_integer(bytes),
@@ -350,7 +350,7 @@ pub(super) const BURST_ORDER: Kind<BurstOrder> = Kind {
 };
 
 pub(super) const FLUSH_RATE: Kind<FlushRate> = Kind {
-    allowed: "\"unlimited\", \"auto\", or bytes per second like \"10 GB\" or as a number, from 1 MiB",
+    allowed: "\"unlimited\", \"auto\", or bytes per second, like \"10 GB\" or as a plain number, at least 1 MiB",
     read: |raw| match raw.text().map(str::trim) {
         Some(UNLIMITED) => Some(FlushRate::Unlimited),
         Some("auto") => Some(FlushRate::Auto),
@@ -364,7 +364,7 @@ pub(super) const FLUSH_RATE: Kind<FlushRate> = Kind {
 };
 
 pub(super) const FRACTION: Kind<f64> = Kind {
-    allowed: "a fraction from 0 to 1, as a number",
+    allowed: "a number from 0 to 1",
     read: |raw| raw.float().filter(|value| (0.0..=1.0).contains(value)),
     show: |value| Raw::Float(*value),
 };

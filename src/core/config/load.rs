@@ -185,5 +185,7 @@ impl Config {
 fn passed_over(path: &Path) -> Option<String> {
     let other = text::file_variable(std::env::vars_os()).filter(|other| Path::new(other) != path)?;
     let name = text::FILE_VARIABLE;
-    Some(format!("event=variable-ignored name={name} value={other:?} file={path:?}: the program names its file"))
+    Some(format!(
+        "event=variable-ignored name={name} value={other:?} file={path:?}: the program itself names a configuration file"
+    ))
 }

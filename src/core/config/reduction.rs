@@ -49,7 +49,7 @@ impl Method {
 
 /// The word is not a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a method is full, basic, list, tree or auto")]
+#[error("a reduction method must be full, basic, list, tree or auto")]
 pub struct NotMethod;
 
 impl FromStr for Method {
@@ -172,12 +172,13 @@ impl RegionMethods {
 
 /// The text is not a table of exceptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("exceptions for regions are {}", REGIONS_ALLOWED)]
+#[error("exceptions for regions must be {}", REGIONS_ALLOWED)]
 pub struct NotRegionMethods;
 
 /// The form of the table in words.
-pub(super) const REGIONS_ALLOWED: &str = "a table of \"checkpoint/region\", each with a method or with a table of method and, for list, tree \
-    and auto, chunk (a power of two from 32 to 4096): { \"heat/t\" = \"full\", \"graph/counts\" = { method = \"tree\", chunk = 128 } }";
+pub(super) const REGIONS_ALLOWED: &str = "a table with a key \"checkpoint/region\" for each exception, whose value is a method, or a \
+    table with method and, for list, tree and auto, chunk (a power of two from 32 to 4096): { \"heat/t\" = \"full\", \
+    \"graph/counts\" = { method = \"tree\", chunk = 128 } }";
 
 impl FromStr for RegionMethods {
     type Err = NotRegionMethods;

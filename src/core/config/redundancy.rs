@@ -96,13 +96,13 @@ impl fmt::Display for Scheme {
 
 /// The text is not a scheme, or its numbers are out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a scheme is {}", SCHEME_ALLOWED)]
+#[error("a redundancy scheme must be {}", SCHEME_ALLOWED)]
 pub struct NotAScheme;
 
 /// The schemes in words.
 pub(super) const SCHEME_ALLOWED: &str = "\"none\", \"partner\" or \"partner(N)\" with 1 to 8 copies, \"xor\" or \
-    \"xor(N)\" with 2 to 64 members, or \"rs(K,M)\" with K data and M parity members, K from 1, M from 1 to 8, at most \
-    64 in all";
+    \"xor(N)\" with 2 to 64 members, or \"rs(K,M)\" with K data and M parity members, where K is at least 1, M is 1 to 8, \
+    and there are at most 64 in all";
 
 /// Reads a scheme; blanks around words and numbers do not matter.
 impl FromStr for Scheme {
@@ -301,12 +301,12 @@ impl NamePolicies {
 
 /// The text is not a table of exceptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("exceptions for checkpoint names are {}", NAMES_ALLOWED)]
+#[error("exceptions for checkpoint names must be {}", NAMES_ALLOWED)]
 pub struct NotNamePolicies;
 
 /// The form of the table in words.
-pub(super) const NAMES_ALLOWED: &str = "a table of checkpoint names, each with a scheme or with a table of scheme, every (a whole number from 1) \
-    and every_seconds (a duration): { mesh = \"none\", heat = { scheme = \"rs(2,2)\", every = 5 } }";
+pub(super) const NAMES_ALLOWED: &str = "a table with a key for each checkpoint name, whose value is a scheme, or a table with scheme, \
+    every (a whole number from 1) and every_seconds (a duration): { mesh = \"none\", heat = { scheme = \"rs(2,2)\", every = 5 } }";
 
 impl FromStr for NamePolicies {
     type Err = NotNamePolicies;

@@ -491,7 +491,7 @@ fn unknown_names_get_a_suggestion() {
         ("[locla]\nevery = 0", "line 1: there is no section [locla]; did you mean [local]?"),
         ("[local]\nkeeplast = 1", "line 2: there is no key local.keeplast; did you mean local.keep_last?"),
         ("[job]\nkeep_every = 1", "line 2: there is no key job.keep_every; did you mean local.keep_every?"),
-        ("name = 'x'", "line 1: there is no key name outside of the sections; did you mean job.name?"),
+        ("name = 'x'", "line 1: there is no key name outside any section; did you mean job.name?"),
         ("[global.drect]\nx = 1", "line 1: there is no key global.drect; did you mean global.direct?"),
         ("[weather]\nsun = 1", "line 1: there is no section [weather]"),
         ("local = true", "line 1: local is a section; write [local] on its own line and its keys below it"),

@@ -224,7 +224,7 @@ fn unknown_key(section: Option<&str>, leaf: &str, origin: Origin) -> ConfigError
     let suggestion = near(same_section()).or_else(|| near(KEYS.iter().collect()));
     let key = match section {
         Some(section) => format!("{section}.{}", shown_name(leaf)),
-        None => format!("{} outside of the sections", shown_name(leaf)),
+        None => format!("{} outside any section", shown_name(leaf)),
     };
     ConfigError::UnknownKey { key, origin, suggestion }
 }

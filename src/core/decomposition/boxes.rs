@@ -9,7 +9,7 @@ use crate::format::numbers;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecompositionError {
     /// An array of too few or too many dimensions.
-    #[error("an array of {given} dimensions cannot be decomposed: 1 to {DIMS} are possible")]
+    #[error("an array of {given} dimensions cannot be decomposed: use 1 to {DIMS} dimensions")]
     Dimensions {
         /// The number of dimensions.
         given: usize,
@@ -21,7 +21,7 @@ pub enum DecompositionError {
         shape: Vec<u64>,
     },
     /// A list of numbers for another number of dimensions.
-    #[error("{what} {numbers:?} has {} numbers, and the array has {dims} dimensions", numbers.len())]
+    #[error("{what} {numbers:?} has {} numbers, but the array has {dims} dimensions", numbers.len())]
     Numbers {
         /// The meaning of the numbers.
         what: &'static str,
@@ -46,7 +46,7 @@ pub enum DecompositionError {
     },
     /// Ghost cells with which the memory of a box would have too many elements.
     #[error(
-        "box {number} of this rank with ghost cells of {before:?} before and {after:?} after it has more than {ELEMENTS_MAX} elements"
+        "box {number} of this rank, with ghost cells of {before:?} before and {after:?} after it, has more than {ELEMENTS_MAX} elements"
     )]
     Margin {
         /// The place of the box among those of this rank.
@@ -57,7 +57,7 @@ pub enum DecompositionError {
         after: Vec<u64>,
     },
     /// More boxes than a rank can have.
-    #[error("{given} boxes on one rank: {BOXES_MAX} are possible")]
+    #[error("a rank cannot own {given} boxes: at most {BOXES_MAX} are possible")]
     TooMany {
         /// The number of boxes.
         given: usize,

@@ -24,13 +24,13 @@ const NAME: &str = ".bivouac/ids/";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdsError {
     /// An array of too many elements.
-    #[error("an array of {total} numbered elements has more than {ELEMENTS_MAX} elements")]
+    #[error("an array cannot have {total} numbered elements: at most {ELEMENTS_MAX} are possible")]
     TooLarge {
         /// The number of elements.
         total: u64,
     },
     /// A number that no element has.
-    #[error("number {number}, at place {place} of the list of this rank, is not below {total}, the number of elements")]
+    #[error("number {number}, at index {place} of this rank's list, is not less than {total}, the number of elements")]
     Outside {
         /// Its place in the list.
         place: u64,
@@ -40,7 +40,7 @@ pub enum IdsError {
         total: u64,
     },
     /// A number that a rank has listed twice.
-    #[error("number {number} is both at place {first} and at place {second} of the list of this rank")]
+    #[error("number {number} occurs twice in this rank's list, at index {first} and at index {second}: list it once")]
     Twice {
         /// The number.
         number: u64,
@@ -253,14 +253,14 @@ mod tests {
     #[test]
     fn what_cannot_be_a_list_is_refused() {
         let refused = |ids: Ids| ids.check().expect_err("it cannot be").to_string();
-        assert!(refused(Ids::of(1 << 62)).contains("more than 4611686018427387903"));
-        assert!(refused(Ids::of(u64::MAX).own([0])).contains("more than"));
+        assert!(refused(Ids::of(1 << 62)).contains("at most 4611686018427387903"));
+        assert!(refused(Ids::of(u64::MAX).own([0])).contains("at most"));
         let outside = refused(Ids::of(9).own([3, 9]));
-        assert_eq!(outside, "number 9, at place 1 of the list of this rank, is not below 9, the number of elements");
-        assert!(refused(Ids::of(0).own([0])).contains("not below 0"));
+        assert_eq!(outside, "number 9, at index 1 of this rank's list, is not less than 9, the number of elements");
+        assert!(refused(Ids::of(0).own([0])).contains("not less than 0"));
         let twice = refused(Ids::of(9).own([4, 8]).own([1, 8]));
-        assert_eq!(twice, "number 8 is both at place 1 and at place 3 of the list of this rank");
-        assert!(refused(Ids::of(9).own([5, 5])).contains("place 0 and at place 1"));
+        assert_eq!(twice, "number 8 occurs twice in this rank's list, at index 1 and at index 3: list it once");
+        assert!(refused(Ids::of(9).own([5, 5])).contains("index 0 and at index 1"));
         assert!(Ids::of((1 << 62) - 1).own([0, (1 << 62) - 2]).check().is_ok());
         assert!(Ids::of(0).check().is_ok());
     }

@@ -70,13 +70,10 @@ impl Unmatched {
     pub fn in_words(&self, dims: usize) -> String {
         match self {
             Unmatched::Missing(first, rank) => {
-                format!("elements {}, which rank {rank} loads, were saved by no rank", first.shown(dims))
+                format!("no rank saved elements {}, which rank {rank} loads", first.shown(dims))
             }
             Unmatched::Twice(first, one, other) => {
-                format!(
-                    "elements {} are both in the shard of rank {one} and in that of rank {other}",
-                    first.shown(dims)
-                )
+                format!("elements {} are in the shards of both rank {one} and rank {other}", first.shown(dims))
             }
         }
     }
@@ -269,14 +266,11 @@ mod tests {
         };
         let level =
             vec![Boxes::of([10, 4]).own([0, 0], [3, 4]).sparse(), Boxes::of([10, 4]).own([5, 0], [5, 4]).sparse()];
-        assert_eq!(
-            first(plan(&level, |_| 0, &whole())),
-            "elements [3, 0..4], which rank 0 loads, were saved by no rank"
-        );
+        assert_eq!(first(plan(&level, |_| 0, &whole())), "no rank saved elements [3, 0..4], which rank 0 loads");
         let twice = vec![Boxes::of([10, 4]).own([0, 0], [6, 4]), Boxes::of([10, 4]).own([5, 0], [5, 4])];
         assert_eq!(
             first(plan(&twice, |_| 0, &whole())),
-            "elements [5, 0..4] are both in the shard of rank 0 and in that of rank 1"
+            "elements [5, 0..4] are in the shards of both rank 0 and rank 1"
         );
         assert!(plan(&level, |_| 0, &level.clone()).iter().all(|one| one.unmatched.is_none()));
     }

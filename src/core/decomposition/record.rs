@@ -224,7 +224,7 @@ fn check(
     let mut sets: Vec<Option<&str>> = vec![None; rows.len()];
     for (place, rule) in rules {
         let Some(region) = regions.get(*place) else {
-            let text = format!("it has a rule for region {place}, and the shard has {}", regions.len());
+            let text = format!("it has a rule for region {place}, but the shard has only {} regions", regions.len());
             return Err(FormatError::invalid(WHAT, text));
         };
         let (name, bytes) = (&region.name, region.bytes);
@@ -235,15 +235,15 @@ fn check(
             Rule::On(of) => {
                 let elements = elements(*of);
                 (!is_array(elements))
-                    .then(|| format!("region {name:?} has {bytes} bytes, and its boxes have {elements} elements"))
+                    .then(|| format!("region {name:?} has {bytes} bytes, but its boxes have {elements} elements"))
             }
             Rule::Numbered(of) => {
                 let count = lists.get(*of).map_or(0, |(_, list)| list.count);
                 (!is_array(count))
-                    .then(|| format!("region {name:?} has {bytes} bytes, and its list has {count} numbers"))
+                    .then(|| format!("region {name:?} has {bytes} bytes, but its list has {count} numbers"))
             }
             Rule::Shared | Rule::PerRank(_) => (region.kind != RegionKind::Value)
-                .then(|| format!("region {name:?} is an array, and its rule is one of values")),
+                .then(|| format!("region {name:?} is an array, but has the rule of a value")),
             Rule::Rows { set, width } => {
                 let count = rows.get(*set).map_or(0, |rows| rows.count);
                 // Rows without bytes could be as many as they like.
@@ -253,11 +253,11 @@ fn check(
                 let is_one = of.is_some() && sets.get(*set).is_some_and(|known| known.is_none() || *known == of);
                 sets.get_mut(*set).into_iter().for_each(|known| *known = of);
                 if !is_one {
-                    Some(format!("region {name:?} is a column of no set, or of that of another column"))
+                    Some(format!("region {name:?} is a column of no set, or of another column's set"))
                 } else {
                     (region.kind != RegionKind::Array || need != Some(bytes)).then(|| {
                         format!(
-                            "region {name:?} has {bytes} bytes, and is a column of {count} rows of {width} elements"
+                            "region {name:?} has {bytes} bytes, but is a column of {count} rows of {width} elements"
                         )
                     })
                 }
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(record.check(&regions(560, RegionKind::Value)), Ok(()));
         let refused = |regions: Vec<Region>| record.check(&regions).unwrap_err().to_string();
         assert!(
-            refused(regions(552, RegionKind::Value)).contains("\"t\" has 552 bytes, and its boxes have 70 elements")
+            refused(regions(552, RegionKind::Value)).contains("\"t\" has 552 bytes, but its boxes have 70 elements")
         );
         assert!(refused(regions(560, RegionKind::Array)).contains("\"step\" is an array"));
         assert!(refused(regions(560, RegionKind::Value)[..4].to_vec()).contains("a rule for region 4"));
@@ -493,7 +493,7 @@ mod tests {
         assert_eq!(record.list_of(0), Some((0, &record.lists[0])));
         assert!(record.list_of(2).is_none() && record.of_region(0).is_none() && !record.is_bound(0));
         let refused = |regions: Vec<Region>| record.check(&regions).unwrap_err().to_string();
-        assert!(refused(regions(64, 9, more)).contains("\"t\" has 64 bytes, and its list has 7 numbers"));
+        assert!(refused(regions(64, 9, more)).contains("\"t\" has 64 bytes, but its list has 7 numbers"));
         assert!(refused(regions(56, 6, more)).contains("of 6 bytes cannot be a list of 7 numbers"));
         assert!(refused(regions(56, 9, "other")).contains("there is no region \".bivouac/ids/1\""));
     }
@@ -526,7 +526,7 @@ mod tests {
         assert_eq!(record.rows_of(1), Some((&record.rows[0], 3)));
         assert!((0..4).all(|place| !record.is_bound(place)) && record.of_region(0).is_none());
         let refused = |regions: Vec<Region>| record.check(&regions).unwrap_err().to_string();
-        assert!(refused(regions(names, [40, 112, 0])).contains("112 bytes, and is a column of 5 rows of 3 elements"));
+        assert!(refused(regions(names, [40, 112, 0])).contains("112 bytes, but is a column of 5 rows of 3 elements"));
         assert!(refused(regions(["a/x", "c/v", "b/x"], [40, 120, 0])).contains("\"c/v\" is a column of no set"));
         assert!(refused(regions(["x", "a/v", "b/x"], [40, 120, 0])).contains("\"x\" is a column of no set"));
         // A set that is not there, no elements in a row, and counts whose product is too large.

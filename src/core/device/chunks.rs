@@ -124,10 +124,10 @@ pub(super) fn check_question(size: &TableSize, asked: &Question, places: &[Place
     let mut blocks = 0;
     for field in &asked.fields {
         if field.blocks.len() as u64 != field.bytes.div_ceil(size.block) {
-            return refuse(field.bytes, "a field has one digest for each of its blocks");
+            return refuse(field.bytes, "a field must have one digest for each of its blocks");
         }
         if !field.at.is_multiple_of(4096) || field.at + field.bytes > 1 << 50 {
-            return refuse(field.at, "a field begins at a page, and bodies end at 2^50");
+            return refuse(field.at, "a field must begin at a page, and bodies must end at or before 2^50");
         }
         blocks += field.blocks.len() as u64;
     }
@@ -140,17 +140,18 @@ pub(super) fn check_question(size: &TableSize, asked: &Question, places: &[Place
             Some(end).filter(|end| end.is_multiple_of(size.chunk) || *end == field.bytes)
         });
         if end.is_none() || !part.start.is_multiple_of(size.chunk) || part.bytes == 0 {
-            return refuse(part.bytes, "a part that is kept is of whole chunks of a field");
+            return refuse(part.bytes, "a part that is kept must consist of whole chunks of a field");
         }
     }
     for place in places {
         let Some(field) = asked.fields.get(place.field) else {
-            return refuse(place.span.bytes(), "a place is of no field");
+            return refuse(place.span.bytes(), "a place belongs to no field");
         };
         let end = place.start.checked_add(place.span.bytes()).filter(|end| *end <= field.bytes);
         let is_whole = end.is_some_and(|end| end.is_multiple_of(64) || end == field.bytes);
         if !place.start.is_multiple_of(64) || !is_whole {
-            return refuse(place.span.bytes(), "a place begins and ends at a multiple of 64, or at its field's end");
+            let why = "a place must begin and end at a multiple of 64, or end at its field's end";
+            return refuse(place.span.bytes(), why);
         }
     }
     let is_sorted = |pair: &[Place]| {
@@ -158,7 +159,7 @@ pub(super) fn check_question(size: &TableSize, asked: &Question, places: &[Place
         (pair[0].field, end) <= (pair[1].field, pair[1].start) || pair[0].field < pair[1].field
     };
     if !places.windows(2).all(is_sorted) {
-        return refuse(0, "places stand in their order, and none twice");
+        return refuse(0, "places must be in order, each of them once");
     }
     Ok(())
 }
@@ -179,5 +180,5 @@ pub(super) fn within(places: &[Place], field: usize, from: u64, bytes: u64) -> R
     if at == end {
         return Ok(spans);
     }
-    Err(DeviceError::Range { offset: at, bytes: end - at, reason: "a block that has changed is at no place" })
+    Err(DeviceError::Range { offset: at, bytes: end - at, reason: "a block that has changed has no place" })
 }

@@ -10,13 +10,13 @@ pub enum DeviceError {
     #[error("no CUDA driver library (libcuda.so.1) was found: install the driver, or use the host device")]
     NoLibrary,
     /// A driver, and no GPU behind it (or none that this process may see).
-    #[error("the CUDA driver sees no GPU number {ordinal}: check CUDA_VISIBLE_DEVICES and the job's GPU request")]
+    #[error("the CUDA driver does not see GPU number {ordinal}: check CUDA_VISIBLE_DEVICES and the job's GPU request")]
     NoDevice {
         /// The number that was asked for.
         ordinal: usize,
     },
     /// The driver is too old for what we need of it.
-    #[error("the CUDA driver supports CUDA {found}, and {needed} or later is needed")]
+    #[error("the CUDA driver supports CUDA {found}, but {needed} or later is needed: update the driver")]
     DriverTooOld {
         /// What it supports, as `major.minor`.
         found: String,

@@ -189,7 +189,7 @@ impl Shared {
         for index in order {
             let (range, span) = (&ranges[index], spans[index]);
             if range.box_bytes != range.bytes || span.address() + span.bytes() > range.base + range.bytes {
-                return Err(refuse(span, "kernels of the twin work on allocations"));
+                return Err(refuse(span, "on the host device, kernels can only use allocations"));
             }
             guards.push((index, lock(&range.boxes[0])));
         }
@@ -364,7 +364,7 @@ impl Reservation for Steps {
         let mut steps = lock(&self.0.steps);
         let boxes = self.boxes(offset, bytes);
         if boxes.iter().any(|memory| lock(memory).is_some()) {
-            return Err(DeviceError::Range { offset, bytes, reason: "a part of it is mapped already" });
+            return Err(DeviceError::Range { offset, bytes, reason: "part of it is already mapped" });
         }
         self.0.shared.take(bytes, "the GPU cache")?;
         for memory in boxes {
@@ -380,7 +380,7 @@ impl Reservation for Steps {
         let inside: Vec<(u64, u64)> = steps.range(offset..offset + bytes).map(|(at, length)| (*at, *length)).collect();
         let end = inside.iter().fold(offset, |next, (at, length)| if *at == next { next + length } else { next });
         if end != offset + bytes {
-            return Err(DeviceError::Range { offset, bytes, reason: "it is not made of whole mapped steps" });
+            return Err(DeviceError::Range { offset, bytes, reason: "it does not consist of whole mapped pieces" });
         }
         inside.iter().for_each(|(at, _)| _ = steps.remove(at));
         self.boxes(offset, bytes).iter().for_each(|memory| *lock(memory) = None);
@@ -395,7 +395,7 @@ impl Reservation for Steps {
             end <= self.0.bytes && boxes.is_some_and(|boxes| boxes.iter().all(|memory| lock(memory).is_some()))
         });
         if !whole {
-            return Err(DeviceError::Range { offset, bytes, reason: "a part of it has no memory" });
+            return Err(DeviceError::Range { offset, bytes, reason: "part of it is not mapped" });
         }
         Ok(DeviceSpan::new(self.0.base + offset, bytes, self.0.shared.home(), self.0.clone()))
     }
@@ -455,7 +455,7 @@ impl Device for HostDevice {
     fn pin(&self, memory: &HostRange) -> Result<Box<dyn Pinned>> {
         self.shared.check()?;
         if !memory.address.is_multiple_of(PAGE as usize) || !memory.bytes.is_multiple_of(PAGE) {
-            let reason = "host memory is pinned in whole pages";
+            let reason = "host memory can only be pinned in whole pages";
             return Err(DeviceError::Range { offset: memory.address as u64, bytes: memory.bytes, reason });
         }
         Ok(Box::new(HostPinned { _memory: memory.clone() }))

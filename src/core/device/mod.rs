@@ -216,7 +216,7 @@ impl Run {
 fn check_runs(runs: &[Run], block_bytes: u64) -> Result<u32> {
     let refuse = |offset, bytes, reason| Err(DeviceError::Range { offset, bytes, reason });
     if !block_bytes.is_power_of_two() || !(4096..=1 << 20).contains(&block_bytes) {
-        return refuse(0, block_bytes, "blocks have a power of two from 4 KiB to 1 MiB");
+        return refuse(0, block_bytes, "the block size must be a power of two from 4 KiB to 1 MiB");
     }
     let mut blocks = 0u64;
     for run in runs {
@@ -225,7 +225,8 @@ fn check_runs(runs: &[Run], block_bytes: u64) -> Result<u32> {
             return refuse(run.start, bytes, "the run goes past the end of its region");
         };
         if !run.start.is_multiple_of(64) || (!end.is_multiple_of(64) && end != run.region_bytes) {
-            return refuse(run.start, bytes, "a run begins and ends at a multiple of 64, or at the region's end");
+            let why = "a run must begin and end at a multiple of 64, or end at the region's end";
+            return refuse(run.start, bytes, why);
         }
         if run.to.as_ref().is_some_and(|to| to.bytes() != bytes) {
             return refuse(run.start, bytes, "source and target differ in length");
@@ -238,7 +239,7 @@ fn check_runs(runs: &[Run], block_bytes: u64) -> Result<u32> {
         let mut sorted = in_order;
         sorted.sort_by_key(|run| (run.first_block, run.start));
         if !covers(&sorted, block_bytes) {
-            return refuse(0, 0, "the runs of a call cover each region that they touch whole, and once");
+            return refuse(0, 0, "the runs of a call must cover each region that they touch entirely, and once");
         }
     }
     match u32::try_from(blocks) {
@@ -369,7 +370,7 @@ pub enum Carrier {
 fn check_sendings(sendings: &[Sending], block_bytes: u64) -> Result<u32> {
     let refuse = |bytes, reason| Err(DeviceError::Range { offset: 0, bytes, reason });
     if !block_bytes.is_power_of_two() || !(4096..=1 << 20).contains(&block_bytes) {
-        return refuse(block_bytes, "blocks have a power of two from 4 KiB to 1 MiB");
+        return refuse(block_bytes, "the block size must be a power of two from 4 KiB to 1 MiB");
     }
     let is_inside = |at: u64, bytes: u64, whole: u64| at.checked_add(bytes).is_some_and(|end| end <= whole);
     let mut blocks = 0;

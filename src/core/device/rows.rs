@@ -27,7 +27,7 @@ impl Rows {
     pub fn new(span: DeviceSpan, first: u64, row: u64, again: Vec<(u64, u64)>) -> Result<Rows> {
         let refuse = |reason| DeviceError::Range { offset: first, bytes: row, reason };
         if again.len() > LEVELS {
-            return Err(refuse("its rows come again at more than 7 distances"));
+            return Err(refuse("its rows repeat at more than 7 distances"));
         }
         let last = again.iter().try_fold(0u64, |last, (count, distance)| {
             last.checked_add(count.saturating_sub(1).checked_mul(*distance)?)
@@ -37,7 +37,7 @@ impl Rows {
         match (bytes, end) {
             (Some(0), _) => Ok(Rows { span, first, row: 0, again: Vec::new() }),
             (Some(_), Some(end)) if end <= span.bytes() => Ok(Rows { span, first, row, again }),
-            _ => Err(refuse("a row of it goes past the end of its memory")),
+            _ => Err(refuse("one of its rows goes past the end of its memory")),
         }
     }
 
@@ -108,7 +108,7 @@ pub(super) fn check_copies(copies: &[RowCopy], piece: u64) -> Result<()> {
     let is_inside = |at: u64, bytes: u64, whole: u64| at.checked_add(bytes).is_some_and(|end| end <= whole);
     for RowCopy { rows, at, bytes, packed } in copies {
         if !is_inside(*at, *bytes, rows.bytes()) || !is_inside(*packed, *bytes, piece) {
-            let reason = "a copy of rows goes past their end, or past that of the piece next to them";
+            let reason = "a copy of rows goes past the end of the rows, or of the packed piece";
             return Err(DeviceError::Range { offset: *at, bytes: *bytes, reason });
         }
     }

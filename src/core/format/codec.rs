@@ -24,7 +24,10 @@ pub fn encode<T: Serialize>(what: &'static str, value: &T) -> Result<Vec<u8>, Fo
     let bytes = bytes.map_err(|error| FormatError::invalid(what, error.to_string()))?;
     // The limit of the configuration counts for decoding only.
     if bytes.len() > LIMIT {
-        return Err(FormatError::invalid(what, format!("{} bytes, and at most {LIMIT} are allowed", bytes.len())));
+        return Err(FormatError::invalid(
+            what,
+            format!("it has {} bytes, but at most {LIMIT} are allowed", bytes.len()),
+        ));
     }
     Ok(bytes)
 }

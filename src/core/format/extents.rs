@@ -30,7 +30,7 @@ const WHAT: &str = "packed shard";
 pub(super) fn encode(packing: &Packing) -> Result<Vec<u8>, FormatError> {
     let count = packing.extents.len();
     if count > EXTENTS_MAX {
-        return Err(FormatError::invalid(WHAT, format!("{count} extents, and at most {EXTENTS_MAX} are allowed")));
+        return Err(FormatError::invalid(WHAT, format!("{count} extents, but at most {EXTENTS_MAX} are allowed")));
     }
     let (shift, kinds) = (unit_of(packing), IN + packing.outline.sources.len() as u64);
     let mut bytes = Vec::with_capacity(4 * count + 8);
@@ -49,7 +49,7 @@ pub(super) fn encode(packing: &Packing) -> Result<Vec<u8>, FormatError> {
         }
     }
     if bytes.len() > codec::LIMIT {
-        let why = format!("{} bytes of extents, and at most {} are allowed", bytes.len(), codec::LIMIT);
+        let why = format!("{} bytes of extents, but at most {} are allowed", bytes.len(), codec::LIMIT);
         return Err(FormatError::invalid(WHAT, why));
     }
     Ok(bytes)
@@ -84,9 +84,9 @@ pub(super) fn decode(mut bytes: &[u8], regions: &[Region], sources: usize) -> Re
     let rule = |holds: bool, why: &str| if holds { Ok(()) } else { Err(FormatError::invalid(WHAT, why)) };
     let count = number(&mut bytes)?;
     // Each takes a byte at least.
-    rule(count <= EXTENTS_MAX.min(bytes.len()) as u64, "it says that it has more extents than it can have")?;
+    rule(count <= EXTENTS_MAX.min(bytes.len()) as u64, "it claims more extents than it can have")?;
     let shift = number(&mut bytes)?;
-    rule(shift <= SHIFT_MAX.into(), "the unit of its extents is no part of a page")?;
+    rule(shift <= SHIFT_MAX.into(), "the unit of its extents is larger than a page")?;
     let (unit, kinds) = (1u64 << shift, IN + sources as u64);
     let mut extents = Vec::with_capacity(count as usize);
     for region in regions {
@@ -99,7 +99,7 @@ pub(super) fn decode(mut bytes: &[u8], regions: &[Region], sources: usize) -> Re
             let length = (((units - 1) << shift).saturating_add(unit)).min(left);
             let mut offset = || -> Result<u64, FormatError> {
                 let step = numbers::to_step(number(&mut bytes)?);
-                rule((step << shift) >> shift == step, "an extent refers to what cannot be")?;
+                rule((step << shift) >> shift == step, "an extent refers to an impossible place")?;
                 Ok(at.wrapping_add((step << shift) as u64))
             };
             let stored = match kind {
@@ -147,7 +147,7 @@ pub(super) fn expanded(mut extents: &[u8]) -> Result<Cow<'_, [u8]>, FormatError>
 }
 
 fn number(bytes: &mut &[u8]) -> Result<u64, FormatError> {
-    numbers::take(bytes).ok_or_else(|| FormatError::invalid(WHAT, "a number of its extents is cut short, or too long"))
+    numbers::take(bytes).ok_or_else(|| FormatError::invalid(WHAT, "a number in its extents is truncated, or too long"))
 }
 
 #[cfg(test)]

@@ -156,7 +156,7 @@ impl Expander {
         let length = self.context.decompress_to_buffer(packed, target);
         let length = length.map_err(|error| wrong(format!("cannot be expanded: {error}")))?;
         if length != expected {
-            return Err(wrong(format!("stands for {length} bytes, and should for {expected}")));
+            return Err(wrong(format!("stands for {length} bytes, but should stand for {expected}")));
         }
         if let Some(element) = element {
             unshuffle(&self.planes, element, bytes);

@@ -121,7 +121,10 @@ impl Manifest {
         for container in &self.containers {
             let plain = !container.file.is_empty() && !container.file.contains('/') && !container.file.starts_with('.');
             if !plain {
-                return Err(FormatError::invalid(WHAT, format!("file name {:?} leaves its folder", container.file)));
+                return Err(FormatError::invalid(
+                    WHAT,
+                    format!("file name {:?} points outside its folder", container.file),
+                ));
             }
             if !container.ranks.is_sorted() {
                 return Err(FormatError::invalid(WHAT, "ranks are not in order"));

@@ -43,7 +43,7 @@ pub(crate) const AT_VERSION: usize = 8;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// Fewer bytes than the structure needs.
-    #[error("{what} is cut short: {have} bytes of {need}")]
+    #[error("{what} is cut short: it has {have} of {need} bytes")]
     Short {
         /// Which structure.
         what: &'static str,
@@ -67,7 +67,7 @@ pub enum FormatError {
         found: u32,
     },
     /// Written on a machine of the other byte order.
-    #[error("{what} was written with the other byte order")]
+    #[error("{what} was written with the other byte order: read it on a machine like the one that wrote it")]
     Endian {
         /// Which structure.
         what: &'static str,
@@ -114,7 +114,7 @@ pub(crate) fn expect_zeros(what: &'static str, bytes: &[u8]) -> Result<(), Forma
     if bytes.iter().all(|byte| *byte == 0) {
         return Ok(());
     }
-    Err(FormatError::invalid(what, "bytes that no field names are not zero"))
+    Err(FormatError::invalid(what, "bytes that belong to no field are not zero"))
 }
 
 /// Little-endian fields at named offsets of a header whose length is checked once, up front.
@@ -149,7 +149,9 @@ impl<'a> Fields<'a> {
     pub(crate) fn check_flags(&self, at: usize) -> Result<(), FormatError> {
         match self.u32(at) {
             0 => Ok(()),
-            flags => Err(FormatError::invalid(self.what, format!("it needs a newer reader (flags {flags:#x})"))),
+            flags => {
+                Err(FormatError::invalid(self.what, format!("it needs a newer version of Bivouac (flags {flags:#x})")))
+            }
         }
     }
 

@@ -151,7 +151,7 @@ pub struct Outline {
 impl Outline {
     fn new(head: Head, head_bytes: Vec<u8>, sources: Vec<SourceKey>) -> Result<Outline, FormatError> {
         rule(head_bytes.len() as u64 == head.header.body_offset, "bytes follow the head")?;
-        rule(head.header.content == Content::Shard, "it stands for something that is no shard")?;
+        rule(head.header.content == Content::Shard, "it stands for something that is not a shard")?;
         check_sources(WHAT, &head.header.key, &sources)?;
         Ok(Outline { head: head.into(), head_bytes: head_bytes.into(), sources: sources.into() })
     }
@@ -203,7 +203,7 @@ impl Packing {
             Stored::Same { offset } => packing.own_range(offset..offset + extent.length).is_some(),
             Stored::Own | Stored::In { .. } => true,
         };
-        rule(packing.extents.iter().all(is_stored), "an extent refers to bytes that it does not store itself")?;
+        rule(packing.extents.iter().all(is_stored), "an extent refers to bytes that the shard does not store itself")?;
         Ok(packing)
     }
 
@@ -226,7 +226,7 @@ impl Packing {
         let packing = Packing::of(outline, &extents)?.with_frames(&frames)?;
         let [.., own] = regions_of(packed)?;
         if own.bytes != packing.stored_bytes() {
-            let why = format!("it stores {} bytes of its own, and says {}", own.bytes, packing.stored_bytes());
+            let why = format!("it stores {} bytes of its own, but claims {}", own.bytes, packing.stored_bytes());
             return Err(FormatError::invalid(WHAT, why));
         }
         Ok(packing)
@@ -329,11 +329,14 @@ pub(super) fn check_sources(what: &'static str, of: &CheckpointKey, sources: &[S
     if sources.len() as u64 > SOURCES_MAX {
         return Err(FormatError::invalid(
             what,
-            format!("{} sources, and at most {SOURCES_MAX} are allowed", sources.len()),
+            format!("{} sources, but at most {SOURCES_MAX} are allowed", sources.len()),
         ));
     }
     if let Some(source) = sources.iter().find(|source| !is_earlier(source)) {
-        return Err(FormatError::invalid(what, format!("its source {} is no earlier one of the run", source.key)));
+        return Err(FormatError::invalid(
+            what,
+            format!("its source {} is not an earlier checkpoint of the run", source.key),
+        ));
     }
     let mut operations: Vec<u64> = sources.iter().map(|source| source.key.operation).collect();
     operations.sort_unstable();
@@ -360,7 +363,7 @@ fn place(head: &Head, extents: &[Extent], sources: usize) -> Result<(Vec<Placed>
                 Stored::In { source, offset } => (source as usize) < sources && offset.checked_add(length).is_some(),
                 Stored::Same { offset } => offset.checked_add(length).is_some(),
             };
-            is_sound.then_some(()).ok_or_else(|| bad("an extent refers to what cannot be"))?;
+            is_sound.then_some(()).ok_or_else(|| bad("an extent refers to an impossible place"))?;
             placed.push(Placed { at, length, stored, own_before });
             at += length;
             own_before += if stored == Stored::Own { length } else { 0 };
@@ -383,7 +386,7 @@ fn place_frames(packing: &Packing, frames: &[Frame]) -> Result<Vec<PlacedFrame>,
             let (bytes, stored) = (u64::from(frame.bytes), u64::from(frame.stored));
             let is_sound = bytes > 0 && bytes <= FRAME_MAX && stored > 0 && stored <= bytes;
             rule(is_sound, "a frame is empty, too long, or longer than what it stands for")?;
-            rule(bytes <= end - at, "a frame leaves its region")?;
+            rule(bytes <= end - at, "a frame extends past its region")?;
             placed.push(PlacedFrame { at, bytes, stored_at, stored, element });
             (at, stored_at) = (at + bytes, stored_at + stored);
         }

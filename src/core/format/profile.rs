@@ -249,7 +249,7 @@ pub struct Profile {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
     /// It is too long.
-    #[error("it has {bytes} bytes, and a profile has {FILE_MAX} at most")]
+    #[error("it has {bytes} bytes, but a profile may have at most {FILE_MAX}")]
     Long {
         /// How long it is.
         bytes: usize,
@@ -289,7 +289,7 @@ impl Profile {
         let mut top = Keys { place: String::new(), table };
         let schema = top.count("schema")?;
         if schema != u64::from(SCHEMA) {
-            return Err(top.wrong("schema", format!("it is {schema}, and this program reads {SCHEMA}")));
+            return Err(top.wrong("schema", format!("it is {schema}, but this program reads {SCHEMA}")));
         }
         let mut machine = top.section("machine")?.ok_or_else(|| top.wrong("machine", "it is missing"))?;
         let (nodes, ranks) = (machine.count("nodes")?.max(1), machine.count("ranks")?.max(1));
@@ -302,7 +302,7 @@ impl Profile {
         for (at, figure) in figures.iter().enumerate() {
             if !known.insert(figure.key()) {
                 let key = format!("figure[{}].name", at + 1);
-                return Err(ProfileError::Key { key, why: format!("{} is there twice", figure.name.text()) });
+                return Err(ProfileError::Key { key, why: format!("{} occurs twice", figure.name.text()) });
             }
         }
         Ok(Profile { nodes, ranks, state, figures, failures })
@@ -394,7 +394,7 @@ fn failures(mut keys: Keys) -> Result<Failures, ProfileError> {
         source: keys.source()?,
     };
     if failures.node_seconds < failures.seconds {
-        return Err(keys.wrong("node_seconds", "there are fewer than seconds, and a job has a node at least"));
+        return Err(keys.wrong("node_seconds", "it is less than seconds, but a job has at least one node"));
     }
     keys.end().map(|()| failures)
 }
@@ -404,7 +404,7 @@ fn figure(mut keys: Keys) -> Result<Figure, ProfileError> {
     let name = Name::ALL.into_iter().find(|name| name.text() == text);
     let Some(name) = name else {
         let names = Name::ALL.map(Name::text).join(", ");
-        return Err(keys.wrong("name", format!("there is no {:?}; there are {names}", short(&text))));
+        return Err(keys.wrong("name", format!("{:?} is unknown; use one of {names}", short(&text))));
     };
     let level = match name.has_level() {
         true => {
@@ -413,7 +413,7 @@ fn figure(mut keys: Keys) -> Result<Figure, ProfileError> {
             let names = Level::VOTED.map(Level::name).join(", ");
             Some(
                 level
-                    .ok_or_else(|| keys.wrong("level", format!("there is no {:?}; there are {names}", short(&text))))?,
+                    .ok_or_else(|| keys.wrong("level", format!("{:?} is unknown; use one of {names}", short(&text))))?,
             )
         }
         false => None,
@@ -426,11 +426,11 @@ fn figure(mut keys: Keys) -> Result<Figure, ProfileError> {
     let value = keys.number(unit.key(), unit.range())?;
     let range = [keys.number("least", unit.range())?, keys.number("most", unit.range())?];
     if !(range[0] <= value && value <= range[1]) {
-        return Err(keys.wrong(unit.key(), "it does not lie between least and most"));
+        return Err(keys.wrong(unit.key(), "it is not between least and most"));
     }
     let samples = keys.count("samples")?;
     if samples == 0 {
-        return Err(keys.wrong("samples", "a figure has one at least"));
+        return Err(keys.wrong("samples", "a figure needs at least one"));
     }
     let bytes = match unit {
         Unit::Seconds => keys.optional("bytes", |keys, key| keys.number(key, (1.0, BYTES_MAX)))?,
@@ -469,12 +469,12 @@ impl Keys {
         let value = match self.take(key)? {
             Value::Float(value) => value,
             Value::Integer(value) => value as f64,
-            other => return Err(self.wrong(key, format!("a number is wanted, not a {}", other.type_str()))),
+            other => return Err(self.wrong(key, format!("expected a number, found {}", other.type_str()))),
         };
         match (least..=most).contains(&value) {
             // No minus before a zero: it would be another number for those that compare bits.
             true => Ok(value + 0.0),
-            false => Err(self.wrong(key, format!("{value:?} does not lie between {least:?} and {most:?}"))),
+            false => Err(self.wrong(key, format!("{value:?} is not between {least:?} and {most:?}"))),
         }
     }
 
@@ -482,20 +482,21 @@ impl Keys {
     fn count(&mut self, key: &str) -> Result<u64, ProfileError> {
         match self.take(key)? {
             Value::Integer(count @ 0..=COUNT_MAX) => Ok(count as u64),
-            Value::Integer(count) => Err(self.wrong(key, format!("{count} does not lie between 0 and {COUNT_MAX}"))),
-            other => Err(self.wrong(key, format!("a whole number is wanted, not a {}", other.type_str()))),
+            Value::Integer(count) => Err(self.wrong(key, format!("{count} is not between 0 and {COUNT_MAX}"))),
+            other => Err(self.wrong(key, format!("expected a whole number, found {}", other.type_str()))),
         }
     }
 
     fn text(&mut self, key: &str) -> Result<String, ProfileError> {
         let text = match self.take(key)? {
             Value::String(text) => text,
-            other => return Err(self.wrong(key, format!("a text is wanted, not a {}", other.type_str()))),
+            other => return Err(self.wrong(key, format!("expected a string, found {}", other.type_str()))),
         };
         match text.len() <= TEXT_MAX && !text.chars().any(char::is_control) {
             true => Ok(text),
             false => {
-                Err(self.wrong(key, format!("a text of {TEXT_MAX} bytes at most without control characters is wanted")))
+                Err(self
+                    .wrong(key, format!("expected a string of at most {TEXT_MAX} bytes without control characters")))
             }
         }
     }
@@ -503,8 +504,8 @@ impl Keys {
     fn source(&mut self) -> Result<Source, ProfileError> {
         let date = self.text("date")?;
         let unix = parse_utc(&date);
-        let unix =
-            unix.ok_or_else(|| self.wrong("date", format!("{:?} is not like 2026-01-31T12:00:00Z", short(&date))))?;
+        let unix = unix
+            .ok_or_else(|| self.wrong("date", format!("{:?} is not a time like 2026-01-31T12:00:00Z", short(&date))))?;
         Ok(Source { unix, host: self.text("host")?, command: self.text("command")? })
     }
 
@@ -512,7 +513,7 @@ impl Keys {
         match self.table.remove(key) {
             None => Ok(None),
             Some(Value::Table(table)) => Ok(Some(Keys { place: format!("{}{key}.", self.place), table })),
-            Some(other) => Err(self.wrong(key, format!("a section is wanted, not a {}", other.type_str()))),
+            Some(other) => Err(self.wrong(key, format!("expected a section, found {}", other.type_str()))),
         }
     }
 
@@ -521,15 +522,15 @@ impl Keys {
             None => return Ok(Vec::new()),
             Some(Value::Array(all)) if all.len() <= FIGURES_MAX => all,
             Some(Value::Array(all)) => {
-                return Err(self.wrong(key, format!("there are {}, and {FIGURES_MAX} at most are allowed", all.len())));
+                return Err(self.wrong(key, format!("there are {}, but at most {FIGURES_MAX} are allowed", all.len())));
             }
-            Some(other) => return Err(self.wrong(key, format!("sections are wanted, not a {}", other.type_str()))),
+            Some(other) => return Err(self.wrong(key, format!("expected sections, found {}", other.type_str()))),
         };
         let one =
             |(at, value): (usize, Value)| match value {
                 Value::Table(table) => Ok(Keys { place: format!("{key}[{}].", at + 1), table }),
                 other => Err(self
-                    .wrong(&format!("{key}[{}]", at + 1), format!("a section is wanted, not a {}", other.type_str()))),
+                    .wrong(&format!("{key}[{}]", at + 1), format!("expected a section, found {}", other.type_str()))),
             };
         all.into_iter().enumerate().map(one).collect()
     }
@@ -603,18 +604,18 @@ mod tests {
     #[test]
     fn long_deep_and_broken_files_are_refused_soon() {
         let begun = std::time::Instant::now();
-        assert_eq!(refused(&" ".repeat(10 << 20)), "it has 10485760 bytes, and a profile has 65536 at most");
+        assert_eq!(refused(&" ".repeat(10 << 20)), "it has 10485760 bytes, but a profile may have at most 65536");
         let deep = |open: &str, close: &str| format!("schema = {}1{}", open.repeat(20_000), close.repeat(20_000));
         for text in [deep("[", "]"), deep("{a=", "}"), format!("[{}]", ["a"; 30_000].join("."))] {
             assert!(refused(&text).len() < 1000);
         }
         assert!(refused("schema = ").starts_with("line 1: "));
         assert_eq!(refused(""), "schema: it is missing");
-        assert_eq!(refused("schema = 2"), "schema: it is 2, and this program reads 1");
+        assert_eq!(refused("schema = 2"), "schema: it is 2, but this program reads 1");
         assert_eq!(refused("schema = 1"), "machine: it is missing");
         let many =
             format!("{}{}", &SAMPLE[..SAMPLE.find("[[").expect("figures")], "[[figure]]\n".repeat(FIGURES_MAX + 1));
-        assert_eq!(refused(&many), "figure: there are 129, and 128 at most are allowed");
+        assert_eq!(refused(&many), "figure: there are 129, but at most 128 are allowed");
         for at in (0..SAMPLE.len()).step_by(7) {
             // Cut between two figures it is a shorter profile.
             if let Err(error) = Profile::decode(&SAMPLE[..at]) {
@@ -629,10 +630,10 @@ mod tests {
         let (head, first) = SAMPLE.split_once("[[figure]]").expect("figures");
         let first = first.split("[[figure]]").next().expect("one");
         let twice = format!("{head}[[figure]]{first}[[figure]]{first}");
-        assert_eq!(refused(&twice), "figure[2].name: capture is there twice");
+        assert_eq!(refused(&twice), "figure[2].name: capture occurs twice");
         let out = SAMPLE.replacen("least = ", "least = 9e11 #", 1);
-        assert_eq!(refused(&out), "figure[1].bytes_per_second: it does not lie between least and most");
-        assert!(refused(&SAMPLE.replacen("\"capture\"", "\"captures\"", 1)).contains("there are capture, populate"));
+        assert_eq!(refused(&out), "figure[1].bytes_per_second: it is not between least and most");
+        assert!(refused(&SAMPLE.replacen("\"capture\"", "\"captures\"", 1)).contains("use one of capture, populate"));
         assert!(
             refused(&SAMPLE.replacen("level = \"process\"", "level = \"peers\"", 1)).contains("process, node-reboot")
         );

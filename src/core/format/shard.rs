@@ -267,10 +267,10 @@ impl ShardHeader {
         let bodies = page_ceil(tables)..=page_ceil(tables) + SPARE_HEAD_MAX;
         rule(bodies.contains(&self.body_offset), "the body offset does not follow the tables")?;
         rule(self.body_offset.is_multiple_of(PAGE), "the bodies do not begin on a page")?;
-        rule(self.total_len.is_multiple_of(PAGE) && self.total_len >= self.body_offset, "the total length is off")?;
+        rule(self.total_len.is_multiple_of(PAGE) && self.total_len >= self.body_offset, "the total length is wrong")?;
         // A block is at least a page long or ends its region, which is filled up to a page: no more blocks than pages of
         // body. So a forged count cannot make a reader allocate more index than 1/256 of the file.
-        rule(self.block_count <= (self.total_len - self.body_offset) / PAGE, "more blocks than pages")
+        rule(self.block_count <= (self.total_len - self.body_offset) / PAGE, "there are more blocks than pages")
     }
 
     fn encode(&self) -> [u8; HEADER_LEN] {
@@ -463,7 +463,7 @@ impl Head {
     pub fn check(bytes: &[u8], header: &ShardHeader) -> Result<(), FormatError> {
         match Head::whole(bytes)? {
             (found, _) if found == *header => Ok(()),
-            _ => Err(FormatError::invalid(WHAT, "it is that of another shard")),
+            _ => Err(FormatError::invalid(WHAT, "it belongs to another shard")),
         }
     }
 
@@ -562,10 +562,10 @@ fn check_regions(meta: &ShardMeta, block_size: u64, block_count: u64, body_len: 
         }
         let elements = region.shape.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent));
         if elements.and_then(|n| n.checked_mul(region.element.bytes())) != Some(region.bytes) {
-            return Err(bad("has a length that is not its shape times its element size"));
+            return Err(bad("has a length that does not match its shape and element size"));
         }
         if region.offset != offset || region.first_block != blocks {
-            return Err(bad("is not where the regions before it end"));
+            return Err(bad("does not begin where the region before it ends"));
         }
         blocks += region.blocks(block_size);
         offset = offset.checked_add(page_ceil(region.bytes)).ok_or_else(|| bad("is too large"))?;

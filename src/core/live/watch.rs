@@ -72,11 +72,11 @@ pub enum WatchError {
         errno: Errno,
     },
     /// The kernel has no such protection.
-    #[error("this kernel cannot protect pages with userfaultfd: Linux 5.7 or later can")]
+    #[error("this kernel cannot protect pages with userfaultfd: Linux 5.7 or later is needed")]
     Old,
     /// This memory cannot be protected.
     #[error(
-        "the kernel does not protect this memory ({errno}): anonymous memory can be, and shared memory from Linux 5.19 on"
+        "the kernel cannot protect this memory ({errno}): use anonymous memory or, from Linux 5.19 on, shared memory"
     )]
     Memory {
         /// The kernel's answer.

@@ -192,7 +192,7 @@ impl fmt::Display for Change {
         for ((level, costs), every) in self.levels.iter().zip(&self.answer.every) {
             write!(
                 f,
-                " {level}=\"every {every}, blocks {:.3} s, counts after {:.3} s, slows down by {:.1} %, fails each {:.0} s\"",
+                " {level}=\"every {every}, blocks {:.3} s, counts after {:.3} s, slows down by {:.1} %, fails every {:.0} s\"",
                 costs.fixed + costs.blocking,
                 costs.latency,
                 costs.slowdown * 100.0,

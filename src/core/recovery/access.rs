@@ -163,7 +163,7 @@ impl ShardAccess {
             // must not be read by: its offsets may lie anywhere.
             let mut guess = 0;
             if regions.clone().any(|region| source.head().region_near(&mut guess, &region.name) != Some(region)) {
-                self.distrust(format!("{tier} tier: its region table differs"), tier);
+                self.distrust(format!("{tier} tier: its region table differs from other copies"), tier);
                 continue;
             }
             match read(&source) {
@@ -278,7 +278,7 @@ impl ShardAccess {
         let open = || open_or_mend(tier, &self.tiers, &self.series, &folder, &container.file, self.shard);
         let shard = patiently(open, |pause| self.clock.sleep(pause)).map_err(|error: TierError| error.to_string())?;
         if shard.head().header.agreement != manifest.agreement {
-            return Err(format!("{kind} tier: the shard in {} is of another agreement", container.file));
+            return Err(format!("{kind} tier: the shard in {} belongs to another agreement", container.file));
         }
         Ok(Source::File(shard))
     }

@@ -364,7 +364,7 @@ fn discover_shared(reach: &Reach<'_>, tier: &dyn Tier, found: &mut Found) {
             Some(source) => {
                 let path = tier.folder_path(reach.series, &candidate.key);
                 let (kind, path) = (tier.kind(), path.display());
-                found.unusable(kind, format!("{kind} tier: {path}: it refers to {source}, which is not there"));
+                found.unusable(kind, format!("{kind} tier: {path}: it refers to {source}, which is missing"));
             }
         }
     }

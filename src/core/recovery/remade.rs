@@ -168,7 +168,7 @@ impl Remaking<'_> {
         let wanted = self.hand_out(&shelf)?;
         drop(shelf);
         // All ranks have one: those that have not have ended it for all above.
-        let Ok(mapper) = mapper else { return Err(together.of_this_rank("it has no memory for it".into())) };
+        let Ok(mapper) = mapper else { return Err(together.of_this_rank("no memory for its part".into())) };
         self.ask(wanted, (homes, readers), &mapper)
     }
 
@@ -183,7 +183,7 @@ impl Remaking<'_> {
         }
         let mut wanted = Vec::new();
         let mut on_post = |_: Rank, bytes: &[u8]| {
-            wanted.extend(matching::unbundled(bytes, dims).ok_or("it is cut")?);
+            wanted.extend(matching::unbundled(bytes, dims).ok_or("it is truncated")?);
             Ok(Handled::default())
         };
         let sums = vec![(0, own.elements()), (1, found.wanted), (2, found.matched)];
@@ -202,7 +202,7 @@ impl Remaking<'_> {
         if sums.iter().any(|(_, sum)| *sum != sums[0].1) {
             return Err(self
                 .together
-                .unmatched(format!("elements wanted, found in cells, and matched are {sums:?}"), true));
+                .unmatched(format!("the elements wanted, found and matched differ in number: {sums:?}"), true));
         }
         Ok(matching::joined(wanted))
     }
@@ -228,7 +228,7 @@ impl Remaking<'_> {
         }
         let mut pieces = Pieces::new();
         let mut on_post = |_: Rank, bytes: &[u8]| {
-            let bundle = matching::unbundled(bytes, dims).ok_or("it is cut")?;
+            let bundle = matching::unbundled(bytes, dims).ok_or("it is truncated")?;
             bundle.into_iter().for_each(|piece| pieces.entry(piece.shard).or_default().push(piece));
             Ok(Handled::default())
         };

@@ -191,7 +191,7 @@ impl Peers {
         let shard = FileShard::open_any(TierId::PEERS, path, plain, &entry).map_err(|error| error.to_string())?;
         let part = Part::open(Source::File(shard)).map_err(|error| error.to_string())?;
         if part.set != *set || part.rank() != member || part.source.head().header.key != self.key {
-            return Err(format!("rank {holder}'s parity part of rank {member} is that of another set"));
+            return Err(format!("rank {holder}'s parity part of rank {member} belongs to another set"));
         }
         let offsets = (0..set.parity).map(|parity| part.offset_of(parity)).collect();
         Ok((self.remote(holder, Item::Part(member), bytes, true), offsets))

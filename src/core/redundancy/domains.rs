@@ -66,8 +66,8 @@ pub enum TopologyError {
     },
     /// The key `domain` is needed to choose a section, or names one that is not there.
     #[error(
-        "domain must name the section to use{}; there are: {}",
-        .named.as_ref().map(|name| format!(", and there is no [{name}]")).unwrap_or_default(), .sections.join(", ")
+        "domain must name the section to use{}; the sections are: {}",
+        .named.as_ref().map(|name| format!("; there is no [{name}]")).unwrap_or_default(), .sections.join(", ")
     )]
     Section {
         /// What it names; `None` if it is left out.
@@ -190,7 +190,7 @@ impl Topology {
         }
         let notes = match strange {
             0 => Vec::new(),
-            _ => vec![format!("{strange} lines were not understood, the first is line {strange_first}.")],
+            _ => vec![format!("{strange} lines were not understood; the first is line {strange_first}.")],
         };
         Ok(Topology { domains, notes })
     }
@@ -215,8 +215,10 @@ fn section(name: &str, value: &Value, left: &mut u64) -> Result<Vec<Domain>, Top
     };
     let domain = |(key, value): (&String, &Value)| {
         let place = || format!("[{}] {}", shown(name), shown(key));
-        let form =
-            || TopologyError::Form { place: place(), expected: "a list of hosts as text, or an array of such texts" };
+        let form = || TopologyError::Form {
+            place: place(),
+            expected: "a list of hosts as a string, or an array of such strings",
+        };
         let texts: Vec<&str> = match value {
             Value::String(text) => vec![text],
             Value::Array(texts) => texts.iter().map(Value::as_str).collect::<Option<_>>().ok_or_else(form)?,

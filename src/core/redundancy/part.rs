@@ -50,7 +50,7 @@ pub fn set_of(head: &Head, encoded: &[u8]) -> Result<(SetInfo, usize), FormatErr
     let has = |number: u32| parity_region(head, number).is_some_and(|region| region.bytes == set.chunk());
     match place.filter(|_| (0..set.parity).all(has)) {
         Some(place) => Ok((set, place)),
-        None => Err(FormatError::invalid(WHAT, "its set does not fit it")),
+        None => Err(FormatError::invalid(WHAT, "its set does not match it")),
     }
 }
 

@@ -159,7 +159,7 @@ fn sets(ranks: &Ranks, scheme: Scheme) -> Placement {
     let count = ranks.count();
     if count < smallest {
         let lost =
-            vec![format!("{scheme} needs at least {smallest} ranks, and there are {count}: nothing is protected.")];
+            vec![format!("{scheme} needs at least {smallest} ranks, but there are {count}: nothing is protected.")];
         return Placement {
             cover: Cover::Sets(Vec::new()),
             tolerates: 0,
@@ -253,7 +253,7 @@ fn odd_sizes(sets: &[Vec<Rank>], wanted: usize, parity: usize, scheme: Scheme, c
         ))
     } else if largest > wanted {
         Some(format!(
-            "Sets of {scheme} have {sizes} members instead of {wanted}, since {count} ranks do not divide by {wanted}: a \
+            "Sets of {scheme} have {sizes} members instead of {wanted}, since {count} ranks are not a multiple of {wanted}: a \
              larger set survives no more losses than a smaller one."
         ))
     } else {
@@ -299,7 +299,7 @@ fn sharing(
         _ => format!("; so do ranks of {others} more sets"),
     };
     Some(format!(
-        "Ranks {} cover each other and share {word} {number}{more}: the loss of {} is survived, not of {parity}.",
+        "Ranks {} cover each other and share {word} {number}{more}: they survive the loss of {} instead of {parity}.",
         listed(&group),
         numbered(tolerates, word),
     ))
@@ -349,7 +349,7 @@ fn partners(ranks: &Ranks, copies: u32, scheme: Scheme) -> Placement {
     let short: Vec<Rank> = (0..ranks.count()).filter(|owner| holders[*owner].len() < copies).map(rank).collect();
     if !short.is_empty() {
         lost.push(format!(
-            "{scheme} needs {} nodes, and there are {}: ranks {} have fewer copies, and the loss of {} is survived.",
+            "{scheme} needs {} nodes, but there are {}: ranks {} have fewer copies, and survive the loss of {}.",
             copies + 1,
             ranks.node_sizes.len(),
             listed(&short),
@@ -359,8 +359,8 @@ fn partners(ranks: &Ranks, copies: u32, scheme: Scheme) -> Placement {
     // Fewer domains than nodes that hold a shard: that is so for all ranks alike.
     if tolerates < tolerates_nodes {
         lost.push(format!(
-            "{scheme} needs {} failure domains, and there are {}: the copies of each rank share some, and the loss of {} is \
-             survived.",
+            "{scheme} needs {} failure domains, but there are {}: the copies of each rank share some, and survive the \
+             loss of {}.",
             copies + 1,
             ranks.domain_sizes.len(),
             numbered(tolerates, "failure domain"),
@@ -582,8 +582,8 @@ mod tests {
         assert_eq!(figures(&placement), (1, 1, 1));
         assert_eq!(
             placement.lost[0],
-            "Ranks 0, 2 cover each other and share node 0; so do ranks of one more set: the loss of 1 node is survived, \
-             not of 2."
+            "Ranks 0, 2 cover each other and share node 0; so do ranks of one more set: they survive the loss of 1 node \
+             instead of 2."
         );
     }
 
@@ -593,7 +593,7 @@ mod tests {
         assert_eq!(sets_of(&placement), [[0, 3], [1, 4], [2, 5]]);
         assert_eq!(
             placement.lost,
-            ["Ranks 0, 3 cover each other and share node 0: the loss of no node is survived, not of 1."]
+            ["Ranks 0, 3 cover each other and share node 0: they survive the loss of no node instead of 1."]
         );
     }
 
@@ -627,7 +627,7 @@ mod tests {
         let placement = place(&[0; 4], &[], partner(2));
         assert_eq!(holders_of(&placement), [[0u32; 0]; 4]);
         assert_eq!(figures(&placement), (0, 0, 1));
-        assert!(placement.lost[0].contains("needs 3 nodes, and there are 1"), "{:?}", placement.lost);
+        assert!(placement.lost[0].contains("needs 3 nodes, but there are 1"), "{:?}", placement.lost);
     }
 
     #[test]
@@ -657,7 +657,7 @@ mod tests {
         // Two copies in two racks: the second one is at least on another node.
         let placement = place(&nodes, &racks, partner(2));
         assert_eq!((placement.tolerates, placement.tolerates_nodes), (1, 2));
-        assert!(placement.lost[0].contains("needs 3 failure domains, and there are 2"), "{:?}", placement.lost);
+        assert!(placement.lost[0].contains("needs 3 failure domains, but there are 2"), "{:?}", placement.lost);
     }
 
     #[test]

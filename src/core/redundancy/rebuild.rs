@@ -61,7 +61,7 @@ impl Rebuilt {
     /// In words, if too little is left, or the numbers do not fit.
     pub fn new(set: SetInfo, lost: usize, mut inputs: Vec<Input>) -> Result<Rebuilt, String> {
         if !set.is_sound() || lost >= set.size() || inputs.len() != set.size() {
-            return Err("the set is not described as a set can be".into());
+            return Err("the description of the set is invalid".into());
         }
         let code = Code::new(set.data(), set.parity).ok_or("the set has more members than a code can have")?;
         inputs[lost].shard = None;
@@ -71,7 +71,7 @@ impl Rebuilt {
             let present = rebuilt.present(stripe, &[]);
             if rebuilt.code.recovery(&present, chunk).is_none() {
                 return Err(format!(
-                    "{} of the {} members of its set that are needed are left",
+                    "only {} of the {} members of its set that are needed are left",
                     present.len(),
                     rebuilt.set.data()
                 ));

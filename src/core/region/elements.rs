@@ -86,7 +86,7 @@ mod tests {
         let read: Elements = decode_value("t", bytes).expect("elements");
         assert_eq!(read.to_vec::<f64>("t"), Ok(vec![1.5, -2.0, 3.0]));
         let error = read.to_vec::<u64>("t").expect_err("another type").to_string();
-        assert_eq!(error, "value \"t\" has 24 bytes of elements of type f64, and those of type u64 were asked for");
+        assert_eq!(error, "value \"t\" has 24 bytes of elements of type f64, but type u64 was requested");
         for other in [value("t", &7u64), value("t", &String::from("0123456789")), value("t", &vec![1u64, 2])] {
             let other = other.expect("a value");
             let RegionData::Host(bytes) = &other.data else { panic!("a value is in host memory") };

@@ -172,7 +172,8 @@ pub enum RegionError {
     },
     /// The checkpoint has no region at all: it would be the newest, and nothing could be restored of it.
     #[error(
-        "version {version} of {name:?} has no region: save or protect its regions before it is captured (a rank that has nothing to save saves a region of no length)"
+        "version {version} of {name:?} has no region: save or protect its regions before it is captured (a rank that has nothing to save \
+         must save a region of length 0)"
     )]
     None {
         /// The series.
@@ -182,11 +183,12 @@ pub enum RegionError {
     },
     /// Parts of a state name different devices or streams.
     #[error(
-        "parts of the protected state are in device memory with different caches or streams: a checkpoint has one of each; pass the same to every `with_device` or `with_offload`"
+        "parts of the protected state are in device memory with different caches or streams: a checkpoint can use only one of each; pass \
+         the same to every `with_device` or `with_offload`"
     )]
     TwoStreams,
     /// The name was used before in this checkpoint.
-    #[error("region {name:?} is saved twice in one checkpoint")]
+    #[error("region {name:?} is saved twice in one checkpoint: give each region its own name")]
     Twice {
         /// The name.
         name: String,
@@ -223,7 +225,8 @@ pub enum RegionError {
     },
     /// The decomposition was made by another rank, or in a group of another size.
     #[error(
-        "region {name:?}: its decomposition is that of rank {of} of {among}, and this is rank {rank} of {ranks}: decompose the array in this session"
+        "region {name:?}: its decomposition is that of rank {of} of {among}, but this is rank {rank} of {ranks}: decompose the array in \
+         this session"
     )]
     Decomposition {
         /// The name.
@@ -238,7 +241,7 @@ pub enum RegionError {
         ranks: u32,
     },
     /// Memory for another number of boxes than the rank owns.
-    #[error("region {name:?}: memory of {given} boxes, and this rank owns {boxes}")]
+    #[error("region {name:?}: memory for {given} boxes was given, but this rank owns {boxes}")]
     Boxes {
         /// The name.
         name: String,
@@ -248,7 +251,7 @@ pub enum RegionError {
         boxes: usize,
     },
     /// The memory of a box has another length than the box and its margin.
-    #[error("region {name:?}: {given} elements of memory for box {number}, which takes {need} with its ghost cells")]
+    #[error("region {name:?}: the memory for box {number} has {given} elements, but needs {need} with its ghost cells")]
     Memory {
         /// The name.
         name: String,
@@ -260,7 +263,7 @@ pub enum RegionError {
         need: u64,
     },
     /// A column has another length than the rows of its set.
-    #[error("column {name:?}: {given} elements, and {rows} rows of {width} are {need}")]
+    #[error("column {name:?} has {given} elements, but {rows} rows of {width} need {need}")]
     Column {
         /// The name of its region.
         name: String,
@@ -300,9 +303,7 @@ pub enum RegionError {
         source: DeviceError,
     },
     /// A small array that was loaded has a different type from what the application asks for.
-    #[error(
-        "value {name:?} has {bytes} bytes of elements of type {found}, and those of type {expected} were asked for"
-    )]
+    #[error("value {name:?} has {bytes} bytes of elements of type {found}, but type {expected} was requested")]
     Elements {
         /// The name.
         name: String,
@@ -315,7 +316,7 @@ pub enum RegionError {
     },
     /// A value that other ranks may get is too long.
     #[error(
-        "value {name:?} takes {bytes} bytes; a value that all ranks share, or that others may ask for, has at most {SHARED_MAX}"
+        "value {name:?} takes {bytes} bytes; a value that all ranks share, or that others may ask for, may have at most {SHARED_MAX}"
     )]
     Long {
         /// The name.

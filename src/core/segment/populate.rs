@@ -101,7 +101,7 @@ impl Populator {
             Ok(available) if available.least < bytes => Err(Refusal::Node { bytes, available }),
             Ok(_) => Ok(()),
             Err(error) => {
-                log::warn!("cannot tell the free memory error=\"{error}\"");
+                log::warn!("cannot determine the free memory error=\"{error}\"");
                 Ok(()) // The file system's own refusal remains.
             }
         }

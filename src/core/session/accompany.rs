@@ -47,7 +47,7 @@ impl Session {
     pub fn companion(&self, series: &str, path: Option<&Path>, on_restart: OnRestart) -> Result<Companion> {
         let absolute = path.map(std::path::absolute).transpose();
         let failure = match &absolute {
-            _ if !is_component(series) => Some(format!("{series:?} is not the name of a series")),
+            _ if !is_component(series) => Some(format!("{series:?} cannot be the name of a series")),
             Err(error) => Some(format!("the path of a companion cannot be used: {error}")),
             Ok(Some(path)) if path.file_name().is_none() || path.is_dir() => {
                 Some(format!("the companion {} is not a file", path.display()))

@@ -309,7 +309,7 @@ impl<'a> CheckpointBuilder<'a> {
             let elements = region::ReadBlocks::bytes(&field) / element.bytes().max(1);
             if elements != on.elements() {
                 let own = on.elements();
-                return Err(wrong(format!("it has {elements} elements, and this rank owns {own} of the array")).into());
+                return Err(wrong(format!("it has {elements} elements, but this rank owns {own} of the array")).into());
             }
             let saved = region::kept_array(&name, element, field)?;
             self.add_on(saved, on)?;
@@ -509,7 +509,10 @@ impl<'a> CheckpointBuilder<'a> {
             return Err(CaptureError::NoTier { rank, name, version, causes: vec![why] }.into());
         }
         for (region, _) in self.wishes.iter().filter(|(region, _)| !self.names.contains(&text_hash(region))) {
-            log::warn!("event=reduction-of-nothing checkpoint={:?} region={region:?}: it is not saved", self.name);
+            log::warn!(
+                "event=reduction-of-nothing checkpoint={:?} region={region:?}: the checkpoint has no such region",
+                self.name
+            );
         }
         self.engine.reduce(self.operation, std::mem::take(&mut self.wishes));
         let called = self.engine.clock().now();

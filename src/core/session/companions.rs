@@ -90,11 +90,11 @@ impl Kept {
         let length = file.metadata().map_err(|error| rejected(format!("cannot be read: {error}")))?.len();
         let had = record.length;
         if length < had {
-            return Err(rejected(format!("has {length} bytes, and had {had}: its end is lost")));
+            return Err(rejected(format!("has {length} bytes but had {had}, so its end is lost")));
         }
         let found = tail(&file, had).map_err(|error| rejected(format!("cannot be read: {error}")))?;
         if found != record.tail {
-            return Err(rejected(format!("has different bytes before byte {had} than it had")));
+            return Err(rejected(format!("has different bytes before byte {had} than at the capture")));
         }
         match self.on_restart {
             _ if length == had => {}
@@ -102,8 +102,8 @@ impl Kept {
             OnRestart::Refuse => {
                 let more = length - had;
                 let why = format!(
-                    "the companion {shown} has {more} bytes that version {version} does not have, and must not be truncated: move it away, or allow \
-                     that it is truncated or that another file is started"
+                    "the companion {shown} has {more} bytes more than version {version} recorded, and must not be truncated: move it away, \
+                     or allow the restart to truncate it or to start another file (on_restart)"
                 );
                 return Err(Unloaded::Refused(why));
             }
@@ -171,7 +171,7 @@ pub(super) fn saved(companions: Option<&Companions>) -> Result<Option<SavedRegio
         // A restart takes no more from another rank.
         let (count, most) = (records.len(), region::SHARED_MAX);
         return Err(format!(
-            "the record of {count} companions takes {} bytes, and at most {most} are allowed",
+            "the record of {count} companions takes {} bytes, but at most {most} are allowed",
             bytes.len()
         ));
     }

@@ -77,7 +77,7 @@ fn read(source: &DomainSource, place: &Place, hosts: &[String]) -> std::result::
                 Ok(topology) => topology,
                 Err(why) => {
                     let note =
-                        format!("SLURM tells no topology ({why}): each node counts as a failure domain of its own");
+                        format!("SLURM reports no topology ({why}): each node counts as a failure domain of its own");
                     return Ok(NodeDomains { domains: Vec::new(), notes: vec![note] });
                 }
             }

@@ -50,7 +50,7 @@ pub enum Error {
     #[error(transparent)]
     Region(#[from] RegionError),
     /// There can be no file for a region that the program writes as one.
-    #[error("rank {rank}: the file of region {name:?} cannot be placed: {why}; local.directory sets its place")]
+    #[error("rank {rank}: the file for region {name:?} cannot be created: {why}; local.directory determines its place")]
     File {
         /// This rank.
         rank: Rank,
@@ -98,8 +98,8 @@ pub enum Error {
     },
     /// A message has arrived at this rank that its application has not received.
     #[error(
-        "rank {rank}: a message from rank {from} with tag {tag} has arrived and was not received: a checkpoint taken now \
-         would not contain it"
+        "rank {rank}: a message from rank {from} with tag {tag} has arrived but has not been received: a checkpoint taken \
+         now would not contain it; receive it first"
     )]
     MessageInFlight {
         /// This rank, in the communicator that was asked about.
@@ -149,7 +149,7 @@ fn explain(verdicts: &[(Level, LevelVerdict)]) -> String {
         verdicts.iter().filter_map(|(level, verdict)| verdict.reason().map(|reason| format!("{level} {reason}")));
     let text = failed.collect::<Vec<_>>().join("; ");
     if text.is_empty() {
-        "no such level was planned for it (see the every keys of [local] and [global])".into()
+        "this level was not planned for it (see `every` in [local] and [global])".into()
     } else {
         text
     }

@@ -79,10 +79,10 @@ pub(super) fn without_streams(
     if is_threaded {
         let is_said = wanted == crate::config::Progress::Sockets;
         let level = if is_said { log::Level::Warn } else { log::Level::Debug };
-        return (level, format!("event=no-streams reason=\"{why}\": ranks talk over MPI"));
+        return (level, format!("event=no-streams reason=\"{why}\": ranks communicate over MPI"));
     }
     let line = format!(
-        "event=no-comm-thread reason=\"MPI grants {thread_level}, and ranks do not reach each other without it: {why}\": \
+        "event=no-comm-thread reason=\"MPI grants {thread_level}, and ranks cannot reach each other without MPI: {why}\": \
          checkpoints are committed only while the application is in a call of the session; {}",
         crate::comm::sockets::INSTEAD
     );

@@ -504,7 +504,7 @@ fn is_store(made: Arc<dyn Tier>, introduction: &Introduction) -> Usable {
     match found == introduction.store {
         true => Ok(made),
         false => Err(format!(
-            "{} tier: {} is another store than the root's: is it shared by all nodes?",
+            "{} tier: {} is not the same store as the root's: do all nodes share it?",
             made.kind(),
             made.root().display()
         )),
@@ -536,7 +536,7 @@ fn prepare_local(rank: Rank, place: &Place, config: &Config, introduction: &Intr
         && is_memory_backed(&root).map_err(|source| wrap("inspect", source))?
     {
         return Err(format!(
-            "local tier: {} is a tmpfs, which a reboot empties: set local.directory to a disk, or local.allow_tmpfs",
+            "local tier: {} is a tmpfs, which a reboot empties: set local.directory to a disk, or set local.allow_tmpfs",
             root.display()
         ));
     }

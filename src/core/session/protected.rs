@@ -186,8 +186,8 @@ impl<C: Checkpoint + ?Sized> Checkpoint for Box<C> {
 /// arrays of [`Element`]s, numbers, booleans and strings.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither an array of elements nor a number, a boolean or a string",
-    note = "a value that serde can encode: `protect_value`, or `#[checkpoint(value)]` on the field",
-    note = "a state of its own: `protect_state`, or `#[checkpoint(state)]`; what is not saved: `#[checkpoint(skip)]`"
+    note = "for a value that serde can encode, use `protect_value`, or `#[checkpoint(value)]` on the field",
+    note = "for a state of its own, use `protect_state`, or `#[checkpoint(state)]`; to leave it out, use `#[checkpoint(skip)]`"
 )]
 pub trait Protect {
     /// Adds this data to `parts` under `name`.
@@ -438,7 +438,8 @@ impl Session {
     pub fn say_left_out(&self, regions: &[String]) {
         if !regions.is_empty() {
             let named = named(regions);
-            let text = format!("event=not-restored reason=\"the checkpoint has {named}, which is not protected\"");
+            let text =
+                format!("event=not-restored reason=\"the checkpoint has regions that are not protected: {named}\"");
             self.engine().note(text);
         }
     }

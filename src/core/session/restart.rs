@@ -226,7 +226,7 @@ impl Session {
         if let Some(other) = candidates.iter().find(|candidate| candidate.group_size != identity.size) {
             let (version, then, now) = (other.key.version, other.group_size, identity.size);
             return Some(format!(
-                "version {version} was taken by {then} ranks, and these are {now}; not all of its shards were found"
+                "version {version} was taken by {then} ranks, but this run has {now}, and not all of its shards were found"
             ));
         }
         if !candidates.is_empty() {
@@ -235,16 +235,16 @@ impl Session {
         if let Some(groups) = self.groups_with(name) {
             let group = &identity.group;
             return Some(format!(
-                "nothing of that name is there in group {group:?}, but in {groups}. A group of some ranks of the world is named after the lowest of \
-                 them, which a different number of ranks can change: set job.group (BIVOUAC_JOB_GROUP) to the name of the group to continue from, and \
-                 keep it"
+                "there is no checkpoint of that name in group {group:?}, but there is in {groups}. A group of some ranks of the world is \
+                 named after the lowest of them, which a different number of ranks can change: set job.group (BIVOUAC_JOB_GROUP) to the \
+                 name of the group to continue from, and keep it"
             ));
         }
         let named =
             self.engine.tiers().iter().flat_map(|tier| tier.names(&identity.job, &identity.group).unwrap_or_default());
         let others: BTreeSet<String> = named.filter(|other| other != name).collect();
         let listed = list(others.iter().map(|other| format!("{other:?}")), SERIES_NAMED, ", ");
-        (!others.is_empty()).then(|| format!("nothing of that name is there, but of {listed}"))
+        (!others.is_empty()).then(|| format!("there is no checkpoint of that name, but there are some of {listed}"))
     }
 
     /// Other groups of this job that have checkpoints of that name, as far as this rank sees; `None`: there are none.

@@ -97,7 +97,8 @@ impl<'a> Rows<'a> {
         let rows = RowSet::new(self.count, (low, high)).ok_or_else(|| {
             let (low, high) = (low.len(), high.len());
             wrong(format!(
-                "{} rows between corners of {low} and {high} coordinates: at most 2^62 - 1, and as many coordinates of both, at most 8",
+                "{} rows with bounds of {low} and {high} coordinates: at most 2^62 - 1 rows, and as many least as greatest coordinates, at \
+                 most 8",
                 self.count
             ))
         })?;

@@ -89,7 +89,7 @@ pub(super) fn restored(job: &str, generation: u64, restored: &RestoredFrom, (the
     )];
     if then != now {
         let ranks = count(u64::from(then), "rank");
-        parts.push(format!("{ranks} took it, {now} have it now; threads and pages stay where they are"));
+        parts.push(format!("taken by {ranks}, restored on {now}; threads and pages stay where they are"));
     }
     if restored.bytes > 0 {
         parts.push(format!("rank 0 read {} from {}", Bytes(restored.bytes), restored.tier));
@@ -122,7 +122,7 @@ pub(super) fn closing(job: &str, generation: u64, seconds: f64, stats: &Stats) -
         parts.push(format!("{} marked and sent from GPU memory, {} of them refused", marks.marks, marks.refused));
     }
     if stats.live.regions > 0 {
-        parts.push(format!("{} copied behind captures", count(stats.live.regions, "region")));
+        parts.push(format!("{} copied after captures", count(stats.live.regions, "region")));
     }
     if unaudited > 0 {
         parts.push(format!("{} unaudited", count(unaudited, "capture")));
@@ -176,7 +176,7 @@ mod tests {
         found.bytes = 0;
         assert_eq!(
             restored("heat-1", 3, &found, (1, 8)),
-            "job heat-1, run 3 restored \"heat\" version 600 of run 2 in 1.234 s; 1 rank took it, 8 have it now; threads and pages stay \
+            "job heat-1, run 3 restored \"heat\" version 600 of run 2 in 1.234 s; taken by 1 rank, restored on 8; threads and pages stay \
              where they are"
         );
     }

@@ -129,7 +129,7 @@ fn advice(path: &Path, error: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied if path.to_str().is_some_and(|path| path.contains("://")) => {
             "; check the credentials of the object store in the environment of every rank, and what they allow"
         }
-        io::ErrorKind::PermissionDenied => "; check owner and mode of the directory",
+        io::ErrorKind::PermissionDenied => "; check the owner and mode of the directory",
         _ => "",
     }
 }

@@ -286,9 +286,7 @@ pub fn check_sources(
             }
             let from = extent.at + start;
             if bodies.get(from as usize..from as usize + length) != Some(&buffer[..length]) {
-                return Ok(Some(format!(
-                    "what {key} stores for byte {from} of its bodies, or near it, is something else"
-                )));
+                return Ok(Some(format!("{key} stores something else for byte {from} of its bodies, or near it")));
             }
         }
     }

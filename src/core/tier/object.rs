@@ -329,7 +329,7 @@ impl ObjectTier {
             ObjectStoreScheme::AmazonS3 => build!(AmazonS3Builder, "AWS_", aws_endpoint),
             ObjectStoreScheme::GoogleCloudStorage => build!(GoogleCloudStorageBuilder, "GOOGLE_", google_base_url),
             ObjectStoreScheme::MicrosoftAzure => build!(MicrosoftAzureBuilder, "AZURE_", azure_storage_endpoint),
-            other => return Err(wrong(format!("{other:?} is not an object store that this build knows"))),
+            other => return Err(wrong(format!("{other:?} is not an object store that this build supports"))),
         };
         Ok(ObjectTier::over(store, url, prefix))
     }
@@ -350,7 +350,7 @@ impl ObjectTier {
         let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
         let below = path.strip_prefix(&self.root).map_err(|error| wrong(error.to_string()))?;
         let parts = below.iter().map(|part| part.to_str()).collect::<Option<Vec<_>>>();
-        let parts = parts.ok_or_else(|| wrong("the name is no UTF-8".into()))?;
+        let parts = parts.ok_or_else(|| wrong("the name is not UTF-8".into()))?;
         let mut text = self.prefix.to_string();
         for part in parts {
             text += if text.is_empty() { "" } else { "/" };

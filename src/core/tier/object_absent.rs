@@ -4,7 +4,7 @@
 use super::contract::{Around, Tier};
 use std::sync::Arc;
 
-const WHY: &str = "object tier: this build of Bivouac knows no object stores: build it with the feature object-store";
+const WHY: &str = "object tier: this build of Bivouac has no object stores: build it with the feature object-store";
 
 /// Why there is no such tier.
 ///

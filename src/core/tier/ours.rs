@@ -58,7 +58,7 @@ pub enum NotOurs {
         user: u32,
     },
     /// Others may put files into it.
-    #[error("others may write to {} (mode {mode:03o}), and could put files there: chmod go-w {}", path.display(), path.display())]
+    #[error("others may write to {} (mode {mode:03o}), and could put files there: run chmod go-w {}", path.display(), path.display())]
     Writable {
         /// The directory.
         path: PathBuf,

@@ -149,7 +149,7 @@ fn settle<T: Clone + Display>(
         }
     }
     // To write something else would make two stores of one: whoever is just writing it knows.
-    let why = "it does not say who owns the directory, and has not for half a minute: unless a run is just starting, remove it";
+    let why = "it has not said for half a minute who owns the directory: remove it, unless a run is just starting";
     Err(wrap("use", io::Error::new(io::ErrorKind::InvalidData, why)))
 }
 

@@ -187,7 +187,7 @@ impl PosixFile {
 
     fn check_condemned(&self) -> io::Result<()> {
         match self.condemned.load(Ordering::Acquire) {
-            true => Err(io::Error::other("an earlier write or sync of this file failed; write it anew")),
+            true => Err(io::Error::other("an earlier write or sync of this file failed; write it again")),
             false => Ok(()),
         }
     }

@@ -90,7 +90,7 @@ pub fn read_range(file: &dyn ReadFile, range: std::ops::Range<u64>) -> io::Resul
     let length = range.end.saturating_sub(range.start);
     if length > UNASKED_MAX && !file.holds(range.clone()) {
         let message =
-            format!("{length} bytes from byte {} on are announced, and the file has a hole there", range.start);
+            format!("{length} bytes from byte {} on are announced, but the file has a hole there", range.start);
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     let mut bytes = zeroed(length)?;

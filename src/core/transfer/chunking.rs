@@ -86,7 +86,7 @@ impl DeviceTables {
             Ok(found) => found.map(|found| Looked { found, took: begun.elapsed() }),
             Err(error) => {
                 if !self.has_said.swap(true, Ordering::Relaxed) {
-                    let advice = "blocks are compared instead, or chunks looked for by the processor, which takes longer; said once";
+                    let advice = "blocks are compared instead, or the processor looks for chunks, which takes longer; logged once";
                     log::warn!("event=reduction-not-on-device operation={operation} error={error}: {advice}");
                 }
                 None

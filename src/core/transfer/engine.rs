@@ -545,7 +545,7 @@ impl Engine {
         let rank = self.setup.rank();
         for operation in passed {
             log::warn!(
-                "event=tier-passed-by rank={rank} operation={operation} tiers={stuck:?} reason=\"nothing moves there\""
+                "event=tier-passed-by rank={rank} operation={operation} tiers={stuck:?} reason=\"nothing makes progress there\""
             );
         }
     }

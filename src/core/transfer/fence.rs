@@ -76,7 +76,7 @@ impl Fence {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Standing::Unknown(format!("the claims could not be looked at within {LOOK_LIMIT:?}"));
+                return Standing::Unknown(format!("the claims could not be checked within {LOOK_LIMIT:?}"));
             }
             looks = self.changed.wait_timeout(looks, left);
         }

@@ -255,7 +255,7 @@ impl FileLevel {
         let (tier, rank) = (self.kind(), self.setup.rank());
         let wrong = check_sources(&*self.tier, &of.series, packing, bodies)?;
         if let Some(wrong) = &wrong {
-            let advice = "its file holds all of it; bivouac verify says what is damaged";
+            let advice = "its file holds the whole shard instead; bivouac verify says what is damaged";
             log::error!("event=reference-wrong rank={rank} tier={tier} version={} {wrong}: {advice}", of.key.version);
         }
         Ok(wrong.is_none())
@@ -332,7 +332,7 @@ impl FileLevel {
         let is_over = |(_, node, since): &(u64, NodeContainer, Duration)| node.outcome().is_some() || is_late(since);
         let (ended, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut *awaited).into_iter().partition(is_over);
         *awaited = waiting;
-        let why = || "another rank of this node could not write its part, or did not in time".to_owned();
+        let why = || "another rank of this node could not write its part, or not in time".to_owned();
         let end = |(operation, node, _): (u64, NodeContainer, Duration)| {
             self.done(operation, if node.outcome() == Some(true) { Ok(Vec::new()) } else { Err(why()) })
         };

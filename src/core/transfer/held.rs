@@ -255,11 +255,11 @@ impl Engine {
         spec.regions.iter_mut().for_each(|saved| _ = saved.copy_at_once());
         let failed = |cause: &str| self.no_tier(&spec.name, spec.version, vec![cause.into()]);
         if held.origin != header.origin {
-            return Err(failed("a restart has come between the copy of its regions and the capture"));
+            return Err(failed("there was a restart between the copy of its regions and the capture"));
         }
         if !held.has_place_for(layout) {
             let Some(regions) = held.resolve(&spec.regions) else {
-                return Err(failed("the file that holds the first regions has no room for the tables of all"));
+                return Err(failed("the file that holds the first regions has no room for all tables"));
             };
             let mut again = CaptureSpec {
                 operation: spec.operation,
@@ -286,7 +286,7 @@ impl Engine {
                 self.fill_slot(spec, layout, header, slot, digests)
             }
             Some(Store::File(upload)) => self.finish_file(spec, layout, header, upload, digests),
-            None => Err(FillError::Tier("it was captured before".into())),
+            None => Err(FillError::Tier("it has been captured already".into())),
         };
         filled.map_err(|error| self.capture_error(&spec.name, spec.version, error))
     }

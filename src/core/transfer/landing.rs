@@ -105,7 +105,7 @@ impl Landing {
 
 impl Drop for Landing {
     fn drop(&mut self) {
-        self.end(Err("the thread that was to bring it from the device has ended".to_owned()));
+        self.end(Err("the thread that copies it from the device has ended".to_owned()));
     }
 }
 

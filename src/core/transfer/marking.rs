@@ -51,7 +51,8 @@ impl Engine {
         }
         if capture::has_rows(parts) {
             self.desk.note_once("rows-not-marked", || {
-                "event=not-marked: a region in device memory has a margin around its boxes, or has several boxes, so the checkpoint is copied; said once"
+                "event=not-marked: a region in device memory has a margin around its boxes, or has several boxes, so the checkpoint is \
+                 copied; logged once"
                     .into()
             });
             return false;
@@ -216,7 +217,7 @@ impl Arrivals {
             (None, Some(target)) => {
                 target.take_back::<SlotMut>().map_err(|_| "something is still on its way to its slot".to_owned())
             }
-            (None, None) => Err("nothing has brought it".to_owned()),
+            (None, None) => Err("nothing has copied it".to_owned()),
         });
     }
 }

@@ -119,9 +119,9 @@ impl Peers {
         let (_, source) = self.shards.get(operation).ok_or("its shard is gone")?;
         let memory =
             self.setup.memory.clone().ok_or("the memory tier is off on this rank: nothing can be kept for others")?;
-        let role = self.setup.role(&facts.series.name).ok_or("this rank has no part in any redundancy set")?;
+        let role = self.setup.role(&facts.series.name).ok_or("this rank belongs to no redundancy set")?;
         if !memory.is_linked() {
-            return Err("the node's segment has lost its name: nothing in it can be found again".into());
+            return Err("the node's segment was removed: nothing in it can be found again".into());
         }
         // The file belongs to the local or the global tier, whose retention knows nothing of this level.
         let is_in_file = matches!(source, Source::File(_));

@@ -204,7 +204,7 @@ impl Course<'_, '_> {
                 POST => {
                     let handled = (self.on_post)(from, &bytes).unwrap_or_else(|why| {
                         log::error!("event=post-not-understood rank={} from={from} why={why:?}", self.posting.rank);
-                        self.refused.get_or_insert(format!("a post of rank {from} cannot be understood: {why}"));
+                        self.refused.get_or_insert(format!("a message from rank {from} cannot be understood: {why}"));
                         Handled::default()
                     });
                     self.posting.mail.give_back(bytes);
@@ -271,7 +271,7 @@ impl Engine {
                 }
                 if !is_through {
                     let silent = Ranks::of(course.posts.silent());
-                    ballot = ballot.failed(rank, format!("what it sent was not taken by {silent}"), false);
+                    ballot = ballot.failed(rank, format!("{silent} did not take what it sent"), false);
                 }
                 self.desk.ask(round, ballot, decide);
                 self.wake();

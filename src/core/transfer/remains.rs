@@ -57,7 +57,7 @@ pub(super) struct Fill {
 /// A block of the newest shard is not what was captured.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the newest shard in node memory is damaged at byte {at}: a block that has not changed since has another digest now"
+    "the newest shard in node memory is damaged at byte {at}: the digest of a block that should be unchanged is different"
 )]
 pub(super) struct Flipped {
     at: usize,

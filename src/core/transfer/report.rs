@@ -205,7 +205,7 @@ impl Reporter {
                     (true, true) => log::Level::Warn,
                     (true, false) => log::Level::Info,
                 };
-                let until = if level == Level::Captured { "" } else { " (said once, until it is reached again)" };
+                let until = if level == Level::Captured { "" } else { " (logged once, until it is reached again)" };
                 log::log!(
                     importance,
                     "event=abandoned name={name:?} version={version} operation={operation} level={level} culprits={culprits:?}{until}"
@@ -294,7 +294,7 @@ impl Reporter {
 
     /// `should_exit` has answered yes. Known to this rank, the reason is told; the supervisor hears of it in any case.
     pub(super) fn on_exit(&self, reason: Option<&str>) {
-        let reason = reason.unwrap_or("asked for on another rank").to_owned();
+        let reason = reason.unwrap_or("requested on another rank").to_owned();
         let is_first = {
             let told = &mut self.state.lock().told;
             told.due = Duration::ZERO;

@@ -155,7 +155,7 @@ impl Engine {
     }
 
     fn lost(&self, spec: &StreamSpec<'_>) -> CaptureError {
-        self.no_tier(spec.name, spec.version, vec!["a stream that was to be a region of it has failed".into()])
+        self.no_tier(spec.name, spec.version, vec!["a stream that was to become one of its regions has failed".into()])
     }
 
     fn too_long(&self, spec: &StreamSpec<'_>, length: u64) -> CaptureError {

@@ -154,7 +154,7 @@ impl WriteJob {
                 None => {}
             }
         }
-        Err(TierError::io(kind, "write", &path, io::Error::other("it is not this rank's alone")))
+        Err(TierError::io(kind, "write", &path, io::Error::other("other ranks share it")))
     }
 
     /// The node container that this is a slice of, if it is one.

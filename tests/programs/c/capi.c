@@ -584,7 +584,7 @@ static void restarts(bvk_session_t session) {
     IS(bvk_restore(session, "heat", 1, NULL), BVK_OK);
     protect(session);
     IS(bvk_restore(session, "heat", 77, NULL), BVK_ERR_RESTART);
-    CHECK(strstr(bvk_error(), "77") && strstr(bvk_error(), "these can: 3, 1"));
+    CHECK(strstr(bvk_error(), "77") && strstr(bvk_error(), "versions that can: 3, 1"));
     IS(bvk_restore(session, rank == 0 ? NULL : "heat", BVK_NEWEST, NULL), rank == 0 ? BVK_ERR_REGION : BVK_ERR_RESTART);
 
     // A structure without its size on one rank ends the restart of all.

@@ -89,7 +89,7 @@ void numbers_are_dealt_anew() {
     session.protect_on("pressure", deal(5), pressure);
     CHECK(session.restore("mesh"));
     for (std::size_t at = 0; at < numbers.size(); at++) CHECK(pressure[at] == 0.5 * static_cast<double>(numbers[at]));
-    CHECK(says(error_of([&] { session.ids(501, {0}); }), "number 0 is both in the list of rank 0"));
+    CHECK(says(error_of([&] { session.ids(501, {0}); }), "number 0 is in the lists of both rank 0"));
 }
 
 void boxes_are_cut_anew() {

@@ -327,10 +327,10 @@ static void mistakes(bvk_session_t session, bvk_restart_t restart) {
     CHECK(!rows && !parts);
     // From here on all ranks have the error, though one makes the mistake.
     uint64_t first = rank == ranks - 1 ? TOTAL - 1 : 0;
-    restart = again(session, restart, bvk_load_rows_range(restart, "electrons", first, 2, &rows, &count), "there are 95037");
+    restart = again(session, restart, bvk_load_rows_range(restart, "electrons", first, 2, &rows, &count), "there are only 95037");
     deal.wrong = ranks + 3;
     char words[64];
-    snprintf(words, sizeof words, "given to rank %d, and there are %d", ranks + 3, ranks);
+    snprintf(words, sizeof words, "given to rank %d, but there are only %d ranks", ranks + 3, ranks);
     restart = again(session, restart, bvk_load_rows_by(restart, "electrons", "x", BVK_F64, 1, by, &deal, &rows, &count), words);
     deal.wrong = -7;
     restart = again(session, restart, bvk_load_rows_by(restart, "electrons", "x", BVK_F64, 1, by, &deal, &rows, &count), "given to no rank");

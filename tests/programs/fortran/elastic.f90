@@ -114,7 +114,7 @@ contains
     call is(bvk_protect_on(session, 'band', bands, band(:, 1:count)), BVK_ERR_ARGUMENT)
     call says('extents of the box with its ghost cells')
     call is(bvk_protect_on(session, 'band', bands, [c_loc(band), c_loc(band)], BVK_F64), BVK_ERR_REGION)
-    call says('memory of 2 boxes, and this rank owns 1')
+    call says('memory for 2 boxes was given, but this rank owns 1')
     call is(bvk_protect_per_rank(session, 'seed', seed, 7), BVK_ERR_ARGUMENT)
   end subroutine
 
@@ -220,7 +220,7 @@ contains
       call says('rank 1: numbers is NULL')
     end if
     call is(bvk_ids(session, MESH, own(2:), boxes), BVK_ERR_DISAGREED)
-    call says('in the list of no rank')
+    call says('in no rank''s list')
     call is(bvk_ids(session, int(MESH, int64), int(own(2:), int64), boxes, sparse=.true.), BVK_OK)
     call is(bvk_boxes_close(boxes), BVK_OK)
     call is(bvk_ids(session, MESH, own, boxes), BVK_OK)

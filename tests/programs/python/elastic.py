@@ -52,18 +52,18 @@ def mistakes(session, bands, band):
     refused(bivouac.Error, "belong to no rank", session.boxes, (NY, NX))
     refused(bivouac.Error, "belong both to box 0 of rank", session.boxes, (NY, NX), own=((0, 0), (NY, NX)))
     for wrong in [(), (1,) * 9]:
-        refused(ValueError, "1 to 8 are possible", session.boxes, wrong)
+        refused(ValueError, "use 1 to 8 dimensions", session.boxes, wrong)
     refused(ValueError, "negative", session.boxes, (NY, NX), own=((0, 0), (NY, NX)), halo=-1)
     refused(TypeError, "integer", session.boxes, (NY, NX), own=((0, 0), (NY, 1.5)))
     session.boxes((NY, NX), sparse=True).close()
-    refused(ValueError, "with its halo has", session.protect_on, "t", bands, band[1:-1, 1:-2].copy())
+    refused(ValueError, "with ghost cells", session.protect_on, "t", bands, band[1:-1, 1:-2].copy())
     refused(ValueError, "without gaps", session.protect_on, "t", bands, band.T.copy().T)
-    refused(ValueError, "2 arrays, and this rank owns 1", session.protect_on, "t", bands, [band, band])
+    refused(ValueError, "2 arrays, but this rank owns 1", session.protect_on, "t", bands, [band, band])
     refused(ValueError, "no array", session.protect_on, "t", bands, [])
     refused(TypeError, "on a GPU", session.protect_shared, "t", OnGpu(band))
-    refused(TypeError, "what Session.boxes or Session.ids returns", session.protect_on, "t", None, band)
+    refused(TypeError, "a result of Session.boxes or Session.ids", session.protect_on, "t", None, band)
     refused(ValueError, "9 is not a valid OnResize", session.protect_per_rank, "t", band, 9)
-    refused(bivouac.RegionError, "has at most", session.protect_shared, "t", numpy.zeros(1 << 17))
+    refused(bivouac.RegionError, "may have at most", session.protect_shared, "t", numpy.zeros(1 << 17))
 
 
 VERTICES = 501
@@ -71,15 +71,15 @@ mine_of_mesh = numpy.arange(VERTICES)[::-1][numpy.arange(VERTICES)[::-1] * 7 % 1
 
 
 def wrong_lists(session):
-    refused(bivouac.Error, "in the list of no rank", session.ids, VERTICES, own=mine_of_mesh[1:])
-    refused(bivouac.Error, "number 501, at place", session.ids, VERTICES, own=[*mine_of_mesh.tolist(), VERTICES])
+    refused(bivouac.Error, "in no rank's list", session.ids, VERTICES, own=mine_of_mesh[1:])
+    refused(bivouac.Error, "number 501, at index", session.ids, VERTICES, own=[*mine_of_mesh.tolist(), VERTICES])
     for wrong, kind, words in [([1.5], TypeError, "integer"), ([-1], ValueError, "negative"), (numpy.zeros((2, 2), int), ValueError, "2 dimensions")]:
         # The others hear of it.
         if rank == 1:
             refused(kind, words, session.ids, VERTICES, own=wrong)
         else:
             refused(bivouac.Error, "rank 1: numbers is NULL", session.ids, VERTICES, own=mine_of_mesh)
-    refused(ValueError, "cannot be", session.ids, -1)
+    refused(ValueError, "cannot have", session.ids, -1)
     session.ids(VERTICES, sparse=True).close()
 
 
@@ -170,7 +170,7 @@ def load(session):
         attempt.load_on("band", wide, numpy.zeros(wide.shapes[0]))
 
     wide = session.boxes((NY, NX + 1), own=((first, 0), (last - first, NX + 1)))
-    refused(bivouac.RestartError, "of an array of shape [23, 17], and not of [23, 18]", session.begin_restore("saved").run, other_array)
+    refused(bivouac.RestartError, "of an array of shape [23, 17], not [23, 18]", session.begin_restore("saved").run, other_array)
 
     def wrong_on_one_rank(attempt):
         attempt.load_on("band", bands, band if rank else band[1:])

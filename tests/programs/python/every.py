@@ -103,10 +103,10 @@ def protected_regions(session):
     assert session.restore("series", 1).version == 1
     assert session.versions("series") == [2, 1]
     assert session.restore("another") is None
-    raises(ValueError, "no version", session.checkpoint, "series", -1)
+    raises(ValueError, "not a version", session.checkpoint, "series", -1)
     raises(TypeError, "float", session.checkpoint, "series", 1.5)
     raises(TypeError, "float", session.restore, "series", 1.0)
-    raises(TypeError, "a name is a text", session.unprotect, 7)
+    raises(TypeError, "a name must be a string", session.unprotect, 7)
     session.unprotect("u1")
     raises(bivouac.Error, "u1", session.unprotect, "u1")
     session.unprotect_all()
@@ -114,8 +114,8 @@ def protected_regions(session):
 
 def refusals(session):
     field = numpy.zeros((4, 6))
-    raises(ValueError, "order of C", session.protect, "x", field[:, 1:3])
-    raises(ValueError, "order of C", session.protect, "x", field.T)
+    raises(ValueError, "C order", session.protect, "x", field[:, 1:3])
+    raises(ValueError, "C order", session.protect, "x", field.T)
     session.protect("x", field[1:3])
     session.protect("x", field[:1, ::1])
     frozen = numpy.zeros(3)
@@ -138,7 +138,7 @@ def interfaces(session):
     raises(TypeError, "neither an array nor a buffer", session.protect, "x", Described(data=[4096, False]))
     raises(TypeError, "neither an array nor a buffer", session.protect, "x", Described())
     for data in ((4096,), ("4096", False), (True, False), (-8, False), (None, False)):
-        raises(TypeError, "not an address", session.protect, "x", Described(data=data))
+        raises(TypeError, "not a pair of an address", session.protect, "x", Described(data=data))
     raises(ValueError, "read-only", session.protect, "x", Described(data=(4096, True)))
     raises(ValueError, "from byte 1 on", session.protect, "x", Described(data=bytearray(16), offset=1))
     raises(ValueError, "from byte -8 on", session.protect, "x", Described(data=bytearray(16), offset=-8))
@@ -183,7 +183,7 @@ def put_together(session):
         frozen.flags.writeable = False
         checkpoint.save("frozen", frozen)
         raises(bivouac.RegionError, "field", checkpoint.save, "field", field)
-        raises(ValueError, "order of C", checkpoint.save, "columns", field[:, :2])
+        raises(ValueError, "C order", checkpoint.save, "columns", field[:, :2])
         checkpoint.hold()
         field[:] = -1
     checkpoint.pending.wait(Level.SYSTEM)
@@ -367,7 +367,7 @@ def ended_by_one(session):
             raise MemoryError("too little for this rank")
 
     restart = session.begin_restore("tried")
-    raises(RuntimeError, "come to its end", getattr, restart, "restored")
+    raises(RuntimeError, "has not ended", getattr, restart, "restored")
     error = raises(bivouac.RestartError, "", restart.run, short)
     assert isinstance(error.__cause__, MemoryError) == (world.rank == last)
     assert raises(bivouac.RestartError, "", getattr, restart, "restored") is error
@@ -471,7 +471,7 @@ def offloading(session):
     session.allow_marks()
     assert all(session.stats()[name] == 0 for name in ("marks", "marks_refused", "marked_bytes", "mark_waits", "mark_wait_total_s"))
     raises(TypeError, "neither an array nor a buffer", session.before_write, 7)
-    raises(TypeError, "a name is a text", session.write_set, 7, field)
+    raises(TypeError, "a name must be a string", session.write_set, 7, field)
     writes.close()
     writes.close()
     raises(bivouac.Error, "BVK_ERR_HANDLE", writes.before)

@@ -67,7 +67,7 @@ def main():
             session.protect("columns", field[:, ::2])
             raise AssertionError("columns were taken")
         except ValueError as error:
-            assert "in the order of C" in str(error)
+            assert "in C order" in str(error)
 
         with session.history("steps", gpu=gpu, keep=bivouac.Keep.ALL) as history:
             history.field("field", field)

@@ -55,13 +55,13 @@ def mistakes(session):
         (ValueError, "without gaps", {"x": numpy.zeros(6)[::2]}),
         (TypeError, "Python objects", {"x": numpy.array([None])}),
         (TypeError, "on a GPU", {"x": OnGpu(x)}),
-        (TypeError, "a text", {1: x}),
+        (TypeError, "must be a string", {1: x}),
         (bivouac.RegionError, "no column", {}),
         (bivouac.RegionError, "cannot be the name of a column", {"a/b": x}),
         (bivouac.RegionError, "", {"x": numpy.zeros((3, 0))}),
     ]:
         refused(kind, words, checkpoint.save_rows, "p", columns)
-    refused(ValueError, "1 least coordinates, and 2 greatest", checkpoint.save_rows, "p", {"x": x}, ([0], [1, 1]))
+    refused(ValueError, "1 least coordinates, but 2 greatest", checkpoint.save_rows, "p", {"x": x}, ([0], [1, 1]))
     refused(ValueError, "", checkpoint.save_rows, "p", {"x": x}, ([0],))
     refused(bivouac.Error, "more than 8", checkpoint.save_rows, "p", {"x": x}, ([0] * 9, [1] * 9))
     checkpoint.save_rows("p", {"x": x})
@@ -122,7 +122,7 @@ def load(session):
         refused(kind, words, session.begin_restore("plasma").run, lambda attempt: attempt.load_rows(name, how, dtypes))
 
     ends("neutrons", Deal.EVEN, name="neutrons")
-    ends(f"there are {TOTAL}", range(0, TOTAL + 1))
+    ends(f"there are only {TOTAL}", range(0, TOTAL + 1))
     ends("", range(0, 4, 2))
     ends("", 7)
     ends("", By("y", owner))

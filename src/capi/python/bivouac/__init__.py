@@ -16,16 +16,16 @@
                 session.checkpoint("heat", int(step))
 
 Memory is anything with ``__array_interface__`` (NumPy), ``__cuda_array_interface__`` (CuPy, Numba, PyTorch) or the buffer protocol
-(``array.array``, ``bytearray``), with its elements in the order of C and without gaps. Nothing is copied on the way to the library,
+(``array.array``, ``bytearray``), with its elements in C order and without gaps. Nothing is copied on the way to the library,
 which keeps the address: so change arrays in place (``field[:] = ...``, ``step += 1``), because a new array under an old name is
 not the one that is protected. References are kept, so what is protected is not freed.
 
-A call that fails raises :class:`Error` or one of its children, with the status and the text. Calls marked *Collective* are made by
-all ranks of the session, in one order. Start programs with ``python3 -m mpi4py program.py``: an exception that nobody catches then
-ends all ranks instead of leaving the others to wait.
+A call that fails raises :class:`Error` or one of its subclasses, with the status and the text. Calls marked *Collective* must be made
+by all ranks of the session, in the same order. Start programs with ``python3 -m mpi4py program.py``: an uncaught exception then ends
+all ranks, instead of leaving the others waiting.
 
-The shared library is the one that ``BIVOUAC_LIBRARY`` names. Otherwise a wheel brings one for each kind of MPI, and that of the
-program's MPI is taken; without a wheel it is the one that the loader finds (``LD_LIBRARY_PATH``).
+The shared library is the one that ``BIVOUAC_LIBRARY`` names. Otherwise a wheel contains one for each kind of MPI, and the one
+for the program's MPI is used; without a wheel it is the one that the loader finds (``LD_LIBRARY_PATH``).
 """
 
 from ._boxes import Boxes, OnResize

@@ -1,4 +1,4 @@
-"""Arrays that are dealt over the ranks, in boxes or by numbers: what a rank owns, and the memory that it has for it."""
+"""Arrays that are spread over the ranks, in boxes or by numbers: what a rank owns, and the memory that it has for it."""
 
 import array
 import enum
@@ -10,9 +10,9 @@ from ._memory import memory
 
 
 class OnResize(enum.IntEnum):
-    """What becomes of a value of one rank when its checkpoint is restored on a different number of ranks."""
+    """What happens to a value of one rank when its checkpoint is restored on a different number of ranks."""
 
-    #: The checkpoint cannot be restored so, as with :meth:`Session.protect`.
+    #: The checkpoint cannot be restored then, as with :meth:`Session.protect`.
     REFUSE = 0
     #: On a different number of ranks the value is dropped.
     DROP = 1
@@ -23,9 +23,9 @@ class OnResize(enum.IntEnum):
 def _numbers(what, numbers, dims):
     found = [operator.index(number) for number in numbers]
     if len(found) != dims:
-        raise ValueError(f"{what} {tuple(found)} has {len(found)} numbers, and the array has {dims} dimensions")
+        raise ValueError(f"{what} {tuple(found)} has {len(found)} numbers, but the array has {dims} dimensions")
     if min(found) < 0:
-        raise ValueError(f"{what} {tuple(found)} is negative")
+        raise ValueError(f"{what} {tuple(found)} has a negative number")
     return found
 
 
@@ -40,7 +40,7 @@ class Described:
         shape = list(shape)
         self.dims = dims = len(shape)
         if not 1 <= dims <= 8:
-            raise ValueError(f"an array of {dims} dimensions cannot be cut into boxes: 1 to 8 are possible")
+            raise ValueError(f"an array of {dims} dimensions cannot be cut into boxes: use 1 to 8 dimensions")
         self.shape = _numbers("the shape", shape, dims)
         self.before = _margin("the halo", halo, dims)
         self.after = self.before if behind is None else _margin("the halo behind", behind, dims)
@@ -66,18 +66,18 @@ class Listed:
     def __init__(self, total, own):
         self.total = operator.index(total)
         if not 0 <= self.total < 1 << 64:
-            raise ValueError(f"an array of {self.total} elements cannot be")
+            raise ValueError(f"an array cannot have {self.total} elements")
         what = "the list of numbers"
         if hasattr(own, "__array_interface__"):
             self.own = memory(what, own, False)
             if len(self.own.shape) != 1:
-                raise ValueError(f"{what} has {len(self.own.shape)} dimensions")
+                raise ValueError(f"{what} has {len(self.own.shape)} dimensions, but must have 1")
         # Numbers of 64 bits are taken as they lie.
         if not hasattr(own, "__array_interface__") or self.own.kind not in (7, 8):
             try:
                 self.own = memory(what, array.array("Q", own), False)
             except OverflowError:
-                raise ValueError(f"{what} has one that is negative, or has more than 64 bits") from None
+                raise ValueError(f"{what} has a number that is negative, or has more than 64 bits") from None
 
     def shapes(self):
         """The extent of the memory."""
@@ -98,11 +98,11 @@ class Boxes:
 
     def __init__(self, session, handle, shapes):
         self._session, self._handle = session, handle
-        #: The shape of the memory of each box that this rank owns, ghost cells among it.
+        #: The shape of the memory of each box that this rank owns, including ghost cells.
         self.shapes = shapes
 
     def close(self):
-        """Gives it back; what was protected or saved on it stays so. Local."""
+        """Releases it; what was protected or saved on it stays protected or saved. Local."""
         call("bvk_boxes_close", byref(self._handle))
 
 
@@ -129,21 +129,21 @@ class OnBoxes:
     def __init__(self, name, boxes, given, written):
         what = f"region {name!r}"
         if not isinstance(boxes, Boxes):
-            raise TypeError(f"{what}: {type(boxes).__name__} is not what Session.boxes or Session.ids returns")
+            raise TypeError(f"{what}: {type(boxes).__name__} is not a result of Session.boxes or Session.ids")
         self.boxes = boxes
         arrays = given if isinstance(given, (list, tuple)) else [given]
         self.memories = [memory(what, one, written) for one in arrays]
         if not self.memories:
-            raise ValueError(f"{what}: no array; a rank that owns nothing gives one without elements, whose type counts")
+            raise ValueError(f"{what}: no array; a rank that owns nothing must pass one without elements, of the right type")
         self.kind = self.memories[0].kind
         if not boxes.shapes and len(self.memories) == 1 and not self.memories[0].count:
             self.memories = []
         shapes = [found.shape for found in self.memories]
         if len(shapes) != len(boxes.shapes):
-            raise ValueError(f"{what}: {len(shapes)} arrays, and this rank owns {len(boxes.shapes)} boxes")
+            raise ValueError(f"{what}: {len(shapes)} arrays, but this rank owns {len(boxes.shapes)} boxes")
         for number, (found, need) in enumerate(zip(shapes, boxes.shapes)):
             if found != need:
-                raise ValueError(f"{what}: the array has shape {found}, and box {number} of this rank with its halo has {need}")
+                raise ValueError(f"{what}: the array has shape {found}, but box {number} of this rank needs {need} with ghost cells")
         filled = {found.is_on_gpu for found in self.memories if found.count}
         if len(filled) > 1:
             raise TypeError(f"{what}: some arrays are on a GPU, and others in host memory")
@@ -163,5 +163,5 @@ def on_host(what, given, written, who):
     """The memory of an array in host memory."""
     found = memory(what, given, written)
     if found.is_on_gpu:
-        raise TypeError(f"{what}: the array is on a GPU, and {who} taken from host memory only: copy it there first")
+        raise TypeError(f"{what}: the array is on a GPU, but {who} taken from host memory only: copy it there first")
     return found

@@ -78,7 +78,7 @@ def sized(structure):
 
 
 class Error(Exception):
-    """A call to the library failed: ``status`` is its number, ``name`` its name, ``text`` what is known of it."""
+    """A call to the library failed: ``status`` is the number of the error, ``name`` its name, ``text`` what is known about it."""
 
     def __init__(self, status, name, text):
         super().__init__(f"{name}: {text}")
@@ -98,7 +98,7 @@ class CaptureError(Error):
 
 
 class LoadError(Error):
-    """A region could not be loaded: it is not there, has another type or length, or no copy of it is good."""
+    """A region could not be loaded: it is not there, has a different type or length, or no good copy of it is left."""
 
 
 class RestartError(Error):
@@ -119,7 +119,7 @@ EXCEPTIONS = {
 
 
 def packaged(name):
-    """The library inside of this package, as wheels have it; None if there is none. It serves the MPI that the process has loaded."""
+    """The library inside this package, as in wheels; None if there is none. It works with the MPI that the process has loaded."""
     path = os.path.join(os.path.dirname(__file__), "lib", name)
     if not os.path.exists(path):
         return None
@@ -133,8 +133,8 @@ def packaged(name):
 def load():
     """The shared library.
 
-    ``BIVOUAC_LIBRARY`` decides alone. Otherwise it is that of this package, if it has one; then the loader is asked, and then the folder
-    of this Python's prefix.
+    If ``BIVOUAC_LIBRARY`` is set, only that file is tried. Otherwise it is the one in this package, if there is one; if not, the one that
+    the loader finds, or else the one in the folder ``lib`` of this Python's prefix.
     """
     name = f"libbivouac.so.{INTERFACE}"
     chosen = os.environ.get("BIVOUAC_LIBRARY")
@@ -260,10 +260,10 @@ def version():
 
 # Before anything else is looked up: a library of another interface may have other functions.
 if not hasattr(LIBRARY, "bvk_version"):
-    raise ImportError(f"{LIBRARY._name} is no library of Bivouac: it has no bvk_version")
+    raise ImportError(f"{LIBRARY._name} is not a library of Bivouac: it has no bvk_version")
 LIBRARY.bvk_version.argtypes, LIBRARY.bvk_version.restype = [], c_char_p
 if not version().startswith(INTERFACE + "."):
-    raise ImportError(f"this package is for libbivouac {INTERFACE}, and {LIBRARY._name} is {version()}: install the one that fits")
+    raise ImportError(f"this package is for libbivouac {INTERFACE}, but {LIBRARY._name} is {version()}: install matching versions")
 for function, arguments in PROTOTYPES.items():
     getattr(LIBRARY, function).argtypes = arguments
     getattr(LIBRARY, function).restype = c_int
@@ -273,7 +273,7 @@ for function, arguments in {"bvk_error": [], "bvk_status_name": [c_int]}.items()
 
 
 def path(function, *arguments):
-    """Calls a function that tells a path."""
+    """Calls a function that returns a path."""
     found = c_char_p()
     call(function, *arguments, ctypes.byref(found))
     return os.fsdecode(found.value)
@@ -290,6 +290,6 @@ def call(function, *arguments):
 
 
 def log(level):
-    """Lets Bivouac write to standard error, whatever ``job.log`` and ``BIVOUAC_LOG`` say: 0 nothing, 1 errors, 2 warnings and a line
+    """Makes Bivouac write to standard error, whatever ``job.log`` and ``BIVOUAC_LOG`` say: 0 nothing, 1 errors, 2 warnings and a line
     each when a session opens, restores and closes, 3 events, 4 details, 5 everything."""
     call("bvk_log", level)

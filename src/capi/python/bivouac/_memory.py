@@ -52,7 +52,7 @@ def memory(what, array, written):
     if "numpy" in sys.modules and isinstance(array, sys.modules["numpy"].generic):
         raise TypeError(f"{what}: {type(array).__name__} is a value, not an array; use numpy.array(value)")
     if isinstance(array, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
-        raise TypeError(f"{what}: the array has a mask; give its data and its mask on their own")
+        raise TypeError(f"{what}: the array has a mask; pass its data and its mask separately")
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         interface = getattr(array, "__array_interface__", None)
@@ -61,10 +61,10 @@ def memory(what, array, written):
     if getattr(getattr(array, "dtype", None), "hasobject", False) or interface["typestr"][1] == "O":
         raise TypeError(f"{what}: the elements are Python objects, whose bytes mean nothing in another process")
     if interface.get("mask") is not None:
-        raise TypeError(f"{what}: the array has a mask; give its data and its mask on their own")
+        raise TypeError(f"{what}: the array has a mask; pass its data and its mask separately")
     shape, typestr = tuple(operator.index(extent) for extent in interface["shape"]), interface["typestr"]
     if min(shape, default=0) < 0:
-        raise ValueError(f"{what}: its shape {shape} is negative")
+        raise ValueError(f"{what}: its shape {shape} has a negative extent")
     if typestr[0] == FOREIGN:
         raise TypeError(f"{what}: the elements ({typestr}) are not in this machine's byte order")
     letter, size = typestr[1], int(typestr[2:].partition("[")[0])
@@ -74,7 +74,7 @@ def memory(what, array, written):
         raise TypeError(f"{what}: the elements ({typestr}) have no bytes")
     strides = interface.get("strides")
     if strides is not None and not _in_order(shape, strides, size):
-        raise ValueError(f"{what}: the elements are not in the order of C without gaps; use numpy.ascontiguousarray, and keep its result")
+        raise ValueError(f"{what}: the elements are not in C order without gaps; use numpy.ascontiguousarray, and keep its result")
     address, held = _address(what, array, interface, written, math.prod(shape) * size)
     return Memory(what, (array, interface, held), address, KINDS.get((letter, size), -size), shape)
 
@@ -108,7 +108,7 @@ def _address(what, array, interface, written, length):
     data = interface.get("data")
     if isinstance(data, tuple):
         if len(data) != 2 or isinstance(data[0], bool) or not isinstance(data[0], int) or data[0] < 0:
-            raise TypeError(f"{what}: the data of its array interface is {data!r}, not an address and whether it is read-only")
+            raise TypeError(f"{what}: the data of its array interface is {data!r}, not a pair of an address and a read-only flag")
         if written and data[1]:
             raise ValueError(f"{what}: the array is read-only")
         return data[0], None
@@ -118,7 +118,7 @@ def _address(what, array, interface, written, length):
     offset = operator.index(interface.get("offset", 0))
     view = _writable(what, array if data is None else data, written)
     if offset < 0 or offset + length > view.nbytes:
-        raise ValueError(f"{what}: its shape takes {length} bytes from byte {offset} on, and its buffer has {view.nbytes}")
+        raise ValueError(f"{what}: its shape takes {length} bytes from byte {offset} on, but its buffer has {view.nbytes}")
     return _held(view, offset)
 
 
@@ -146,12 +146,12 @@ def _writable(what, array, written):
     except TypeError:
         raise TypeError(f"{what}: {type(array).__name__} is neither an array nor a buffer") from None
     if not view.c_contiguous:
-        raise ValueError(f"{what}: the elements are not in the order of C without gaps")
+        raise ValueError(f"{what}: the elements are not in C order without gaps")
     if view.readonly:
         if written:
             raise ValueError(f"{what}: the buffer is read-only")
         # Only a buffer that can be written to tells its address without a copy.
-        raise TypeError(f"{what}: a read-only buffer cannot be saved from where it is; use bytearray or numpy.frombuffer")
+        raise TypeError(f"{what}: a read-only buffer cannot be saved in place; use bytearray or numpy.frombuffer")
     return view
 
 

@@ -1,4 +1,4 @@
-"""Rows whose number changes freely, as particles have it: a dictionary of arrays, one for each column."""
+"""Rows whose number may change freely, such as particles: a dictionary of arrays, one for each column."""
 
 import ctypes
 import enum
@@ -21,18 +21,18 @@ RANKS_MAX = 2**31 - 1
 class Deal(enum.IntEnum):
     """Which rows a rank gets in a restart."""
 
-    #: Those that it has saved, if as many ranks took the checkpoint.
+    #: Those that it has saved, if the same number of ranks took the checkpoint.
     OWN = 0
     #: Its share of all rows, in the order of the ranks that saved them.
     EVEN = 1
 
 
 class By(NamedTuple):
-    """The rows for which ``owners`` says the number of a rank, by the values of ``column``.
+    """Rows that go to the ranks that ``owners`` returns for their values in ``column``.
 
-    ``owners`` gets the values of some rows as an array, of shape ``(n,)``, or ``(n, width)`` where a row has several, and returns ``n`` numbers of
-    ranks of this run. It goes by the values alone: it is called on whichever rank reads the rows, on some of them often and on others
-    never, once for each row. It calls neither Bivouac nor MPI. An exception in it ends the restart on all ranks.
+    ``owners`` gets the values of some rows as an array, of shape ``(n,)``, or ``(n, width)`` where a row has several, and returns ``n``
+    numbers of ranks of this run. It must depend on the values alone: it is called on whichever rank reads the rows, on some ranks often
+    and on others never, once for each row. It must call neither Bivouac nor MPI. An exception in it ends the restart on all ranks.
     """
 
     column: str
@@ -40,21 +40,22 @@ class By(NamedTuple):
 
 
 class RowsPart(NamedTuple):
-    """What a rank had of rows: how many, and the least and the greatest coordinate in each dimension, as :meth:`Checkpoint.save_rows` was told."""
+    """A rank's part of a set of rows: how many, and the least and the greatest coordinate in each dimension, as given to
+    :meth:`Checkpoint.save_rows`."""
 
     count: int
     bounds: list
 
 
 class BoxesPart(NamedTuple):
-    """What a rank had of an array of that shape: origin and extent of each of its boxes."""
+    """A rank's part of an array of that shape: the origin and extent of each of its boxes."""
 
     shape: tuple
     boxes: list
 
 
 class IdsPart(NamedTuple):
-    """What a rank had of an array of so many numbered elements: how many of them."""
+    """A rank's part of an array of ``total`` numbered elements: how many of them it had."""
 
     total: int
     count: int
@@ -68,7 +69,7 @@ class Described:
     def __init__(self, name, columns, bounds):
         what = f"rows {name!r}"
         if not hasattr(columns, "items"):
-            raise TypeError(f"{what}: the columns are a dictionary of arrays, not {type(columns).__name__}")
+            raise TypeError(f"{what}: the columns must be a dictionary of arrays, not {type(columns).__name__}")
         self.rows, self.held, counts = sized(_library.Rows), [], {}
         self.columns = (_library.Column * len(columns))()
         for place, (column, array) in zip(self.columns, columns.items()):
@@ -84,14 +85,14 @@ class Described:
         self.rows.columns, self.rows.column_count = self.columns, len(self.columns)
         low, high = ([float(number) for number in corner] for corner in (bounds or ((), ())))
         if len(low) != len(high):
-            raise ValueError(f"{what}: the bounds have {len(low)} least coordinates, and {len(high)} greatest")
+            raise ValueError(f"{what}: the bounds have {len(low)} least coordinates, but {len(high)} greatest")
         self.rows.dimensions = len(low)
         self.rows.low, self.rows.high = (ctypes.c_double * len(low))(*low), (ctypes.c_double * len(high))(*high)
 
 
 def _name(text):
     if not isinstance(text, str) or "\0" in text:
-        raise TypeError(f"a name is a text without zeros, not {text!r}")
+        raise TypeError(f"a name must be a string without null characters, not {text!r}")
     return text.encode()
 
 
@@ -124,11 +125,11 @@ class _Asked:
                 rows = numpy.frombuffer(held, dtype).copy().reshape((count,) if width == 1 else (count, width))
                 found = numpy.asarray(owners(rows))
                 if found.shape != (count,):
-                    raise ValueError(f"owners have shape {found.shape}, and there are {count} rows")
+                    raise ValueError(f"owners have shape {found.shape}, but there are {count} rows")
                 if found.dtype.kind not in "iu":
-                    raise TypeError(f"owners are numbers of ranks, not {found.dtype}")
+                    raise TypeError(f"owners must be numbers of ranks, not {found.dtype}")
                 if count and not 0 <= int(found.min()) <= int(found.max()) <= RANKS_MAX:
-                    raise ValueError(f"owners from {found.min()} to {found.max()} are no ranks")
+                    raise ValueError(f"owners from {found.min()} to {found.max()} are not all ranks")
                 numpy.ctypeslib.as_array(ranks, (count,))[:] = found
             except BaseException as error:
                 self.failure = error
@@ -145,7 +146,7 @@ def loaded(restart, name, how, dtypes):
     if isinstance(how, By):
         kinds = {column: (kind, width) for column, kind, width in columns}
         if how.column not in kinds:
-            raise KeyError(f"rows {name!r} have no column {how.column!r}, but {', '.join(kinds)}")
+            raise KeyError(f"rows {name!r} have no column {how.column!r}; they have {', '.join(kinds)}")
         asked = _Asked(numpy, how.owners, *kinds[how.column])
         try:
             call("bvk_load_rows_by", restart, _name(name), _name(how.column), *kinds[how.column], asked.function, None, byref(rows), byref(count))
@@ -155,7 +156,7 @@ def loaded(restart, name, how, dtypes):
             raise
     elif isinstance(how, range):
         if how.step != 1:
-            raise ValueError(f"rows {name!r}: {how} leaves rows out")
+            raise ValueError(f"rows {name!r}: {how} leaves rows out: use a step of 1")
         call("bvk_load_rows_range", restart, _name(name), operator.index(how.start), len(how), byref(rows), byref(count))
     else:
         call("bvk_load_rows", restart, _name(name), Deal(how), byref(rows), byref(count))
@@ -175,7 +176,7 @@ def loaded(restart, name, how, dtypes):
 
 
 def parts(restart, name, first, count):
-    """What some of the ranks that took the checkpoint had."""
+    """The parts of some of the ranks that took the checkpoint."""
     handle, found = c_void_p(), sized(_library.Part)
     call("bvk_parts", restart, _name(name), first, count, byref(handle))
     try:

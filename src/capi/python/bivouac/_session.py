@@ -46,7 +46,7 @@ class Pin(enum.IntEnum):
 
 
 class Affinity(enum.IntEnum):
-    """What of affinity restarts bring back."""
+    """Which parts of the affinity restarts bring back."""
 
     FULL = 0
     THREADS = 1
@@ -58,7 +58,7 @@ class Affinity(enum.IntEnum):
 class Keep(enum.IntEnum):
     """How long a history keeps its versions."""
 
-    #: Until they were restored and no further hint names them.
+    #: Until they have been restored and no further hint names them.
     UNTIL_READ = 0
     #: Until it is closed.
     ALL = 1
@@ -88,8 +88,8 @@ class Restored(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What the ranks have agreed on one level of one checkpoint. ``committed`` is None if the root could not be reached. Without a name:
-    a tier was wanted and cannot be used, so that nothing reaches its level; ``reason`` says why."""
+    """What the ranks have agreed on one level of one checkpoint. ``committed`` is None if the root could not be reached. A report
+    without a name says that a tier was requested but cannot be used, so that nothing reaches its level; ``reason`` says why."""
 
     name: str
     version: int
@@ -100,9 +100,9 @@ class Report(NamedTuple):
 
 def _text(text):
     if not isinstance(text, str):
-        raise TypeError(f"a name is a text, not {type(text).__name__}")
+        raise TypeError(f"a name must be a string, not {type(text).__name__}")
     if "\0" in text:
-        raise ValueError(f"{text!r} has a zero in it")
+        raise ValueError(f"{text!r} contains a null character")
     return text.encode()
 
 
@@ -111,7 +111,7 @@ def _version(version):
         return NEWEST
     number = operator.index(version)  # 1.5 is refused
     if not 0 <= number < NEWEST:
-        raise ValueError(f"{version} is no version: those are from 0 to 2**64 - 2")
+        raise ValueError(f"{version} is not a version: versions are from 0 to 2**64 - 2")
     return number
 
 
@@ -122,12 +122,12 @@ def _restored(found):
 class Session:
     """Ranks that take and restore checkpoints together.
 
-    ``comm`` is a communicator of mpi4py, or an integer handle as Fortran has it; without one, ``MPI.COMM_WORLD``. The configuration is
-    that of a TOML file or a TOML text (otherwise of the file that ``BIVOUAC_CONFIG`` names), then of the environment, then of
+    ``comm`` is an mpi4py communicator, or an integer handle as in Fortran; the default is ``MPI.COMM_WORLD``. The configuration comes
+    from a TOML file or string (otherwise from the file that ``BIVOUAC_CONFIG`` names), then from the environment, then from
     ``settings``, such as ``{"global.directory": "/scratch/me"}``; later ones win.
 
     Collective; blocks until all ranks have called. As a context manager it is closed at the end. An exception leaves it open, unless
-    it is one that all ranks have (:class:`RestartError`): closing waits for the other ranks, and they may never come.
+    it is one that all ranks have (:class:`RestartError`): closing waits for the other ranks, which may never get there.
     """
 
     def __init__(self, comm=None, *, config_file=None, config_text=None, settings=None):
@@ -158,7 +158,7 @@ class Session:
             self.close()
 
     def close(self):
-        """Waits for all checkpoints that are being written and ends the session, and all that was made from it. Collective."""
+        """Waits for all checkpoints that are being written, and closes the session with everything made from it. Collective."""
         try:
             call("bvk_close", byref(self._handle))
         finally:
@@ -176,18 +176,18 @@ class Session:
         return number.value
 
     def protect(self, name, array, live=False):
-        """From now on :meth:`checkpoint` saves ``array`` and :meth:`restore` loads it. In the place of one of this name, if there is one.
+        """From now on :meth:`checkpoint` saves ``array`` and :meth:`restore` loads it. It replaces one of this name, if there is one.
 
         With ``live`` an array in host memory is copied after the checkpoint call, while the program continues: a write to a page that
         has not been copied waits for that page. This pays off if little of the array is written soon after a checkpoint. Writes that are
-        not made by instructions of this process are declared in advance (:meth:`writing`): MPI receives by a network card, transfers from
-        a GPU, other processes. So are all writes where ``offload.host_writes`` is ``"declared"``. ``docs/OFFLOAD.md`` says more.
+        not made by instructions of this process must be declared in advance (:meth:`writing`): MPI receives by a network card, transfers
+        from a GPU, other processes. So must all writes where ``offload.host_writes`` is ``"declared"``. See ``docs/OFFLOAD.md``.
 
-        The session keeps a reference. Local, never waits; for a live one that is replaced: until it has been copied.
+        The session keeps a reference. Local, never waits, except until a live array that it replaces has been copied.
         """
         found = memory(f"region {name!r}", array, True)
         if live and found.is_on_gpu:
-            raise ValueError(f"region {name!r}: only host memory can be live; for the memory of a GPU there is Session.offload")
+            raise ValueError(f"region {name!r}: only host memory can be live; for GPU memory use Session.offload")
         call("bvk_protect_shaped", self._handle, _text(name), found.address, found.kind, len(found.shape), found.extents())
         self._protected[name] = found
         if live:
@@ -207,9 +207,10 @@ class Session:
             boxes = session.boxes((ny, nx), own=((first, 0), (rows, nx)), halo=1)
             session.protect_on("field", boxes, field)           # field.shape == (rows + 2, nx + 2)
 
-        ``own`` is a pair of an origin and an extent, a list of such pairs for several boxes, or empty for none. In memory each box has ``halo``
-        ghost cells on both sides of each dimension (a number, or one for each dimension), or with ``behind`` so many behind it. They are not saved,
-        and a load leaves them as they are. With ``sparse`` the boxes of all ranks need not cover the array.
+        ``own`` is a pair of an origin and an extent, a list of such pairs for several boxes, or empty for none. In memory each box has
+        ``halo`` ghost cells on both sides of each dimension (a number, or one for each dimension); with ``behind``, ``halo`` of them before
+        it and ``behind`` after it. They are not saved, and a load leaves them as they are. With ``sparse`` the boxes of all ranks need not
+        cover the array.
 
         Collective; blocks until all ranks have called. Raises :class:`Error` on all ranks if two of them own an element, or nobody does.
         """
@@ -230,23 +231,24 @@ class Session:
         return agreed(self, "bvk_ids", lambda: Listed(total, own), sparse)
 
     def protect_on(self, name, boxes, array):
-        """As :meth:`protect`, for this rank's part of an array: the memory of its box, or a list of one array for each box. :meth:`restore`
-        loads it on any number of ranks. A rank that owns nothing gives an array without elements. The arrays of a rank
-        are all in host memory, or all on one GPU. Local, never waits."""
+        """Like :meth:`protect`, for this rank's part of an array: the memory of its box, or a list of one array for each box.
+        :meth:`restore` loads it on any number of ranks. A rank that owns nothing passes an array without elements. The arrays of a rank
+        must all be in host memory, or all on one GPU. Local, never waits."""
         found = OnBoxes(name, boxes, array, True)
         found.call("bvk_protect_boxes_on", self._handle, _text(name))
         self._protects(name, found)
 
     def protect_shared(self, name, array):
-        """As :meth:`protect`, for a small array that is the same on all ranks, as a step or a time is: less than 1 MiB, in host memory.
-        :meth:`restore` loads it on any number of ranks. Where a rank has another one than the rest there is no checkpoint. Local, never waits."""
+        """Like :meth:`protect`, for a small array that is the same on all ranks, such as a step or a time: less than 1 MiB, in host memory.
+        :meth:`restore` loads it on any number of ranks. If it differs on a rank, the checkpoint is abandoned. Local, never waits."""
         found = on_host(f"value {name!r}", array, True, "values are")
         call("bvk_protect_shared", self._handle, _text(name), found.address, found.count, found.kind)
         self._protects(name, found)
 
     def protect_per_rank(self, name, array, on_resize):
-        """As :meth:`protect`, for a small array that is this rank's own: less than 1 MiB, in host memory. ``on_resize`` (:class:`OnResize`) says what
-        becomes of it on a different number of ranks, where :meth:`restore` leaves it as it is or is refused. Local, never waits."""
+        """Like :meth:`protect`, for a small array that is this rank's own: less than 1 MiB, in host memory. ``on_resize``
+        (:class:`OnResize`) says what happens to it on a different number of ranks, where :meth:`restore` leaves it as it is or is refused.
+        Local, never waits."""
         found = on_host(f"value {name!r}", array, True, "values are")
         call("bvk_protect_per_rank", self._handle, _text(name), found.address, found.count, found.kind, OnResize(on_resize))
         self._protects(name, found)
@@ -256,7 +258,7 @@ class Session:
         self._live.discard(name)
 
     def unprotect(self, name):
-        """Takes a region out of those that are protected. Local; of a live one it waits for the copy."""
+        """Stops protecting a region. Local; for a live one it waits for the copy."""
         call("bvk_unprotect", self._handle, _text(name))
         self._protected.pop(name, None)
         self._live.discard(name)
@@ -268,8 +270,8 @@ class Session:
         self._live.clear()
 
     def set_stream(self, stream):
-        """Device arrays are complete once the work that is enqueued on ``stream`` has run: the address of a CUDA stream, for CuPy
-        ``stream.ptr``; 0 is the legacy default stream, which counts until another is set. Local."""
+        """Says that device arrays are complete once the work enqueued on ``stream`` has run. ``stream`` is the address of a CUDA stream
+        (``stream.ptr`` in CuPy); 0 is the legacy default stream, which is used until another one is set. Local."""
         call("bvk_set_stream", self._handle, stream or None)
 
     def should_checkpoint(self):
@@ -289,7 +291,7 @@ class Session:
         call("bvk_prepare", self._handle, size)
 
     def progress(self):
-        """Moves the coordination along; needed only without ``MPI_THREAD_MULTIPLE``, where calls are rare. Local."""
+        """Moves the coordination along; needed only without ``MPI_THREAD_MULTIPLE``, if calls of the session are rare. Local."""
         call("bvk_progress", self._handle)
 
     def pin(self, policy):
@@ -297,7 +299,7 @@ class Session:
         call("bvk_pin", self._handle, policy)
 
     def set_affinity(self, mode):
-        """What of affinity restarts bring back from now on (:class:`Affinity`). Local."""
+        """Sets which parts of the affinity restarts bring back from now on (:class:`Affinity`). Local."""
         call("bvk_set_affinity", self._handle, mode)
 
     def stats(self):
@@ -349,10 +351,10 @@ class Session:
         return Checkpoint(self, handle)
 
     def companion(self, name, path=None, on_restart=OnRestart.TRUNCATE):
-        """Has an output file agree with the checkpoints of the series ``name``: a trajectory or a time series to which the program appends. Each
-        checkpoint records how long it is at the capture (flush it before), with a digest of its last 64 KiB. A restart brings it back to that length, as
-        ``on_restart`` says, so that what a run wrote after its last checkpoint is not there twice. Call it once, before the restart; ranks that do
-        not write a file give no path::
+        """Keeps an output file in step with the checkpoints of the series ``name``: a trajectory or a time series to which the program
+        appends. Each checkpoint records how long it is at the capture (flush it before), with a digest of its last 64 KiB. A restart brings
+        it back to that length, as ``on_restart`` says, so that what a run wrote after its last checkpoint does not appear twice. Call it
+        once, before the restart; ranks that do not write a file pass no path::
 
             energies = session.companion("heat", "energy.csv" if rank == 0 else None)
             is_restored = session.restore("heat") is not None
@@ -394,9 +396,10 @@ class Session:
         """From now on checkpoints of arrays on GPU number ``gpu`` are *marked*: sent from where they are while the program continues, and the program
         declares what it is about to write to (:meth:`writing`). Without a number nothing is marked, so that a program runs unchanged without a GPU.
 
-        Node memory is made ready for marked checkpoints with ``size`` bytes of arrays; with 0 it is not, and the first ones are copied. From a
-        checkpoint until the next one all work that writes to a saved array is declared, on every stream, or the checkpoint is refused on
-        all ranks. Arrays that are marked are kept alive until they have been sent. Local; blocks about half a second a GiB.
+        Node memory is made ready for marked checkpoints with ``size`` bytes of arrays; with 0 it is not, and the first ones are copied.
+        From a checkpoint until the next one all work that writes to a saved array must be declared, on every stream, or the checkpoint is
+        refused on all ranks. Arrays that are marked are kept alive until they have been sent. Local; blocks for about half a second per
+        GiB.
         """
         call("bvk_offload", self._handle, NO_GPU if gpu is None else gpu, size)
         self._offloads = True
@@ -406,7 +409,8 @@ class Session:
         order, or a :class:`WriteSet`. On ``stream``, the address of a CUDA stream (0: the legacy default stream), or the session's. Of live arrays
         in host memory, what is declared has been copied when this returns. All other arrays are ignored.
 
-        Not while the stream is captured into a CUDA graph: declare all that a graph writes to before each launch of it. Local, never waits for a GPU.
+        It must not be called while the stream is captured into a CUDA graph: declare all that a graph writes to before each launch. Local,
+        never waits for a GPU.
         """
         for array in arrays:
             if isinstance(array, WriteSet):
@@ -425,14 +429,14 @@ class Session:
             with session.writing(u, v):
                 advance(u, v)
 
-        They are declared where it begins. At its end nothing happens: the work may still be running.
+        They are declared on entry. Nothing happens on exit: the work may still be running.
         """
         self.before_write(*arrays, stream=stream)
         yield
 
     def write_set(self, name, *arrays):
-        """What some work writes to, as a :class:`WriteSet` that is declared again and again: faster than its arrays one by one. After the first
-        :meth:`offload` make it again. Local."""
+        """What some work writes to, as a :class:`WriteSet` that is declared again and again: faster than declaring its arrays one by one.
+        Make it again after the first :meth:`offload`. Local."""
         found = [covered(f"set {name!r}", array) for array in arrays]
         addresses = (c_void_p * len(found))(*(address for address, _ in found))
         sizes = (c_uint64 * len(found))(*(size for _, size in found))
@@ -441,8 +445,8 @@ class Session:
         return WriteSet(self, handle)
 
     def settle(self):
-        """Waits until all that is marked has been sent, and all that is live has been copied. Before something writes there that cannot be
-        declared: another process, another GPU. Local; blocks for the transfer, at full speed, and for the copy."""
+        """Waits until all that is marked has been sent, and all that is live has been copied. Call it before something writes there
+        that cannot be declared: another process, another GPU. Local; blocks for the transfer, at full speed, and for the copy."""
         call("bvk_settle", self._handle)
         self._marked.clear()
 
@@ -475,7 +479,7 @@ class Pending:
         self._handle = handle
 
     def poll(self):
-        """Is each level of this checkpoint reached or given up? Local, never waits, any thread."""
+        """Has each level of this checkpoint been reached or given up? Local, never waits, any thread."""
         finished = c_int()
         call("bvk_poll", self._handle, byref(finished))
         return bool(finished.value)
@@ -497,7 +501,7 @@ class Pending:
         return Level(reached.value)
 
     def release(self):
-        """Gives the handle back; also done when nobody refers to this any more. Local, never waits, any thread."""
+        """Releases the handle; also done when nothing refers to this object any more. Local, never waits, any thread."""
         call("bvk_release", byref(self._handle))
 
     def __del__(self):
@@ -559,22 +563,24 @@ class Checkpoint:
         call("bvk_save_per_rank", self._handle, _text(name), found.address, found.count, found.kind, OnResize(on_resize))
 
     def save_rows(self, name, columns, bounds=None):
-        """Adds this rank's rows of a set, particles for example: a dictionary with an array for each column, all with as many rows. The first dimension
-        counts rows, and a row may have several elements of a column; an array of a structured type is a column of records. How many rows there are is
-        each rank's own, and may be another number at each checkpoint; columns and their types are the same on all ranks, also where there
-        is no row::
+        """Adds this rank's rows of a set, particles for example: a dictionary with an array for each column, all with the same number of
+        rows. The first dimension counts rows, and a row may have several elements of a column; an array of a structured type is a column of
+        records. Each rank has its own number of rows, which may change between checkpoints; columns and their types must be the same on all
+        ranks, even where there are no rows::
 
             checkpoint.save_rows("electrons", {"x": x, "v": v, "id": id})      # v.shape == (len(x), 3)
 
-        ``bounds``, a pair of least and greatest coordinates, is recorded and nothing else. Any number of ranks loads them (:meth:`Attempt.load_rows`).
-        They are read by the capture, not by :meth:`hold`. Only arrays in host memory. Local, never waits."""
+        ``bounds``, a pair of least and greatest coordinates, is only recorded. Any number of ranks can load the rows
+        (:meth:`Attempt.load_rows`). They are read by the capture, not by :meth:`hold`. The arrays must be in host memory. Local, never
+        waits."""
         found = DescribedRows(name, columns, bounds)
         call("bvk_save_rows", self._handle, _text(name), byref(found.rows))
         self._saved.append(found)
 
     def open(self, name):
         """Begins a region of bytes and returns a binary file to write them to, of any length: what :mod:`pickle`, ``numpy.save`` or
-        ``torch.save`` write. What is written is copied to where the checkpoint will be. The region ends with the file; one is written at a time::
+        ``torch.save`` write. What is written is copied to where the checkpoint will be. The region ends when the file is closed; only one
+        is written at a time::
 
             with checkpoint.open("tree") as file:
                 pickle.dump(tree, file)
@@ -589,7 +595,7 @@ class Checkpoint:
             with h5py.File(checkpoint.route("dump.h5"), "w") as file:
                 file["temperature"] = temperature
 
-        Where the library can write to a file of Python, :meth:`open` avoids the detour. Collective: on all ranks or on none, with the
+        If the library can write to a Python file object, :meth:`open` avoids the detour. Collective: on all ranks or on none, with the
         same names; lengths may differ. It does not wait for the others."""
         return _library.path("bvk_route", self._handle, _text(name))
 
@@ -607,14 +613,14 @@ class Checkpoint:
         call("bvk_save_history", self._handle, history._handle)
 
     def reduce(self, name, method):
-        """Has files leave region ``name`` of this checkpoint to earlier ones by another method than is configured: "full", "basic", "list",
-        "tree" or "auto". It has an effect where ``reduction.method`` or ``reduction.regions`` asks for one. Local."""
+        """Makes files leave region ``name`` of this checkpoint to earlier ones by a method other than the configured one: "full", "basic",
+        "list", "tree" or "auto". It has an effect only where ``reduction.method`` or ``reduction.regions`` asks for one. Local."""
         call("bvk_reduce", self._handle, _text(name), _text(method))
 
     def capture(self):
         """Copies all regions; when it returns, with a :class:`Pending`, the arrays may be changed. Collective.
 
-        One that is refused because a restart is open may be repeated after the restart.
+        A capture that is refused because a restart is open may be repeated after the restart.
         """
         pending = c_void_p()
         try:
@@ -628,7 +634,7 @@ class Checkpoint:
         return self.pending
 
     def abort(self):
-        """Gives it up; the other ranks are told. Collective: in the place of the capture; never waits."""
+        """Gives the checkpoint up; the other ranks are told. Collective: instead of the capture; never waits."""
         call("bvk_abort", byref(self._handle))
         self._saved.clear()
 
@@ -646,13 +652,13 @@ class Checkpoint:
 
 class WriteSet:
     """What some work writes to: arrays that are declared together. Made by :meth:`Session.write_set`; it keeps none of them alive. After an
-    array was replaced by another one make another set."""
+    array has been replaced by another one, make another set."""
 
     def __init__(self, session, handle):
         self._session, self._handle = session, handle
 
     def before(self, stream=None):
-        """As :meth:`Session.before_write` for all of them. Local, never waits."""
+        """Like :meth:`Session.before_write`, for all of them. Local, never waits."""
         if stream is None:
             call("bvk_before", self._handle)
         else:
@@ -674,9 +680,9 @@ class Restart:
             ...  # there was nothing
 
     If a rank finds damage, or rejects the version (:meth:`Attempt.reject`), all ranks get another attempt, from other copies or of an older
-    version; what was loaded before may not be used. Any other exception in an attempt ends the restart on all ranks: all get
+    version; what was loaded before must not be used. Any other exception in an attempt ends the restart on all ranks: all get
     :class:`RestartError`, here with that exception as its cause. Do not leave the loop before it ends; a rank that does ends the
-    restart of all. :meth:`run` does this with a function.
+    restart on all ranks. :meth:`run` does this with a function.
     """
 
     def __init__(self, session, name, version):
@@ -691,12 +697,12 @@ class Restart:
     def restored(self):
         """:class:`Restored`, once all ranks have loaded; None if there was nothing.
 
-        Raises :class:`RestartError` if the ranks found a version and have not loaded it, and RuntimeError before they have.
+        Raises :class:`RestartError` if the ranks found a version but could not load it, and RuntimeError before the restart has ended.
         """
         if self._failure is not None:
             raise self._failure
         if self._restored is None and not self._nothing:
-            raise RuntimeError(f"the restart of {self._name!r} has not come to its end: run its attempts until their loop ends")
+            raise RuntimeError(f"the restart of {self._name!r} has not ended: run its attempts until their loop ends")
         return self._restored
 
     def __iter__(self):
@@ -803,9 +809,9 @@ class Attempt:
         return number.value * (-kind.value if kind.value < 0 else SIZES[kind.value])
 
     def load_on(self, name, boxes, array):
-        """Loads the region ``name`` into this rank's part of an array, as :meth:`Session.protect_on` takes it; ghost cells stay as they are. The boxes
-        may be others than those that it was saved on. Local on the ranks and boxes that it was saved on; otherwise collective: all ranks load the same
-        regions in the same order."""
+        """Loads the region ``name`` into this rank's part of an array, as :meth:`Session.protect_on` takes it; ghost cells stay as they
+        are. The boxes may differ from those that it was saved on. Local on the ranks and boxes that it was saved on; otherwise collective:
+        all ranks load the same regions in the same order."""
         OnBoxes(name, boxes, array, True).call("bvk_load_boxes_on", self._restart._handle, _text(name))
 
     def load_shared(self, name, array):
@@ -814,7 +820,8 @@ class Attempt:
         call("bvk_load_shared", self._restart._handle, _text(name), found.address, found.count, found.kind)
 
     def load_per_rank(self, name, array):
-        """Loads what this rank has saved as its own into an array of its length and type, if as many ranks took the checkpoint. Local."""
+        """Loads what this rank has saved as its own into an array of its length and type, if the same number of ranks took the checkpoint.
+        Local."""
         found = on_host(f"value {name!r}", array, True, "values are")
         call("bvk_load_per_rank", self._restart._handle, _text(name), found.address, found.count, found.kind)
 
@@ -827,7 +834,7 @@ class Attempt:
 
     def of_ranks(self, name, first, array):
         """Loads what ranks of those that took the checkpoint, from number ``first`` on, have saved with :attr:`OnResize.ASK`: one into each of
-        ``array[0]``, ``array[1]``, and so on. Each rank asks for whichever it likes; one that wants none gives an array of none. Collective."""
+        ``array[0]``, ``array[1]``, and so on. Each rank may ask for any of them; one that wants none passes an empty array. Collective."""
         found = on_host(f"value {name!r}", array, True, "values are")
         if not found.shape:
             raise ValueError(f"value {name!r}: the array has no dimension that counts ranks")
@@ -835,22 +842,23 @@ class Attempt:
         call("bvk_of_ranks", self._restart._handle, _text(name), first, found.shape[0], found.address, each, found.kind)
 
     def load_rows(self, name, how, dtypes=None):
-        """Loads rows that :meth:`Checkpoint.save_rows` has saved, those that this rank is to have now: a dictionary of new NumPy arrays with the rows that this
-        rank gets. ``how`` is one of :class:`Deal`, a ``range`` of rows in the order of the ranks that saved them, or :class:`By`, which asks the
-        program::
+        """Loads rows that :meth:`Checkpoint.save_rows` has saved, those that this rank is to have now, and returns a dictionary of new
+        NumPy arrays. ``how`` is one of :class:`Deal`, a ``range`` of rows in the order of the ranks that saved them, or :class:`By`, which
+        asks the program::
 
             electrons = attempt.load_rows("electrons", bivouac.By("x", lambda x: (x / length * ranks).astype(int)))
 
         ``dtypes`` gives types to columns of records, which are bytes otherwise: ``{"particle": numpy.dtype([("x", "f8"), ("id", "u8")])}``.
 
-        Collective, except for :attr:`Deal.OWN`: all ranks load the same sets in the same order and say the same ``how``, but for the numbers of a range.
+        Collective, except for :attr:`Deal.OWN`: all ranks load the same sets in the same order with the same ``how``, except for the
+        numbers of a range.
         """
         return loaded(self._restart._handle, name, how, dtypes)
 
     def parts(self, name, first=0, count=None):
         """What ranks of those that took the checkpoint, ``count`` from number ``first`` on, had of an array on boxes or of rows: a list of
-        :class:`BoxesPart`, :class:`IdsPart` or :class:`RowsPart`. Without ``count`` all from there on. Each rank asks for whichever it likes. Nothing is loaded.
-        Collective."""
+        :class:`BoxesPart`, :class:`IdsPart` or :class:`RowsPart`. Without ``count``: all from there on. Each rank may ask for any of them.
+        Nothing is loaded. Collective."""
         return parts(self._restart._handle, name, first, self.saved_ranks - first if count is None else count)
 
     def load_protected(self):
@@ -898,7 +906,7 @@ class Attempt:
 
 
 class History:
-    """Versions of arrays of this rank, kept near to be restored in an order that is known, such as backwards::
+    """Versions of arrays of this rank, kept at hand to be restored in a known order, such as backwards::
 
         with session.history("shot") as history:
             history.field("wave", wave)
@@ -912,7 +920,7 @@ class History:
         self._fields = {}
 
     def field(self, name, array):
-        """From now on versions have a field ``name``. In the place of one of this name. A reference is kept. Local."""
+        """From now on versions have a field ``name``. It replaces one of this name. A reference is kept. Local."""
         found = memory(f"field {name!r}", array, True)
         call("bvk_history_field", self._handle, _text(name), found.address, found.count, found.kind)
         self._fields[name] = found
@@ -936,7 +944,7 @@ class History:
         call("bvk_history_hint", self._handle, (c_uint64 * len(numbers))(*numbers), len(numbers))
 
     def start_prefetch(self):
-        """Lets hinted versions be fetched ahead, now and from now on. Local."""
+        """Lets hinted versions be prefetched from now on. Local."""
         call("bvk_history_start_prefetch", self._handle)
 
     def wait_flushed(self):

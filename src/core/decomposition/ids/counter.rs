@@ -109,11 +109,11 @@ impl std::fmt::Display for Wrong {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Wrong::Twice(number, one, other) => {
-                write!(f, "number {number} is both in the list of rank {one} and in that of rank {other}")
+                write!(f, "number {number} is in the lists of both rank {one} and rank {other}")
             }
-            Wrong::Missing(number, rank) => write!(f, "number {number}, which rank {rank} loads, was saved by no rank"),
-            Wrong::Gap(number, end) if end - number == 1 => write!(f, "number {number} is in the list of no rank"),
-            Wrong::Gap(number, end) => write!(f, "numbers {number} to {} are in the list of no rank", end - 1),
+            Wrong::Missing(number, rank) => write!(f, "no rank saved number {number}, which rank {rank} loads"),
+            Wrong::Gap(number, end) if end - number == 1 => write!(f, "number {number} is in no rank's list"),
+            Wrong::Gap(number, end) => write!(f, "numbers {number} to {} are in no rank's list", end - 1),
         }
     }
 }
@@ -444,10 +444,10 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_in_words() {
         let words = [
-            (Wrong::Twice(7, Rank(1), Rank(4)), "number 7 is both in the list of rank 1 and in that of rank 4"),
-            (Wrong::Missing(7, Rank(2)), "number 7, which rank 2 loads, was saved by no rank"),
-            (Wrong::Gap(3, 9), "numbers 3 to 8 are in the list of no rank"),
-            (Wrong::Gap(3, 4), "number 3 is in the list of no rank"),
+            (Wrong::Twice(7, Rank(1), Rank(4)), "number 7 is in the lists of both rank 1 and rank 4"),
+            (Wrong::Missing(7, Rank(2)), "no rank saved number 7, which rank 2 loads"),
+            (Wrong::Gap(3, 9), "numbers 3 to 8 are in no rank's list"),
+            (Wrong::Gap(3, 4), "number 3 is in no rank's list"),
         ];
         for (wrong, text) in words {
             assert_eq!(wrong.to_string(), text);

@@ -115,7 +115,7 @@ impl CudaChunks {
         load: impl FnOnce() -> Result<Arc<Functions>>,
     ) -> Result<CudaChunks> {
         if size.leaves() > 1 << 38 || size.blocks == 0 || size.blocks * size.per_block() / size.per_range() >= 1 << 31 {
-            let reason = "a table has 1 to 2^31 ranges of chunks";
+            let reason = "a table must have 1 to 2^31 ranges of chunks";
             return Err(DeviceError::Range { offset: 0, bytes: size.blocks, reason });
         }
         let (leaves, entries) = (size.leaves(), size.entries);
@@ -217,7 +217,7 @@ impl CudaChunks {
                         [] => {}
                         [second] => (known.split, known.second) = (spans[0].bytes() as u32, second.address()),
                         _ => {
-                            let reason = "a block lies at more than two places";
+                            let reason = "a block is spread over more than two places";
                             return Err(DeviceError::Range { offset: from, bytes, reason });
                         }
                     }

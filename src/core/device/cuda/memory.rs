@@ -55,7 +55,7 @@ pub(super) fn check_ours(ordinal: usize, address: u64) -> Result<()> {
     match attribute::<u32>(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
         Some(number) if number as usize == ordinal => Ok(()),
         Some(number) => foreign(format!("it is memory of device {number}")),
-        None => foreign("the driver does not say whose it is".into()),
+        None => foreign("the driver does not say which device it belongs to".into()),
     }
 }
 
@@ -243,7 +243,7 @@ impl Reservation for VirtualRange {
         let mut mapped = self.mapped();
         let before = mapped.range(..offset + bytes).next_back();
         if before.is_some_and(|(at, (length, _))| at + length > offset) {
-            return Err(DeviceError::Range { offset, bytes, reason: "a part of it is mapped already" });
+            return Err(DeviceError::Range { offset, bytes, reason: "part of it is already mapped" });
         }
         let handle = self.map_at(self.base + offset, bytes)?;
         mapped.insert(offset, (bytes, handle));
@@ -263,7 +263,7 @@ impl Reservation for VirtualRange {
             }
         }
         if next != offset + bytes {
-            return Err(DeviceError::Range { offset, bytes, reason: "it is not made of whole mapped steps" });
+            return Err(DeviceError::Range { offset, bytes, reason: "it does not consist of whole mapped pieces" });
         }
         for (at, length) in parts {
             if let Some((_, handle)) = mapped.remove(&at) {
@@ -287,7 +287,7 @@ impl Reservation for VirtualRange {
             (Some(end), Some(this)) if next >= end => {
                 Ok(DeviceSpan::new(self.base + offset, bytes, self.shared.home(), this))
             }
-            _ => Err(DeviceError::Range { offset, bytes, reason: "a part of it has no memory" }),
+            _ => Err(DeviceError::Range { offset, bytes, reason: "part of it is not mapped" }),
         }
     }
 }

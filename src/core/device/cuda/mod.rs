@@ -110,7 +110,7 @@ impl CudaDevice {
     pub fn adopt(&self, stream: &Arc<CudaStream>) -> Result<Arc<dyn Stream>> {
         let shared = &self.shared;
         if stream.cu_stream() as usize == PER_THREAD_STREAM {
-            let reason = "the per-thread stream is a different one on each thread".to_owned();
+            let reason = "the per-thread stream is a different one on each thread; use an explicit stream".to_owned();
             let address = stream.cu_stream() as u64;
             return Err(DeviceError::Foreign { address, ordinal: shared.info.ordinal, reason });
         }

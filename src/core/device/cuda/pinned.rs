@@ -97,7 +97,7 @@ impl PinnedRange {
     /// Registers what of the range is in no registration of this process.
     pub(super) fn new(shared: &Arc<Shared>, memory: &HostRange) -> Result<PinnedRange> {
         if !memory.address.is_multiple_of(PAGE as usize) || !memory.bytes.is_multiple_of(PAGE) {
-            let reason = "host memory is pinned in whole pages";
+            let reason = "host memory can only be pinned in whole pages";
             return Err(DeviceError::Range { offset: memory.address as u64, bytes: memory.bytes, reason });
         }
         let _bound = shared.bind()?;

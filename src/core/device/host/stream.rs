@@ -141,7 +141,7 @@ impl HostStream {
             };
             let spawned = spawn(format!("bvk-twin-{number}"), body).map_err(|error| DeviceError::Failed {
                 ordinal: 0,
-                call: "a thread for a stream",
+                call: "starting a thread for a stream",
                 reason: error.to_string(),
             });
             (sender, thread) = (Some(tasks), Some(spawned?));
@@ -200,8 +200,7 @@ impl HostStream {
             // A kernel that fails loses the device, as on a GPU: who waits for the stream hears of it.
             let run = || shared.compute(&spans, kernel);
             let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-            let lost =
-                |_| DeviceError::Failed { ordinal: 0, call: "a kernel of the twin", reason: "it panicked".into() };
+            let lost = |_| DeviceError::Failed { ordinal: 0, call: "a host kernel", reason: "it panicked".into() };
             run.map_err(lost).flatten().inspect_err(|error| shared.lose(error.to_string()))?;
             Ok(Some(Vec::new()))
         };

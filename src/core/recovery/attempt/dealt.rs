@@ -203,7 +203,7 @@ impl Attempt {
         let lies = self.lies_on(name, element)?;
         if lies.identity != on.identity() {
             if lies.shape != on.shape() {
-                let found = format!("is of an array of shape {:?}, and not of {:?}", lies.shape, on.shape());
+                let found = format!("is part of an array of shape {:?}, not {:?}", lies.shape, on.shape());
                 return Err(LoadError::Decomposition { rank, key: self.key, region: name.into(), found });
             }
             let is_listed = matches!(on.layout(), Layout::Listed(_));
@@ -283,7 +283,7 @@ impl Attempt {
             }
         };
         let plain = || {
-            "was saved without a decomposition: load it with `load` or `value`, columns of rows with `load_rows`"
+            "was saved without a decomposition: load it with `load` or `value`, or with `load_rows` if it is a column of rows"
                 .to_owned()
         };
         let lies = lies.ok_or_else(|| LoadError::Decomposition { rank, key, region: name.into(), found: plain() })?;
@@ -308,7 +308,7 @@ impl Attempt {
         let (rank, key) = (self.rank, self.key);
         let rule = self.rule(name)?;
         if rule != Some(Rule::Shared) {
-            let found = "was not saved as one that all ranks share: load it with `value` or `load`".to_owned();
+            let found = "was not saved as a value that all ranks share: load it with `value` or `load`".to_owned();
             return Err(LoadError::Decomposition { rank, key, region: name.into(), found });
         }
         let Shards::Resized(resized) = &mut self.shards else { return self.value(name) };
@@ -341,8 +341,8 @@ impl Attempt {
     pub fn of_ranks<T: DeserializeOwned>(&mut self, name: &str, ranks: Range<u32>) -> Result<Vec<T>, LoadError> {
         let (rank, key, of) = (self.rank, self.key, self.saved_ranks());
         if self.rule(name)? != Some(Rule::PerRank(OnResize::Ask)) {
-            let found =
-                "was not saved as one that ranks may ask for: save it with `per_rank` and `OnResize::Ask`".to_owned();
+            let found = "was not saved as a value that ranks may ask for: save it with `per_rank` and `OnResize::Ask`";
+            let found = found.to_owned();
             return Err(LoadError::Decomposition { rank, key, region: name.into(), found });
         }
         let wanted = ranks.start.min(of)..ranks.end.min(of).max(ranks.start.min(of));
@@ -388,9 +388,9 @@ impl Attempt {
             Shards::Resized(resized) => &mut resized.homes[..],
         };
         let mut on_post = |_: Rank, bytes: &[u8]| {
-            let (shard, from) = bytes.split_first_chunk().ok_or("it is cut")?;
+            let (shard, from) = bytes.split_first_chunk().ok_or("it is truncated")?;
             let shard = Rank(u32::from_le_bytes(*shard));
-            let from = u64::from_le_bytes(from.try_into().map_err(|_| "it is cut")?);
+            let from = u64::from_le_bytes(from.try_into().map_err(|_| "it is truncated")?);
             let access = shards.iter_mut().find(|access| access.shard() == shard);
             let access = access.ok_or_else(|| format!("this rank is not the home of shard {shard}"))?;
             let (status, bytes) = match answer(access, from) {
@@ -408,7 +408,7 @@ impl Attempt {
                 match (status, on_answer(shard, if status == 0 { bytes } else { &[] })) {
                     (0, Some(more)) => left = left.saturating_add(more),
                     (0, None) => {
-                        let why = format!("what the home of rank {shard} said cannot be understood");
+                        let why = format!("the answer from the home of rank {shard} cannot be understood");
                         ballot = ballot.failed(rank, why, false);
                     }
                     (status, _) => ballot = ballot.failed(rank, String::from_utf8_lossy(bytes), status == 2),
@@ -453,6 +453,6 @@ impl Attempt {
 
 /// The error of a rank that has no others to load a region with.
 fn alone(rank: Rank, key: CheckpointKey, region: &str) -> LoadError {
-    let culprits = vec![Culprit::of(rank, "it cannot be loaded by all ranks together here")];
+    let culprits = vec![Culprit::of(rank, "it can only be loaded by all ranks together, in a session")];
     LoadError::Others { key, region: region.into(), culprits }
 }

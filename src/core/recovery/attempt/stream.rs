@@ -174,7 +174,7 @@ impl Seek for RegionReader<'_> {
             SeekFrom::Current(by) => self.at.checked_add_signed(by),
             SeekFrom::End(by) => self.window.length().checked_add_signed(by),
         };
-        self.at = at.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "before the first byte"))?;
+        self.at = at.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "seek before the first byte"))?;
         Ok(self.at)
     }
 }

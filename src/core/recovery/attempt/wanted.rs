@@ -58,7 +58,7 @@ impl Attempt {
         let checked = part.check();
         let Hands { opener, .. } = self.hands(name)?;
         let together = Together { engine: opener.engine(), key, region: name };
-        let array = checked.as_ref().map_or_else(|_| "what cannot be".to_owned(), Checked::array);
+        let array = checked.as_ref().map_or_else(|_| "an invalid array".to_owned(), Checked::array);
         let ballot = together.ballot(&format!("parts of {array}"), Payload::None);
         let ballot = match &checked {
             Ok(part) => ballot.with_sums(part.sums(rank, ranks)),

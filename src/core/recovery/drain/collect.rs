@@ -275,7 +275,7 @@ impl Collected {
                 }),
                 Ok(_) => self.damage.push(folder.damage(Some(entry.rank), insane(&path))),
                 Err(TierError::Source { cause, .. }) if cause.is_absent() => {
-                    let why = format!("{}: it refers to what is not there: {cause}", path.display());
+                    let why = format!("{}: it refers to something that is missing: {cause}", path.display());
                     self.lacking.push((folder.name.clone(), folder.damage(Some(entry.rank), why)));
                 }
                 Err(error) => self.damage.push(folder.damage(Some(entry.rank), error.to_string())),
@@ -301,7 +301,7 @@ impl Collected {
                 for container in &manifest.containers {
                     for rank in container.ranks.iter().filter(|rank| !seen.contains(rank)) {
                         let file = folder.path.join(&container.file);
-                        let why = format!("{} with the shard of rank {rank} is missing", file.display());
+                        let why = format!("{}, which holds the shard of rank {rank}, is missing", file.display());
                         self.damage.push(folder.damage(Some(*rank), why));
                     }
                 }
@@ -351,7 +351,7 @@ fn is_sane(candidate: &Candidate) -> bool {
 }
 
 fn insane(path: &Path) -> String {
-    format!("{}: the generation is no number that a run can have had", path.display())
+    format!("{}: no run can have had its generation", path.display())
 }
 
 fn look_at_slot(segment: &Arc<OldSegment>, slot: &OldSlot) -> Looked {
@@ -370,7 +370,7 @@ fn look_at_slot(segment: &Arc<OldSegment>, slot: &OldSlot) -> Looked {
     let candidate = candidate_of(&head);
     if head.header.total_len != bytes.len() as u64 {
         let (found, expected) = (head.header.total_len, bytes.len());
-        return Looked::Damaged(format!("{}: the shard has {found} bytes, its slot {expected}", place()));
+        return Looked::Damaged(format!("{}: the shard has {found} bytes, but its slot has {expected}", place()));
     }
     // They become folders.
     if ![&series.job, &series.group, &series.name].into_iter().all(|name| is_component(name)) {

@@ -473,7 +473,8 @@ pub(super) fn tier_of(error: &TierError) -> TierId {
 fn conflict(global: &dyn Tier, chosen: &Chosen, found: &CheckpointKey) -> String {
     let folder = global.folder_path(&chosen.series, &chosen.candidate.key);
     format!(
-        "{} tier: {} belongs to another run of the same number (incarnation {}, ours {}): a claim was lost. Drain into an empty directory, or move that folder away",
+        "{} tier: {} belongs to another run with the same number (incarnation {}, ours {}): a claim was lost. Drain into an empty \
+         directory, or move that folder away",
         global.kind(),
         folder.display(),
         found.incarnation,
@@ -485,7 +486,8 @@ fn conflict_in(global: &dyn Tier, chosen: &Chosen, file: &str) -> String {
     let path = global.folder_path(&chosen.series, &chosen.candidate.key).join(file);
     let Candidate { key, .. } = chosen.candidate;
     format!(
-        "{} tier: {} holds a shard of another checkpoint than {key} of incarnation {}: drain into an empty directory, or move that folder away",
+        "{} tier: {} holds a shard of a checkpoint other than {key} of incarnation {}: drain into an empty directory, or move that folder \
+         away",
         global.kind(),
         path.display(),
         key.incarnation

@@ -176,7 +176,7 @@ impl Hoard<'_> {
             let parities = list(&|member| parts.contains_key(&member));
             let parities = if parities.is_empty() { String::new() } else { format!(" and the parity of {parities}") };
             format!(
-                "its set is that of ranks {}, which can do without {}, but lacks the shards of {shards}{parities}",
+                "its redundancy set (ranks {}) can do without {} of them, but lacks the shards of {shards}{parities}",
                 names(set),
                 set.parity
             )
@@ -243,7 +243,7 @@ impl Hoard<'_> {
             let opened = FileShard::open(TierId::PEERS, path, file, &entry, &self.chosen.series);
             ways.push(match opened {
                 Ok(shard) if candidate_of(shard.head()) == self.chosen.candidate => Ok(Source::File(shard)),
-                Ok(_) => Err(format!("the shard of rank {rank} {from} is not of this checkpoint")),
+                Ok(_) => Err(format!("the shard of rank {rank} {from} belongs to another checkpoint")),
                 Err(error) => Err(error.to_string()),
             });
         };

@@ -51,7 +51,7 @@ pub enum RestartError {
         regions: Vec<String>,
     },
     /// The version asked for is not there, or not on all ranks.
-    #[error("version {version} cannot be restored by all ranks; these can: {}", shown(present))]
+    #[error("version {version} cannot be restored by all ranks; versions that can: {}", shown(present))]
     NoSuchVersion {
         /// The version.
         version: u64,
@@ -112,9 +112,9 @@ fn bound(version: u64, found: u32, ours: u32, regions: &[String]) -> String {
     let named = list(regions.iter().map(|name| format!("{:?}", short(name))), REGIONS_MAX, ", ");
     format!(
         "version {version} was taken by {found} ranks and this run has {ours}, but it can only be restored on {found}: {named} belong to the \
-         ranks that saved them. Start it on {found} ranks, or ask for another version by its number. Versions that are taken from now on \
-         can be restored on any number of ranks if arrays are saved with save_on, what all ranks share with shared, and what is each rank's own \
-         with per_rank"
+         ranks that saved them. Start the program on {found} ranks, or ask for another version by its number. Versions that are taken \
+         from now on can be restored on any number of ranks if arrays are saved with save_on, what all ranks share with shared, and what \
+         is each rank's own with per_rank"
     )
 }
 
@@ -139,7 +139,7 @@ pub(super) fn describe_failure(tried: &[Tried], damage: &[Culprit], left_behind:
     }
     if parts.is_empty() {
         parts.push(
-            "checkpoints were committed, but the shards of some ranks are on no node of this run and not on the global tier \
+            "checkpoints were committed, but the shards of some ranks are neither on a node of this run nor on the global tier \
              (the root's log names them: event=passed-over)"
                 .into(),
         );

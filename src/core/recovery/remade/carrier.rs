@@ -99,7 +99,7 @@ impl Carrier<'_> {
             let mut on_post = |from: Rank, bytes: &[u8]| {
                 match bytes.split_first() {
                     Some((&CREDIT, share)) => {
-                        let share: [u8; 8] = share.try_into().map_err(|_| "it is cut")?;
+                        let share: [u8; 8] = share.try_into().map_err(|_| "it is truncated")?;
                         credits.borrow_mut().insert(from, u64::from_le_bytes(share) as usize);
                     }
                     Some((&DATA, packet)) => {

@@ -209,16 +209,16 @@ impl Numbered<'_> {
         let mut on_post = |_: Rank, bytes: &[u8]| {
             match bytes.split_first() {
                 Some((&RUNS, post)) => {
-                    let (shard, runs) = run::told(post).ok_or("it is cut")?;
+                    let (shard, runs) = run::told(post).ok_or("it is truncated")?;
                     if let Some(run) = runs.iter().find(|run| run.to.0 >= ranks) {
-                        return Err(format!("it has elements for rank {}, and there are {ranks}", run.to));
+                        return Err(format!("it has elements for rank {}, but there are only {ranks} ranks", run.to));
                     }
                     route.runs.entry(shard).or_default().extend(runs);
                 }
                 Some((&SENDERS, mut post)) => {
                     while !post.is_empty() {
                         let sender = numbers::take(&mut post).filter(|sender| *sender < u64::from(ranks));
-                        route.senders.insert(Rank(sender.ok_or("it is cut, or names no rank")? as u32));
+                        route.senders.insert(Rank(sender.ok_or("it is truncated, or names no rank")? as u32));
                     }
                 }
                 _ => return Err("it is empty".to_owned()),
@@ -240,7 +240,7 @@ impl Numbered<'_> {
             return Err(self.together.unmatched(wrong.to_string(), !(is_missing && self.from.is_sparse)));
         }
         if sums.iter().any(|(_, sum)| *sum != sums[0].1) {
-            return Err(self.together.unmatched(format!("numbers wanted and matched are {sums:?}"), true));
+            return Err(self.together.unmatched(format!("the numbers wanted and matched differ: {sums:?}"), true));
         }
         route.is_sent = sums.first().is_some_and(|(_, sum)| *sum > 0);
         // Owners tell them in no order.

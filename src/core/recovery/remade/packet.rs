@@ -70,9 +70,9 @@ impl Packet {
 /// # Errors
 /// Why it cannot be taken.
 pub fn checked(packet: &[u8]) -> Result<&[u8], String> {
-    let (digest, portions) = packet.split_first_chunk::<DIGEST>().ok_or("it is cut")?;
+    let (digest, portions) = packet.split_first_chunk::<DIGEST>().ok_or("it is truncated")?;
     if xxh3_128(portions).to_le_bytes() != *digest {
-        return Err("its digest is wrong: it was damaged on its way".into());
+        return Err("its digest is wrong: it was damaged in transit".into());
     }
     Ok(portions)
 }
@@ -98,9 +98,9 @@ pub fn unpack(
             rest = behind;
             Some((number, piece, from, bytes))
         };
-        let (number, piece, from, bytes) = portion().ok_or("it is cut")?;
+        let (number, piece, from, bytes) = portion().ok_or("it is truncated")?;
         if !put(number, &piece, from, bytes) {
-            return Err(format!("it has elements {} for box {number}, which does not have them", piece.shown(dims)));
+            return Err(format!("it has elements {} for box {number}, which does not contain them", piece.shown(dims)));
         }
     }
     Ok(())
@@ -120,10 +120,10 @@ pub fn unpack_runs(portions: &[u8], mut put: impl FnMut(usize, &[u8]) -> bool) -
             rest = behind;
             Some((target, bytes))
         };
-        let (target, bytes) = portion().ok_or("it is cut")?;
+        let (target, bytes) = portion().ok_or("it is truncated")?;
         if !put(target, bytes) {
             let count = bytes.len();
-            return Err(format!("it has {count} bytes for place {target} of a memory, which does not reach so far"));
+            return Err(format!("it has {count} bytes for place {target} of a memory that ends before that"));
         }
         end = target.wrapping_add(bytes.len());
     }

@@ -175,7 +175,7 @@ impl Finding<'_> {
         let mut on_post = |from: Rank, mut bytes: &[u8]| {
             let placed = Placed::take(&mut bytes).filter(|placed| bytes.is_empty() && placed.reader == from);
             let placed =
-                placed.filter(|placed| own.contains(&placed.shard.0)).ok_or("it is cut, or not for this rank")?;
+                placed.filter(|placed| own.contains(&placed.shard.0)).ok_or("it is truncated, or not for this rank")?;
             match counts.insert(placed.shard, placed) {
                 None => Ok(Handled::default()),
                 Some(_) => Err(format!("the shard of rank {} has two readers", placed.shard)),
@@ -185,7 +185,7 @@ impl Finding<'_> {
         let ballot = together.failed(together.ballot(step, Payload::None), failure.as_ref());
         together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, plainly)?;
         let is_all = counts.len() == own.len();
-        let why = || format!("{} of the {} shards whose home it is were counted", counts.len(), own.len());
+        let why = || format!("only {} of the {} shards that it is the home of were counted", counts.len(), own.len());
         let failure = (!is_all).then(|| together.of_this_rank(why()));
         Ok((counts.into_values().collect(), failure))
     }
@@ -212,7 +212,7 @@ impl Finding<'_> {
             let step = numbers::take(&mut bytes).and_then(|step| u32::try_from(step).ok());
             let number = numbers::take(&mut bytes).filter(|_| bytes.is_empty());
             let taken = step.zip(number).is_some_and(|(step, number)| scan.borrow_mut().take(from, step, number));
-            taken.then(Handled::default).ok_or_else(|| "it is cut, or of no step".to_owned())
+            taken.then(Handled::default).ok_or_else(|| "it is truncated, or belongs to no step".to_owned())
         };
         let ballot = together.failed(together.ballot("scan", Payload::None), failure.as_ref());
         let ballot = ballot.with_sums(vec![(0, own)]);
@@ -222,10 +222,10 @@ impl Finding<'_> {
         let total = sums.iter().find(|(key, _)| *key == 0).map_or(0, |(_, sum)| *sum);
         // The same on all ranks.
         if total > ELEMENTS_MAX {
-            return Err(together.of_this_rank(format!("its shards and others have {total} rows: more than can be")));
+            return Err(together.of_this_rank(format!("all shards have {total} rows together, more than possible")));
         }
         let before = scan.borrow().before();
-        let before = before.ok_or_else(|| together.of_this_rank("it does not know where its rows stand".into()))?;
+        let before = before.ok_or_else(|| together.of_this_rank("it does not know where its rows begin".into()))?;
         Ok((before, total))
     }
 
@@ -242,7 +242,7 @@ impl Finding<'_> {
         }
         let mut placed = Vec::new();
         let mut on_post = |_: Rank, bytes: &[u8]| {
-            placed.extend(Placed::all_of(bytes).ok_or("it is cut")?);
+            placed.extend(Placed::all_of(bytes).ok_or("it is truncated")?);
             Ok(Handled::default())
         };
         let ballot = together.ballot("places", Payload::None);
@@ -254,7 +254,7 @@ impl Finding<'_> {
     fn asked(&self, rows: &Range<u64>, total: u64, known: &[Placed]) -> Result<Vec<Placed>, LoadError> {
         let (together, (_, ranks)) = (&self.together, self.ranks);
         let is_one = rows.is_empty() || rows.end <= total;
-        let mistake = || format!("it asks for rows {} to {}, and there are {total}", rows.start, rows.end);
+        let mistake = || format!("it asks for rows {} to {}, but there are only {total}", rows.start, rows.end);
         let failure = (!is_one).then(|| together.of_this_rank(mistake()));
         let mut body = Vec::new();
         numbers::put(&mut body, rows.start);
@@ -262,7 +262,7 @@ impl Finding<'_> {
         let first = even_ranks(rows, total, ranks).map(|to| (Rank(to), body.clone()));
         let mut on_post = |_: Rank, mut bytes: &[u8]| {
             let numbers = numbers::take(&mut bytes).zip(numbers::take(&mut bytes));
-            let (start, end) = numbers.filter(|_| bytes.is_empty()).ok_or("it is cut")?;
+            let (start, end) = numbers.filter(|_| bytes.is_empty()).ok_or("it is truncated")?;
             let mut answer = Vec::new();
             let some = known.iter().filter(|placed| !common(&placed.rows(), &(start..end)).is_empty());
             some.for_each(|placed| placed.put(&mut answer));
@@ -274,7 +274,7 @@ impl Finding<'_> {
             for answer in answers {
                 match Placed::all_of(&answer) {
                     Some(some) => placed.extend(some),
-                    None => return ballot.failed(together.rank(), "was told of no places of rows", false),
+                    None => return ballot.failed(together.rank(), "got an invalid answer about rows", false),
                 }
             }
             ballot
@@ -300,7 +300,7 @@ impl Finding<'_> {
         }
         if next < rows.end {
             // All ranks hear of it: this one ends its attempt.
-            return Err(self.together.of_this_rank(format!("row {next} was saved by no rank")));
+            return Err(self.together.of_this_rank(format!("no rank saved row {next}")));
         }
         let own = self.own(boxes.iter().map(|(_, first, count)| (*first, *count)))?;
         let count = own.parts().elements();
@@ -345,7 +345,7 @@ impl Finding<'_> {
         }
         let mut counts: BTreeMap<Rank, (Rank, u64)> = BTreeMap::new();
         let mut on_post = |from: Rank, bytes: &[u8]| {
-            for (shard, count) in scattering::said(bytes).ok_or("it is cut")? {
+            for (shard, count) in scattering::said(bytes).ok_or("it is truncated")? {
                 if counts.insert(shard, (from, count)).is_some() {
                     return Err(format!("the shard of rank {shard} has two readers"));
                 }
@@ -375,11 +375,11 @@ impl Finding<'_> {
         });
         let first = scattering::posts(starts);
         let failure =
-            (total > ELEMENTS_MAX).then(|| together.of_this_rank(format!("{total} rows are more than can be")));
+            (total > ELEMENTS_MAX).then(|| together.of_this_rank(format!("{total} rows are more than possible")));
         let mut on_post = |from: Rank, bytes: &[u8]| {
-            for (shard, start) in scattering::said(bytes).ok_or("it is cut")? {
+            for (shard, start) in scattering::said(bytes).ok_or("it is truncated")? {
                 if !scattered.begin(shard, from, start) {
-                    return Err(format!("it gets no rows of the shard of rank {shard} from here"));
+                    return Err(format!("the sender gets no rows of the shard of rank {shard} from here"));
                 }
             }
             Ok(Handled::default())

@@ -61,9 +61,11 @@ impl Scattered {
             if let Some(at) = named.iter().position(|rank| *rank >= ranks) {
                 let (at, rank, region) = (rows.start + at as u64, named[at], together.region);
                 let why = match rank {
-                    u32::MAX => format!("row {at} of rank {shard} in region {region:?} was given to no rank"),
+                    u32::MAX => format!(
+                        "row {at} of rank {shard} in region {region:?} was given to no rank: name an owner for each row"
+                    ),
                     _ => format!(
-                        "row {at} of rank {shard} in region {region:?} was given to rank {rank}, and there are {ranks}"
+                        "row {at} of rank {shard} in region {region:?} was given to rank {rank}, but there are only {ranks} ranks"
                     ),
                 };
                 return Err(together.of_this_rank(why));

@@ -159,7 +159,7 @@ impl Remaking<'_> {
             }
         }
         let mut on_post = |_: Rank, bytes: &[u8]| {
-            take(&mut coming, bytes).ok_or("it is cut, or of no block that this rank looks at")?;
+            take(&mut coming, bytes).ok_or("it is truncated, or of no block that this rank checks")?;
             Ok(Handled::default())
         };
         let ballot = together.failed(together.ballot("shares", Payload::None), failure.or(failed.as_ref()));

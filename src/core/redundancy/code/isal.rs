@@ -54,7 +54,7 @@ impl Isal {
                 encode_update: std::mem::transmute::<*mut c_void, EncodeUpdate>(encode_update),
             }
         };
-        if isal.gives_our_bytes() { Ok(isal) } else { Err("its products are not the ones of the format".to_owned()) }
+        if isal.gives_our_bytes() { Ok(isal) } else { Err("its products differ from those of the format".to_owned()) }
     }
 
     /// `target ^= factor * source` for each factor and its target.

@@ -28,7 +28,7 @@ pub enum HostListError {
     #[error("a host is missing in {0:?}")]
     Empty(String),
     /// The list stands for too many hosts.
-    #[error("the list stands for more than {limit} hosts")]
+    #[error("the list names more than {limit} hosts")]
     TooMany {
         /// The most that are allowed.
         limit: u64,

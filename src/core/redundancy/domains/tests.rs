@@ -53,14 +53,14 @@ fn mistakes_in_a_file_are_told_with_their_place() {
         ("domain = 'rack'", "the topology lists no hosts"),
         ("[rack]\nr1 = 'a\n", "line 2: "),
         ("domain = 1\n[rack]\nr1 = 'a'", "domain must be the name of a section"),
-        ("domain = 'row'\n[rack]\nr1 = 'a'", "and there is no [row]; there are: rack"),
-        ("[rack]\nr1 = 'a'\n[switch]\ns1 = 'a'", "domain must name the section to use; there are: rack, switch"),
+        ("domain = 'row'\n[rack]\nr1 = 'a'", "there is no [row]; the sections are: rack"),
+        ("[rack]\nr1 = 'a'\n[switch]\ns1 = 'a'", "domain must name the section to use; the sections are: rack, switch"),
         ("rack = 'a'", "rack must be a section with a line for each failure domain"),
-        ("[rack]\nr1 = 5", "[rack] r1 must be a list of hosts as text, or an array of such texts"),
+        ("[rack]\nr1 = 5", "[rack] r1 must be a list of hosts as a string, or an array of such strings"),
         ("[rack]\nr1 = ['a', 5]", "[rack] r1 must be"),
         ("[rack]\nr1 = 'node[1-'", "[rack] r1: brackets do not match in \"node[1-\""),
         ("[rack]\nr1 = ''", "[rack] r1: a host is missing"),
-        ("[rack]\nr1 = 'a[1-600000]'\nr2 = 'b[1-600000]'", "[rack] r2: the list stands for more than 1000000 hosts"),
+        ("[rack]\nr1 = 'a[1-600000]'\nr2 = 'b[1-600000]'", "[rack] r2: the list names more than 1000000 hosts"),
         // A section that is not chosen is read too.
         ("domain = 'a'\n[a]\nx = 'y'\n[b]\nx = '['", "[b] x: brackets"),
     ] {
@@ -91,7 +91,7 @@ fn slurm_without_a_topology_is_told_apart_from_strange_lines() {
     assert_eq!(error.to_string(), "line 2: brackets do not match in \"x[1-\"");
     let topology = slurm("include other.conf\nSwitchName=a Nodes=x\nwhat=ever\n");
     let domains = domains_of(&hosts("x"), &topology).unwrap();
-    assert_eq!(domains.notes, ["2 lines were not understood, the first is line 1."]);
+    assert_eq!(domains.notes, ["2 lines were not understood; the first is line 1."]);
 }
 
 #[test]

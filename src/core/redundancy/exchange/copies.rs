@@ -54,7 +54,7 @@ impl Exchange {
                 let fits = (found.key, found.agreement, found.rank, found.total_len, found.body_offset)
                     == (ours.key, ours.agreement, from, output.length, head_len);
                 if !fits {
-                    return Err(wrong("as that of another checkpoint"));
+                    return Err(wrong("but belongs to another checkpoint"));
                 }
                 let cut = pieces(&head, self.segment);
                 state.head = Some((Arc::new(head), Arc::new(cut)));

@@ -112,11 +112,11 @@ impl Exchange {
         let range = self.segment_range(&set, segment);
         let length = (range.end.saturating_sub(range.start)) as usize;
         if data >= set.data() || range.start >= set.chunk() {
-            return Err("a chunk came that belongs nowhere".into());
+            return Err("a chunk arrived that belongs nowhere".into());
         }
         let expected = set.shard_range(set.data_member(me, data), data, range);
         if expected.end - expected.start != bytes.len() as u64 {
-            return Err("a chunk came with another length than its shard has".into());
+            return Err("a chunk arrived with another length than planned".into());
         }
         let entry = {
             let mut inner = self.lock();

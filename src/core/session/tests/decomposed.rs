@@ -307,13 +307,15 @@ fn memory_that_does_not_fit_is_refused_where_it_is_given() {
             let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
             assert!(
                 text(checkpoint.save_on("t", &on, &memory[..20]))
-                    .contains("20 elements of memory for box 0, which takes 42 with its ghost cells")
+                    .contains("the memory for box 0 has 20 elements, but needs 42 with its ghost cells")
             );
             assert!(
-                text(checkpoint.save_on("t", &two, &memory[..20])).contains("memory of 1 boxes, and this rank owns 2")
+                text(checkpoint.save_on("t", &two, &memory[..20]))
+                    .contains("memory for 1 boxes was given, but this rank owns 2")
             );
             assert!(
-                text(checkpoint.save_on("t", &none, &memory[..1])).contains("memory of 1 boxes, and this rank owns 0")
+                text(checkpoint.save_on("t", &none, &memory[..1]))
+                    .contains("memory for 1 boxes was given, but this rank owns 0")
             );
             checkpoint.save_on("t", &on, &memory).expect("saved");
             checkpoint.save_on::<f64>("none", &none, &[]).expect("saved");
@@ -326,7 +328,7 @@ fn memory_that_does_not_fit_is_refused_where_it_is_given() {
                 .run(|r| {
                     let mut target = vec![0.0f64; 42];
                     let refused = |end: Result<(), LoadError>| end.expect_err("refused").to_string();
-                    assert!(refused(r.load_on("t", &on, &mut target[..41])).contains("41 elements of memory"));
+                    assert!(refused(r.load_on("t", &on, &mut target[..41])).contains("has 41 elements"));
                     let (mut left, mut right) = ([0.0f64; 12], [0.0f64; 8]);
                     r.load_boxes_on("t", &two, &mut [&mut left, &mut right])?;
                     assert!(left.iter().chain(&right).all(|value| *value == 1.0), "on another decomposition");
@@ -335,7 +337,8 @@ fn memory_that_does_not_fit_is_refused_where_it_is_given() {
                         refused(r.load_on("t", &on, &mut vec![0u64; 42])).contains("holds f64, but u64 was requested")
                     );
                     assert!(
-                        refused(r.shared::<u64>("plain").map(drop)).contains("not saved as one that all ranks share")
+                        refused(r.shared::<u64>("plain").map(drop))
+                            .contains("not saved as a value that all ranks share")
                     );
                     assert!(
                         refused(r.load_on("gone", &on, &mut target))
@@ -580,7 +583,7 @@ fn values_of_ranks_are_shared_dropped_or_asked_for_on_another_number_of_ranks() 
                             assert_eq!(r.value::<u32>("scratch")?, rank);
                         }
                         let text = r.of_ranks::<u32>("scratch", 0..1).expect_err("dropped").to_string();
-                        assert!(text.contains("not saved as one that ranks may ask for"), "{text}");
+                        assert!(text.contains("not saved as a value that ranks may ask for"), "{text}");
                         Ok(())
                     })
                     .expect("restored")
@@ -654,8 +657,8 @@ fn what_was_never_saved_and_an_array_of_another_shape_end_the_restart_on_all_ran
         },
     );
     for (boxes, text) in [
-        (Boxes::of([40, 6]), "was not loaded: elements [20, 0..6], which rank 1 loads, were saved by no rank"),
-        (Boxes::of([40, 7]), "is of an array of shape [40, 6], and not of [40, 7]"),
+        (Boxes::of([40, 6]), "was not loaded: no rank saved elements [20, 0..6], which rank 1 loads"),
+        (Boxes::of([40, 7]), "is part of an array of shape [40, 6], not [40, 7]"),
     ] {
         let columns = boxes.shape()[1];
         let ends = on_nodes(

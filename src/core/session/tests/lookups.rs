@@ -60,10 +60,15 @@ fn a_restart_that_finds_nothing_in_its_group_names_the_groups_that_have_somethin
         found
     };
     assert_eq!(found_by("sub-0", true), None, "a first run has nothing to say");
-    assert!(found_by("sub-4", true).expect("sub-0 has a version").contains("in group \"sub-4\", but in \"sub-0\". "));
+    assert!(
+        found_by("sub-4", true)
+            .expect("sub-0 has a version")
+            .contains("in group \"sub-4\", but there is in \"sub-0\". ")
+    );
     let said = found_by("sub-3", false).expect("two groups have a version");
     assert!(
-        said.contains("in group \"sub-3\", but in \"sub-0\", \"sub-4\". ") && said.contains("BIVOUAC_JOB_GROUP"),
+        said.contains("in group \"sub-3\", but there is in \"sub-0\", \"sub-4\". ")
+            && said.contains("BIVOUAC_JOB_GROUP"),
         "{said}"
     );
     // A group without a version is none to continue from.

@@ -149,10 +149,10 @@ fn more_numbers_than_a_window_has_are_proved_and_loaded_window_by_window() {
         |rank, session| {
             let refused = |ids: Ids| session.decompose(ids).expect_err("refused").to_string();
             let text = refused(Ids::of(MANY).own(own(rank, 2).filter(|number| !(700_123..700_125).contains(number))));
-            assert!(text.ends_with("numbers 700123 to 700124 are in the list of no rank"), "{text}");
+            assert!(text.ends_with("numbers 700123 to 700124 are in no rank's list"), "{text}");
             let extra = (rank == 1).then_some(600_000);
             let text = refused(Ids::of(MANY).own(own(rank, 2).chain(extra)));
-            assert!(text.ends_with("number 600000 is both in the list of rank 0 and in that of rank 1"), "{text}");
+            assert!(text.ends_with("number 600000 is in the lists of both rank 0 and rank 1"), "{text}");
             let on = session.decompose(Ids::of(MANY).own(own(rank, 2))).expect("each has one");
             assert!(Windows::new(MANY, 2).count() > 1, "one window would do");
             let t: Vec<u32> = own(rank, 2).map(|number| number as u32 ^ 5).collect();
@@ -190,14 +190,17 @@ fn what_is_wrong_with_lists_is_told_alike_on_all_ranks() {
     let text = the_same(decompose(|rank| of(rank, if rank == 3 { vec![40] } else { vec![] }), 4));
     assert_eq!(
         text,
-        "the array of shape [100] cannot be decomposed: number 40 is both in the list of rank 0 and in that of rank 3"
+        "the array of shape [100] cannot be decomposed: number 40 is in the lists of both rank 0 and rank 3"
     );
     let text = the_same(decompose(|rank| if rank == 2 { Ids::of(100) } else { of(rank, vec![]) }, 4));
-    assert!(text.ends_with("number 2 is in the list of no rank"), "{text}");
+    assert!(text.ends_with("number 2 is in no rank's list"), "{text}");
     let text = the_same(decompose(|rank| of(rank, if rank == 1 { vec![100] } else { vec![] }), 4));
-    assert!(text.starts_with("decompose: rank 1: number 100, at place 25 of the list"), "{text}");
+    assert!(text.starts_with("decompose: rank 1: number 100, at index 25 of this rank's list"), "{text}");
     let text = the_same(decompose(|rank| of(rank, if rank == 1 { vec![5] } else { vec![] }), 4));
-    assert!(text.starts_with("decompose: rank 1: number 5 is both at place 1 and at place 25"), "{text}");
+    assert!(
+        text.starts_with("decompose: rank 1: number 5 occurs twice in this rank's list, at index 1 and at index 25"),
+        "{text}"
+    );
     let text = the_same(decompose(|rank| if rank == 1 { Ids::of(99) } else { of(rank, vec![]) }, 4));
     assert!(text.contains("rank 1: called decompose an array of 99 numbered elements"), "{text}");
     let mixed = |rank: u32| match rank {
@@ -238,8 +241,8 @@ fn what_nobody_has_saved_and_what_lies_on_boxes_end_the_restart_on_all_ranks() {
     );
     for [slab, small, mark] in &ends {
         assert!(slab.contains("was saved on lists of numbers: load it on lists, not on boxes"), "{slab}");
-        assert!(small.contains("is of an array of shape [30011], and not of [9]"), "{small}");
-        assert!(mark.contains("number 1, which rank") && mark.contains("was saved by no rank"), "{mark}");
+        assert!(small.contains("is part of an array of shape [30011], not [9]"), "{small}");
+        assert!(mark.contains("no rank saved number 1, which rank"), "{mark}");
         assert_eq!(*mark, ends[0][2]);
     }
 }
@@ -290,6 +293,6 @@ fn a_forged_list_is_no_checkpoint_on_another_number_of_ranks() {
     for tried in &ends {
         assert_eq!(tried, &ends[0]);
         let [Some(first), .., None] = &tried[..] else { panic!("{tried:?}") };
-        assert!(first.contains("is both in the list of rank 0 and in that of rank 3"), "{first}");
+        assert!(first.contains("is in the lists of both rank 0 and rank 3"), "{first}");
     }
 }

@@ -361,7 +361,9 @@ fn mistakes_are_told_alike_on_all_ranks() {
                 r.load_rows("electrons", by).map(drop)
             }
         };
-        let says = format!("row 30 of rank 2 in region \"electrons/id\" was given to rank 9, and there are {ranks}");
+        let says = format!(
+            "row 30 of rank 2 in region \"electrons/id\" was given to rank 9, but there are only {ranks} ranks"
+        );
         all_say(refused(&bed, ranks, named(9)), &says);
         all_say(
             refused(&bed, ranks, named(u32::MAX)),
@@ -371,7 +373,7 @@ fn mistakes_are_told_alike_on_all_ranks() {
             let end = if rank == 1 { 26_038 } else { 10 };
             r.load_rows("electrons", How::Range(5..end)).map(drop)
         };
-        all_say(refused(&bed, ranks, far), "rank 1: it asks for rows 5 to 26038, and there are 26037");
+        all_say(refused(&bed, ranks, far), "rank 1: it asks for rows 5 to 26038, but there are only 26037");
         // One rank asks otherwise than the others.
         let mixed = |r: &mut Attempt, rank: u32| {
             r.load_rows("electrons", if rank == 2 { How::Range(0..1) } else { How::Even }).map(drop)
@@ -404,9 +406,9 @@ fn rows_that_cannot_be_are_refused_where_they_are_given() {
             let x = [1.0f64; 6];
             let mut checkpoint = session.begin_checkpoint("plasma", 1).expect("begun");
             let refused = text(checkpoint.save_rows("a", Rows::new(5).column("x", &x)));
-            assert!(refused.contains("column \"a/x\": 6 elements, and 5 rows of 1 are 5"), "{refused}");
+            assert!(refused.contains("column \"a/x\" has 6 elements, but 5 rows of 1 need 5"), "{refused}");
             let refused = text(checkpoint.save_rows("a", Rows::new(3).columns("x", 0, &x)));
-            assert!(refused.contains("3 rows of 0 are 0"), "{refused}");
+            assert!(refused.contains("3 rows of 0 need 0"), "{refused}");
             assert!(text(checkpoint.save_rows("a", Rows::new(6))).contains("rows \"a\": they have no column"));
             assert!(
                 text(checkpoint.save_rows("a", Rows::new(6).column("x/y", &x))).contains("\"x/y\" cannot be the name")
@@ -414,7 +416,7 @@ fn rows_that_cannot_be_are_refused_where_they_are_given() {
             let twice = Rows::new(6).column("x", &x).column("x", &x);
             assert!(text(checkpoint.save_rows("a", twice)).contains("region \"a/x\" is saved twice"));
             let bounds = Rows::new(6).column("x", &x).bounds([0.0; 2], [1.0; 3]);
-            assert!(text(checkpoint.save_rows("a", bounds)).contains("corners of 2 and 3 coordinates"));
+            assert!(text(checkpoint.save_rows("a", bounds)).contains("bounds of 2 and 3 coordinates"));
             checkpoint.save_rows("a", Rows::new(6).column("x", &x)).expect("saved");
             checkpoint.save_rows("a/b", Rows::new(2).columns("x", 3, &x)).expect("saved");
             assert!(text(checkpoint.save_rows("a", Rows::new(6).column("y", &x))).contains("saved twice"));

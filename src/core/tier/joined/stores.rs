@@ -58,7 +58,8 @@ impl Stores {
         match stores.packing.extents.iter().find(is_lost) {
             None => Ok(stores),
             Some(extent) => {
-                let why = format!("its bytes from {} on refer to what their source does not store itself", extent.at);
+                let why =
+                    format!("its bytes from {} on refer to bytes that their source does not store itself", extent.at);
                 Err(StoresError::Own(own.wrong(FormatError::invalid("packed shard", why))))
             }
         }

@@ -34,7 +34,7 @@ pub enum HistoryError {
         reason: String,
     },
     /// A version of that number is here already.
-    #[error("history {history:?} has a version {version} already")]
+    #[error("history {history:?} already has a version {version}")]
     Exists {
         /// The history.
         history: String,
@@ -114,7 +114,7 @@ pub enum HistoryError {
         reason: String,
     },
     /// Nothing changed for the configured time.
-    #[error("version {version} of history {history:?} waited for {seconds:.0} s (timeouts.room)")]
+    #[error("version {version} of history {history:?} timed out after {seconds:.0} s (timeouts.room)")]
     TimedOut {
         /// The history.
         history: String,

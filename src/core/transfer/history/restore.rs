@@ -412,13 +412,13 @@ impl History {
             let info = &layout.fields[index];
             if info.bytes != field.bytes() {
                 return Err(refuse(format!(
-                    "{} bytes were appended, and the target has {}",
+                    "{} bytes were appended, but the target has {}",
                     info.bytes,
                     field.bytes()
                 )));
             }
             if info.element != field.element {
-                return Err(refuse(format!("{} was appended, and the target is {}", info.element, field.element)));
+                return Err(refuse(format!("{} was appended, but the target is {}", info.element, field.element)));
             }
             targets.push(index);
         }

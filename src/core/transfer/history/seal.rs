@@ -199,7 +199,9 @@ impl ReadBlocks for KeptField<'_> {
     fn read(&self, at: u64, block_bytes: u64, target: &mut [u8], digests: &mut [Digest]) -> Result<(), String> {
         let own = self.layout.block_bytes;
         if block_bytes != own {
-            return Err(format!("the history has a digest for every {own} bytes, checkpoints for every {block_bytes}"));
+            return Err(format!(
+                "the history has a digest for every {own} bytes, but checkpoints for every {block_bytes}"
+            ));
         }
         self.read_best(at, target, digests).map_err(|error| error.to_string())
     }

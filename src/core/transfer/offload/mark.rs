@@ -317,7 +317,7 @@ impl Mark {
     pub fn note_doubled(&mut self, blocks: Range<usize>, digests: &[Digest]) {
         let mut known = blocks.clone().zip(digests);
         if known.any(|(block, digest)| self.is_digested[block] && self.digests[block] != *digest) {
-            self.fail(|| "a block is not in the buffer what it was when it was copied there".to_owned());
+            self.fail(|| "a block in the buffer has changed since it was copied there".to_owned());
         }
         self.note_all(blocks, digests);
     }

@@ -236,7 +236,7 @@ impl Offload {
         match slots.iter().all(|slot| self.handle.pin(slot)) {
             true => Ok(()),
             false => Err(failed(
-                "it could not be pinned, as the log says (history.pin, ulimit -l, a memory.directory that is no tmpfs)"
+                "it could not be pinned; the log says why (check history.pin, ulimit -l, and that memory.directory is a tmpfs)"
                     .to_owned(),
             )),
         }
