@@ -16,6 +16,10 @@ ELSEWHERE = {
     "config/bivouac.toml": "configuration.md",
     "launch/README.md": "batch.md",
     "launch/slurm/README.md": "slurm.md",
+    "src/hdf5/README.md": "hdf5.md",
+    "packaging/README.md": "packages.md",
+    "ci/README.md": "checks.md",
+    "tests/TRIALS.md": "trials.md",
 }
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 

@@ -58,6 +58,12 @@ object_demo() {
     HEAT2D=${CARGO_TARGET_DIR:-$root/target}/debug/examples/heat2d DEMO_STEPS=800 DEMO_CHECKPOINTS=16 "$root/launch/demo-object.sh"
 }
 
+# The site of the documentation, with mdBook from its package where it is not installed.
+site() {
+    command -v mdbook > /dev/null || cargo install --quiet --locked mdbook
+    ci/site.sh
+}
+
 # Tests that passed and tested nothing, or less than they could: how many for which reason.
 skipped() {
     sed -n 's/.*\(SKIPPED.*\)/\1/; s/<.*//; s/ \*\*\*$//; s/&quot;/"/g; /^SKIPPED/p' "target/nextest/$profile/junit.xml" |
@@ -100,6 +106,7 @@ run "documentation" document
 run "tests" all_tests
 run "documentation tests" cargo test --quiet --locked "${all[@]}" --doc
 if $is_whole; then
+    run "site" site
     run "object store" object_demo
     run "second MPI" ci/mpich-smoke.sh
 elif $quick; then

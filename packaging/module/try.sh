@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Loads the module of an installation with Environment Modules and with Lmod, builds a program by it, and unloads it.
+# Loads the module of an installation with Environment Modules or Lmod, whichever is here, builds a program with it, and unloads it.
+# Debian installs only one of the two at a time.
 #   packaging/module/try.sh PREFIX     the prefix of ci/install.sh
 set -euo pipefail
 
@@ -30,4 +31,4 @@ for init in /usr/share/modules/init/bash /etc/profile.d/modules.sh /usr/share/lm
     echo "packaging/module/try.sh: good with $init"
     tried=$((tried + 1))
 done
-[ "$tried" -gt 0 ] || { echo "packaging/module/try.sh: neither is here: apt-get install environment-modules lmod" >&2 && exit 1; }
+[ "$tried" -gt 0 ] || { echo "packaging/module/try.sh: neither is here: apt-get install environment-modules, or lmod" >&2 && exit 1; }
