@@ -262,8 +262,11 @@ install_moto() {
     fi
 }
 
+# It compiles while packages are installed.
+server=
 if $with_object_store || $with_tests; then
-    (cd "$(dirname "${BASH_SOURCE[0]}")/.." && install_s3s_fs)
+    (cd "$(dirname "${BASH_SOURCE[0]}")/.." && install_s3s_fs) &
+    server=$!
 fi
 if $with_hosts || $with_tests; then
     install_test_hosts
@@ -286,3 +289,4 @@ if $with_tests; then
     # cargo-nextest takes minutes to build; without it the tests run under cargo test.
     has cargo-nextest || echo "cargo-nextest is absent; using cargo test (cargo install cargo-nextest --locked)"
 fi
+[ -z "$server" ] || wait "$server"

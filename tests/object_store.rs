@@ -314,7 +314,7 @@ fn a_bucket_that_belongs_to_another_store_is_not_used() {
     });
     for (version, told) in told {
         assert_eq!(version, None);
-        assert!(told.iter().any(|why| why.contains("not the same store")), "{told:?}");
+        assert!(told.iter().any(|why| why.contains("belongs to another store")), "{told:?}");
     }
 }
 

@@ -224,7 +224,7 @@ fn mistakes_in_calls_are_told() {
         // It has what is to be loaded already.
         let error = session.begin_restore(NAME).run(|restorer| Ok(restorer.load_history(&history).map(drop)?));
         let error = error.expect_err("they exist").to_string();
-        assert!(error.contains("has a version 0 already"), "{error}");
+        assert!(error.contains("already has a version 0"), "{error}");
     });
     run(&machine, 1, |rank, session, caches| {
         let (history, versions, _) = load(session, caches);

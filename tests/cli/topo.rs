@@ -289,7 +289,7 @@ fn missing_and_damaged_records_are_said_and_do_no_harm() {
     file.read_exact_at(&mut byte, at).expect("read");
     file.write_all_at(&[byte[0] ^ 4], at).expect("written");
     let ran = with_path(&["topo"], &path);
-    assert!(ran.status == 1 && ran.err.contains("do not have their digest"), "{}", ran.err);
+    assert!(ran.status == 1 && ran.err.contains("do not match their digest"), "{}", ran.err);
     let (ran, svg) = draw("nothing", &path);
     assert!(ran.status == 1 && svg.says("no readable record"));
     svg.assert_sound();

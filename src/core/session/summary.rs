@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(
             closing("heat", 1, 61.26, &stats),
             "job heat, run 1 closed after 61.3 s: 13 checkpoints, committed: memory 12, global 3; rank 0 handed over \
-             1.5 GiB and was blocked 1.500 s in all, 0.400 s at most; 5 marked and sent from GPU memory, 1 of them refused; 1 region copied behind captures; \
+             1.5 GiB and was blocked 1.500 s in all, 0.400 s at most; 5 marked and sent from GPU memory, 1 of them refused; 1 region copied after captures; \
              2 captures unaudited; REFUSED: 2 at the call, global 2; \
              STILL BEING WRITTEN: 1"
         );

@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(got, [(100, vec![1, 2]), (102, vec![3]), (7, vec![])]);
         assert!(unpack_runs(portions, |_, _| false).unwrap_err().contains("place 100"));
         for length in [1, portions.len() - 1] {
-            assert!(unpack_runs(&portions[..length], |_, _| true).unwrap_err().contains("cut"));
+            assert!(unpack_runs(&portions[..length], |_, _| true).unwrap_err().contains("truncated"));
         }
     }
 }
