@@ -10,13 +10,14 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 python3 -m venv "$scratch/venv"
 "$scratch/venv/bin/pip" --quiet install easybuild
+PATH=$scratch/venv/bin:$PATH # eb looks there for the Python that it belongs to
 set +u
 . /usr/share/modules/init/bash
 set -u
 options=(--prefix "$scratch/eb" --sourcepath "$(dirname "$archive")" --modules-tool EnvironmentModules --module-syntax Tcl)
 # In containers everything is root's.
 [ "$(id -u)" -ne 0 ] || options+=(--allow-use-as-root-and-accept-consequences)
-"$scratch/venv/bin/eb" "${options[@]}" "$recipe"
+eb "${options[@]}" "$recipe"
 module use "$scratch/eb/modules/all"
 module load bivouac/0.1.0
 bivouac --version
