@@ -164,8 +164,8 @@ install_test_languages() {
     { [ -x "$python" ] && "$python" -c 'import h5py' > /dev/null 2>&1; } || need python3-h5py
     [ -e /usr/include/cereal/cereal.hpp ] || need libcereal-dev
     # Fresh bindings of MPI, for a test that compares them with those that are kept.
-    [ -n "${LIBCLANG_PATH:-}" ] || any_file '/usr/lib/llvm-*/lib/libclang*.so*' || any_file '/usr/lib*/libclang*.so*' ||
-        any_file '/usr/lib/*/libclang*.so*' || need libclang-dev
+    [ -n "${LIBCLANG_PATH:-}" ] || any_file '/usr/lib/llvm-*/lib/libclang.so*' || any_file '/usr/lib*/libclang.so*' ||
+        any_file '/usr/lib/*/libclang-[0-9]*.so*' || need libclang-dev
     # For pages that a test looks at.
     has chromium || has chromium-browser || has google-chrome || need chromium
     [ "${#packages[@]}" -gt 0 ] || return 0
