@@ -5,7 +5,7 @@ from spack.package import *
 class Bivouac(Package):
     """Collective checkpoint and restart for MPI simulations on CPUs and GPUs."""
 
-    # The folder with the archive of ci/release.sh, and its sum, which lies beside it: a site's mirror for now.
+    # The folder with the archive of ci/release.sh, and its checksum, which is next to it: for now, a site's mirror.
     url = "file:///opt/archives/bivouac-0.1.0.tar.xz"
 
     license("MIT OR Apache-2.0")
