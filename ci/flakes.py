@@ -30,7 +30,7 @@ def store(results, kept, line):
         for suite in xml.etree.ElementTree.parse(path).getroot().iter("testsuite"):
             for case in suite.iter("testcase"):
                 has_failed = case.find("failure") is not None or case.find("error") is not None
-                # What ended with an interruption is no failure.
+                # A test that ended with an interruption is not a failure.
                 if case.find("skipped") is not None or (has_failed and not is_whole):
                     continue
                 ran[suite.get("name")] += 1

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Repeats tests on a machine that is kept busy, and stores what came of it: a test that fails now and then shows itself here.
+# Repeats tests on a machine that is kept busy, and stores the results: this exposes tests that fail now and then.
 #   ci/flakes.sh RUNS [--load L] [--shard I/N] [FILTER] [-- WHICH]
-#       RUNS repeats of what FILTER names: `all` (default), `pure` (tests that start no process), `processes` (all others), or a
-#       filter expression of nextest. Beside them run L busy loops on each core (default 2) and a writer to the disk for each core.
+#       RUNS repeats of the tests that FILTER names: `all` (default), `pure` (tests that start no process), `processes` (all others), or a
+#       filter expression of nextest. While they run, each core also runs L busy loops (default 2) and a disk writer.
 #       WHICH are words of Cargo for the test programs to build, such as --lib or --test hosts (default: all).
-#       --shard takes the I-th of N parts. An interrupted one stores what it has: of the last repeat, the tests that passed.
+#       --shard takes the I-th of N parts. An interrupted call stores its results so far: of the last repeat, the tests that passed.
 #   ci/flakes.sh --many SECONDS COPIES NAME=PROGRAM...
 #       runs built test programs (NAME as nextest names them) over and over, COPIES at once, which are each other's load
 #   ci/flakes.sh --sum [COMMIT]
@@ -86,7 +86,7 @@ beside=()
 running=
 end_all() {
     if [ -n "$running" ]; then
-        # It ends its tests and writes down what it has.
+        # It ends its tests and records its results so far.
         kill -TERM "$running" 2> /dev/null || true
         wait "$running" 2> /dev/null || true
         cp "$target/nextest/flakes/junit.xml" "$kept/part.xml" 2> /dev/null || true
@@ -117,7 +117,7 @@ writer() {
 enter_one_group
 began=$SECONDS
 commit=$(git rev-parse HEAD)
-# What is stored here is no change of what is tested.
+# The results stored here do not change what is tested.
 dirty=$([ -z "$(git status --porcelain -- . ":!$results")" ] && echo false || echo true)
 interrupted=false
 stored=false

@@ -207,7 +207,7 @@ foreach(_bivouac_language C CXX Fortran)
     set(_bivouac_mpi MPI::MPI_${_bivouac_language})
   endif()
 endforeach()
-# Open MPI 4 has functions for C++ in a library of their own, which mpi.h refers to.
+# Open MPI 4 has its C++ functions in a separate library, which mpi.h refers to.
 if(TARGET MPI::MPI_C AND TARGET MPI::MPI_CXX)
   if(CMAKE_VERSION VERSION_LESS 3.18)
     list(APPEND _bivouac_mpi MPI::MPI_CXX)
@@ -267,7 +267,7 @@ fi
 # ------------------------------------------------------------------------------------------------- Fortran
 
 if ! $fortran; then
-    # Those of an earlier installation would not fit the library any more.
+    # The files of an earlier installation would no longer match the library.
     rm -f "$lib/libbivouac_fortran.a" "$include/bivouac.mod" "$lib/pkgconfig/bivouac-fortran.pc" "$share/bivouac/bivouac.f90"
 else
     install -D -m 644 src/capi/fortran/bivouac.f90 "$share/bivouac/bivouac.f90"
@@ -302,7 +302,7 @@ install -d "$share/bivouac/config" "$share/bivouac/docs/planning"
 install -m 644 config/*.toml "$share/bivouac/config/"
 install -m 644 docs/*.md docs/*.svg "$share/bivouac/docs/"
 install -m 644 docs/planning/* "$share/bivouac/docs/planning/"
-# What the pages link to outside of docs/ is not installed beside them.
+# Files outside docs/ that the pages link to are not installed with them.
 sed -i -E 's/!?\[([^]]*)\]\(\.\.\/[^)]*\)/\1/g' "$share"/bivouac/docs/*.md
 # For pip: the package is Python alone, and finds the library by its name.
 install -d "$share/bivouac/python/bivouac"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The second MPI: builds heat2d against MPICH in a target directory of its own and runs it on 4 ranks,
-# undisturbed, killed and restarted (launch/demo.sh does that and compares the digests), and restarted on 3; and the interfaces of C, C++, Fortran,
-# Python and VELOC on 2.
+# The second MPI: builds heat2d against MPICH in a separate target directory and runs it on 4 ranks,
+# undisturbed, killed and restarted (launch/demo.sh does that and compares the digests), and restarted on 3; and the C, C++, Fortran,
+# Python and VELOC interfaces on 2.
 #   ci/mpich-smoke.sh         all of that
 #   ci/mpich-smoke.sh short   heat2d and the C interface
 set -euo pipefail
@@ -72,12 +72,12 @@ ln -s "$CARGO_TARGET_DIR/debug/libbivouac_capi.so" "$folder/$soname"
 compile() {
     "$MPICC" -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -pedantic -I "$root/include" "$@"
 }
-# With a small node memory of their own.
+# With their own small node memory.
 run_on_2() {
     env BIVOUAC_MEMORY_DIRECTORY="$folder/memory" BIVOUAC_MEMORY_BUDGET="256 MiB" LD_LIBRARY_PATH="$folder" \
         "$MPIRUN" -n 2 "$@"
 }
-# With directories of its own, too.
+# With its own directories, too.
 run_alone() {
     local name=$1
     shift
@@ -94,7 +94,7 @@ if command -v patchelf > /dev/null && [ -e "$other/libbivouac_capi.so" ]; then
     compile "$root/tests/programs/c/capi.c" -L "$folder/any" -lbivouac -pthread -o "$folder/any-mpich"
     mpicc -std=c99 -D_POSIX_C_SOURCE=200809L -I "$root/include" "$root/tests/programs/c/capi.c" -L "$folder/any" -lbivouac -pthread -o "$folder/any-openmpi"
     (
-        mv "$folder/any" "$folder/elsewhere" # It finds the builds beside it, wherever it is.
+        mv "$folder/any" "$folder/elsewhere" # It finds the builds next to it, wherever it is.
         export BIVOUAC_MEMORY_DIRECTORY="$folder/memory" BIVOUAC_MEMORY_BUDGET="256 MiB" BIVOUAC_LOCAL_ALLOW_TMPFS=true LD_LIBRARY_PATH="$folder/elsewhere"
         for kind in mpich openmpi; do
             launch=(mpirun.mpich)

@@ -503,7 +503,7 @@ int bvk_close(bvk_session_t *session);
 int bvk_generation(bvk_session_t session, uint64_t *generation);
 
 // Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restore` loads them. The memory may be on the
-// host or on a GPU. A region of this name that is protected already is replaced, so call this again after a reallocation (before the
+// host or on a GPU. A region of this name that is already protected is replaced, so call this again after a reallocation (before the
 // reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is prepared in the
 // background.
 //
@@ -879,7 +879,7 @@ int bvk_restore(bvk_session_t session,
 // restart is open.
 //
 // Collective: all ranks; no other collective call of the session until it has ended. Blocks until the ranks have elected a version. Below
-// `MPI_THREAD_MULTIPLE`, no rank may wait for others by calls of its own between this call and `bvk_end_restore`: ranks may be reading
+// `MPI_THREAD_MULTIPLE`, no rank may wait for others in its own calls between this call and `bvk_end_restore`: ranks may be reading
 // from each other's nodes.
 //
 // Errors: as `bvk_restore`. `BVK_ERR_STATE` while another restart is open, whose handle then stays in `restart`.
@@ -1700,7 +1700,7 @@ int bvk_allow_marks(bvk_session_t session);
 // The following holds from each checkpoint with the region until `bvk_settle`, `bvk_unprotect` of it, the next checkpoint with a live
 // region, or `bvk_close` has returned. Its memory stays mapped and readable, and its pages are not replaced: it is not freed or
 // reallocated, and nothing is dropped or moved there (`madvise`, `mremap`). It is written only by instructions of this process, or by
-// system calls that copy there (`read`). Every other write is declared before (`bvk_before_write`): MPI receives by a network card,
+// system calls that copy there (`read`). Every other write is declared beforehand (`bvk_before_write`): MPI receives by a network card,
 // transfers from a GPU, buffers that are registered with the kernel, other mappings of the memory, other processes. So is every write
 // where the configuration says so (`offload.host_writes = "declared"`). A write that was not declared may put later bytes into the
 // checkpoint, unnoticed. No thread writes there before a checkpoint call has returned. `name` is NULL or ends with zero.

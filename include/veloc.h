@@ -1,4 +1,4 @@
-// VELOC's interface on Bivouac: link with libveloc-client.so. docs/VELOC.md tells how a program is moved and what differs.
+// VELOC's interface on Bivouac: link with libveloc-client.so. docs/VELOC.md explains how to move a program and what differs.
 //
 // Every function returns VELOC_SUCCESS or VELOC_FAILURE, unless it says otherwise, and gives the reason for a failure on standard
 // error; bvk_error() of bivouac.h has the text, too. No call ends the process. There is one session per process; calls from several
@@ -21,8 +21,8 @@ extern "C" {
 // Opens a session on the ranks of `comm` with the configuration file `cfg_file`. Collective; a mistake of one rank fails on all.
 int VELOC_Init(MPI_Comm comm, const char *cfg_file);
 
-// Opens a session of this process alone; `unique_id` tells it from others of the job, and is the same after a restart. MPI need
-// not be initialised.
+// Opens a session of this process alone; `unique_id` distinguishes it from others of the job, and is the same after a restart.
+// MPI need not be initialised.
 int VELOC_Init_single(unsigned int unique_id, const char *cfg_file);
 
 // Ends the session. With `drain`, all that was captured is written first; without, it stays as far as it has come. A second call

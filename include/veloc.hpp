@@ -1,5 +1,5 @@
 // VELOC's interface for C++ on Bivouac: a header alone (C++11 and later) over veloc.h; link with libveloc-client.so. Names and arguments
-// are those of VELOC's public sources whose C interface has 25 functions; docs/VELOC.md tells what differs.
+// are those of VELOC's public sources whose C interface has 25 functions; docs/VELOC.md explains what differs.
 //
 // Functions return false, or what their description says, after a failure; the reason is on standard error. veloc.h says which of
 // them are collective. There is one client per process, which get_client makes or returns.
@@ -299,7 +299,7 @@ inline client_t *get_client(MPI_Comm comm, const std::string &cfg_file) {
     return client_t::made(status, rank);
 }
 
-// The client of this process alone, which `id` tells from others of the job.
+// The client of this process alone, which `id` distinguishes from others of the job.
 inline client_t *get_client(unsigned int id, const std::string &cfg_file) {
     if (client_t::current() != nullptr) return client_t::current();
     return client_t::made(VELOC_Init_single(id, cfg_file.c_str()), static_cast<int>(id));

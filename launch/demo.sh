@@ -83,7 +83,7 @@ fail() {
     exit 1
 }
 
-# start JOB LOG: one run in the background, its process in $running. Each job has a name and a directory of its own.
+# start JOB LOG: one run in the background, its process in $running. Each job has its own name and directory.
 start() {
     BIVOUAC_JOB_NAME="demo-$$-$1" BIVOUAC_RUN_DIRECTORY="$work/$1.run" BIVOUAC_EVENTS_DIRECTORY="$work/$1.run" "${mpirun_command[@]}" -n "$ranks" "$heat2d" --grid "$grid" --steps "$steps" \
         --every "$every" --dir "$work/$1" < /dev/null > "$2" 2>&1 &

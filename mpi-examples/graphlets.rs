@@ -123,7 +123,7 @@ fn open_gpu(_: &Problem, _: usize) -> Result<Box<dyn machine::Machine>, Box<dyn 
     Err(bivouac::device::DeviceError::NoLibrary.into())
 }
 
-/// What is counted, and how the ranks share it: a checkpoint of anything else is no use.
+/// What is counted, and how the ranks share it: a checkpoint of anything else is useless.
 fn describe(options: &Options, ranks: usize) -> String {
     let Options { graph, vertices, seed, size, parts, .. } = options;
     format!("{graph:?} of {vertices} vertices, seed {seed}, size {size}, {parts} parts on {ranks} ranks")

@@ -164,7 +164,7 @@ fn finish(
     let root = world.rank() == 0;
     let mut digest = FieldDigest::default();
     let mut text = TextOut::new(options.grid);
-    // A picture that cannot be written must not keep the others from the digest: remember the error, go on.
+    // A picture that cannot be written must not keep the others from the digest: remember the error and continue.
     let mut png = match &options.png {
         Some(path) if root => Some(PngOut::create(path, options.grid)),
         _ => None,

@@ -37,7 +37,7 @@ for line in sys.stdin:
     cp "$path" "$folder/$name"
 done
 
-# The library under the name that programs record, and programs that find it beside them.
+# The library under the name that programs record, and programs that find it in their own folder.
 library=${CARGO_TARGET_DIR:-target}/release/libbivouac_capi.so
 soname=$(readelf -d "$library" | sed -n 's/.*soname: \[\(.*\)\]/\1/p')
 cp "$library" "$folder/lib/$soname"

@@ -3,9 +3,9 @@
 #   out/gpu/many.sh OUT [PART,…] [SECONDS]
 # OUT gets figures.jsonl (each line with the step that printed it), steps.jsonl (each step's exit status and seconds), host.txt, rtm.txt,
 # log.txt and summary.json, all as they come: a run that is cut short is not lost. A step that would not end before SECONDS (540) or its part's limit
-# is left out, and said so.
+# is left out, and the log says so.
 # Parts: host warm slots atonce scaling strong | minis marks granularity ics slow volume big fits cold | figures beside rtm chaos | pin near managed. Without PART all but managed, big, volume, granularity, ics and slow. They run in
-# the order in which they stand below. With the word `more` among them each one measures also what is of less value.
+# the order in which they appear below. With the word `more` among them, each one also measures less important things.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 BIVOUAC_LOCAL_ALLOW_TMPFS=true CUDA_DEVICE_ORDER=PCI_BUS_ID
@@ -37,7 +37,7 @@ more() { [[ ",$parts," == *,more,* ]]; }
 
 note() { printf '{"part": "%s", "step": "%s", "rc": %s, "seconds": %s, "at": %s}\n' "$part" "$@" "$SECONDS" | tee -a "$out/steps.jsonl" >&2; }
 
-# check NAME COMMAND…: what is said of steps before.
+# check NAME COMMAND…: an assertion about earlier steps.
 check() {
     local name=$1 rc=0
     shift
@@ -70,7 +70,7 @@ step() {
     (cd "$scratch" && exec timeout -k 5 "$limit" "$@" < /dev/null 2>> "$out/log.txt") | take "$name" "${text:-$out/log.txt}"
     rc=${PIPESTATUS[0]}
     note "$name" "$rc" $((SECONDS - begun))
-    # One that is to be killed leaves what the next one goes on from.
+    # A run that is to be killed leaves the checkpoint that the next one continues from.
     [ -z "${killed:-}" ] || return 0
     if [ "$rc" -ne 0 ]; then
         failed=$((failed + 1))
@@ -81,7 +81,8 @@ step() {
     return "$rc"
 }
 
-# What starts so many ranks, not bound: threads of ours go where their GPU is, those of peers and of the bare copies where there is room.
+# The command that starts that many ranks, unbound: our threads go where their GPU is, those of peers and of the bare copies where there
+# is room.
 ranks() { echo "mpirun --oversubscribe --bind-to none -n $1"; }
 # shot SET RANKS ESTIMATE LIMIT OPTION…
 shot() {
@@ -300,7 +301,8 @@ if begin figures 260; then
     ! more || step "figures, $gpus, in shared memory" 40 150 mpirun --oversubscribe --bind-to none -n "$gpus" "$here/figures" --bench --gpu --fig6 --dir "$shared"
 fi
 
-# Flushes of all at once beside steps, and what staggers them: turns by node and by link, the rate by the steps' times.
+# Flushes of all ranks at once during steps, and the ways to stagger them: turns by node and by link, the rate by the
+# steps' times.
 if begin beside 260; then
     bench beside "$gpus" 14 60 step --rounds 4 --versions 60
     bench beside "$gpus" 14 60 step --rounds 4 --versions 60 --halo 64
@@ -342,7 +344,8 @@ if begin rtm 110; then
     same rtm
 fi
 
-# Eight ranks on the GPUs: device pointers with lost and crashed devices, a killed run that goes on, tiny caches, and the tests of the device on all GPUs.
+# Eight ranks on the GPUs: device pointers with lost and crashed devices, a killed run that continues, tiny caches, and the tests of the
+# device on all GPUs.
 interface() {
     local name=$1 word=$2 store="$scratch/$1"
     shift 2
@@ -352,7 +355,7 @@ interface() {
         BIVOUAC_MEMORY_DIRECTORY="$shared/$name" BIVOUAC_MEMORY_BUDGET='16 GiB' BIVOUAC_DEVICE_BUDGET='256 MiB' \
         BIVOUAC_LIBRARY="$(echo "$here"/lib/libbivouac.so.*)" PYTHONPATH="$here/lib" PYTHONDONTWRITEBYTECODE=1 \
         mpirun --oversubscribe --bind-to none -n "$eight" "$@"
-    # A program that found no GPU is no success.
+    # A program that found no GPU does not count as a success.
     check "chaos: $name said $word" grep -qx "chaos: $name, $eight: $word" "$out/log.txt"
     rm -rf "$store" "${shared:?}/$name"
 }
@@ -401,7 +404,7 @@ if begin pin 120; then
     done
 fi
 
-# The same at once with each rank on the processors beside its GPU, where the machine shows such.
+# The same at once with each rank on the processors next to its GPU, if the machine reports any.
 if begin near 80; then
     NEAR=$(for bus in "${buses[@]}"; do cat "/sys/bus/pci/devices/$bus/local_cpulist"; done 2> /dev/null | paste -sd';')
     if [ "$(tr ';' '\n' <<< "$NEAR" | sort -u | wc -l)" -lt 2 ]; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a bundle of ci/gpu/bundle.sh on a machine with GPUs, and prints one JSON object: what passed, and the figures.
+# Runs a bundle of ci/gpu/bundle.sh on a machine with GPUs, and prints one JSON object: the tests that passed, and the figures.
 #   out/gpu/run.sh [--only PART,…] [--shots [options of benches/shots.sh]] > result.json
 # A PART is tests, interfaces, cuda, rtm, graphlets, device, beside, ready, slots, reduction, marks or figures; without --only all of them. Figures take ten minutes, shots half
 # an hour and 90 GB of memory.
@@ -42,7 +42,7 @@ if wanted tests; then
     check history ./history
     check device_checkpoint ./device_checkpoint --test-threads 1 gpu
     check device_dealt ./device_dealt --test-threads 1 boxes_come_back_on_a_gpu
-    # Four processes save, and three go on; memory of a file on a disk cannot be pinned.
+    # Four processes save, and three continue; memory of a file on a disk cannot be pinned.
     dealt=$(mktemp -d /dev/shm/bivouac-dealt.XXXXXX)
     mkdir "$dealt/memory" "$dealt/local"
     for step in saving:4 loading:3; do
@@ -54,7 +54,8 @@ if wanted tests; then
     for test in rtm_physics graphlets_counts minis_kernels; do [ ! -e "$test" ] || check "$test" "./$test"; done
 fi
 
-# Device pointers through the interfaces of other languages. A program that found no GPU is no success here.
+# Device pointers through the interfaces of other languages. A program that found no GPU does not count as a success
+# here.
 interface() {
     local name=$1 word=$2 store="$scratch/$1" memory
     shift 2
@@ -94,7 +95,7 @@ if wanted rtm; then
         ranks=$((ranks * 2))
     done
     rtm 1 --reference
-    # How much of the transfers lay beside computation, with a GPU cache that holds a part of a shot: otherwise nothing is fetched.
+    # How much of the transfers overlapped computation, with a GPU cache that holds part of a shot: otherwise nothing is fetched.
     BIVOUAC_DEVICE_BUDGET='256 MiB' rtm "$gpus" --dir rtm-traced --timeline "$scratch/trace.json" > /dev/null
     python3 - "$scratch/trace.json" "$gpus" <<'END' | figure
 import json, sys
@@ -122,7 +123,7 @@ END
     check rtm_images test "$(sort -u "$images" | wc -l)" -eq 1
 fi
 
-# The counts are the same on the processor and on any number of GPUs, and behind a restart of a run that was killed.
+# The counts are the same on the processor and on any number of GPUs, and after a restart of a run that was killed.
 counts="$scratch/counts"
 graphlets() {
     local ranks=$1 folder=$2

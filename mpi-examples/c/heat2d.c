@@ -37,7 +37,7 @@ static void fail(const char *what) {
     exit(1);
 }
 
-// For calls that the program cannot go on without.
+// For calls without which the program cannot continue.
 static void must(int status, const char *what) {
     if (status < 0) {
         fprintf(stderr, "%s: %s: %s\n", what, bvk_status_name(status), bvk_error());
@@ -101,7 +101,8 @@ static void step(struct plate *plate) {
     }
 }
 
-// FNV-1a over all cells as little-endian doubles, from north to south; each rank goes on where the one before it ended.
+// FNV-1a over all cells as little-endian doubles, from north to south; each rank continues where the previous one
+// ended.
 static void print_digest(const struct plate *plate, int rank, int ranks) {
     uint64_t hash = 0xcbf29ce484222325u;
     if (rank > 0) MPI_Recv(&hash, 1, MPI_UINT64_T, rank - 1, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);

@@ -1,10 +1,10 @@
-// Particles that fly through a periodic box and move from rank to rank, so that the number that each rank has changes; and a restart on any
-// number of ranks, which gives each particle to the rank that has its part of the box then. Bivouac's header for C++ follows the vector of
-// particles wherever it lies and however long it is. heat2d.c shows the C interface, and arrays.
+// Particles that fly through a periodic box and move from rank to rank, so that the number on each rank changes; and a restart on any
+// number of ranks, which gives each particle to the rank that then has its part of the box. Bivouac's C++ header follows the vector of
+// particles wherever it is and however long it is. heat2d.c shows the C interface, and arrays.
 //
 //   mpicxx -O2 particles.cpp -lbivouac -o particles
 //   mpirun -n 4 ./particles --steps 400 --every 50 --die-at 230:2    # rank 2 kills itself after step 230
-//   mpirun -n 3 ./particles --steps 400 --every 50                   # goes on from version 200
+//   mpirun -n 3 ./particles --steps 400 --every 50                   # continues from version 200
 //
 // The last line, `digest`, is the same without an interruption, on any number of ranks.
 #include <bivouac.hpp>

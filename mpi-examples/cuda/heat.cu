@@ -1,10 +1,10 @@
 // A plate of heat with tracer particles in CUDA C++, whose checkpoints are marked (docs/OFFLOAD.md): one GPU per rank, ranks stacked in rows, periodic
 // from top to bottom. ci/gpu/cuda.sh builds and runs it.
 //
-//   mpirun -n 2 heat                       goes on from the newest checkpoint, and prints a checksum
+//   mpirun -n 2 heat                       continues from the newest checkpoint and prints a checksum
 //   mpirun -n 2 heat --every 1000          without checkpoints: the same checksum
 //   mpirun -n 2 heat --die-at 45           kills itself with SIGKILL
-//   mpirun -n 2 heat --forget particles    leaves a declaration out: refused, and said
+//   mpirun -n 2 heat --forget particles    omits a declaration: refused, with an error
 //
 // u: 8192 x 8192 doubles (512 MiB) per rank, rows 0 and rows-1 are halos; updated in place, red and black.
 // particles: 256 MiB; coefficients: 256 MiB, only read.
@@ -128,7 +128,7 @@ struct Halo {
     int up, down;
 };
 
-// The rows beside the halos go to the neighbours through host memory, and theirs into our halos.
+// The rows next to the ghost rows go to the neighbours through host memory, and theirs go into our ghost rows.
 static void exchange(double *u, uint64_t rows, const Halo &h, cudaStream_t stream) {
     size_t row = NX * sizeof(double);
     CUDA(cudaMemcpyAsync(h.up_out, u + NX, row, cudaMemcpyDeviceToHost, stream));

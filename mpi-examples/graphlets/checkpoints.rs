@@ -91,7 +91,8 @@ impl Checkpoints {
 
     /// Captures the counters; they may be changed as soon as this returns. `next` is the part that comes next. Collective.
     ///
-    /// A checkpoint that fails is reported and the computation goes on: it costs a longer way back after a failure, nothing else.
+    /// A checkpoint that fails is reported and the computation continues: the only cost is that more work is repeated after a
+    /// failure.
     pub fn take(&mut self, counters: &Counters, next: u32) {
         let capture = || -> bivouac::Result<Pending> {
             let mut ckpt = self.session.begin_checkpoint(NAME, u64::from(next))?;

@@ -27,7 +27,8 @@ graphlets_count(const unsigned *__restrict__ offsets, const unsigned *__restrict
     const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
     if (thread >= count) return;
     const unsigned root = first + thread;
-    // By size of the subgraph: its last vertex, its edges, and where it goes on: at which vertex, and where in whose list.
+    // By size of the subgraph: its last vertex, its edges, and where it continues: at which vertex, and where in whose
+    // list.
     unsigned vertex[LARGEST], mask[LARGEST], at[LARGEST];
     int near[LARGEST];
     vertex[0] = root;

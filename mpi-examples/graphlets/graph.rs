@@ -1,7 +1,7 @@
 //! A simple undirected graph, as the kernels read it.
 #![forbid(unsafe_code)]
 
-/// The neighbours of every vertex, one list behind the other (compressed sparse rows).
+/// The neighbours of every vertex, one list after the other (compressed sparse rows).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Graph {
     /// Where each vertex's list begins, and where the last one ends.

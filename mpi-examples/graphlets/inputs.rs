@@ -39,7 +39,7 @@ pub enum Kind {
     Mesh,
 }
 
-/// A graph with exactly so many vertices. Equal seeds make equal graphs, on every machine.
+/// A graph with exactly this many vertices. Equal seeds make equal graphs, on every machine.
 pub fn generate(kind: Kind, vertices: usize, seed: u64) -> Graph {
     let mut random = Random(seed);
     match kind {

@@ -13,7 +13,7 @@ use std::error::Error;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Counters are brought to and from a device in pieces of so many, so that host memory never holds all of them.
+/// Counters are copied to and from a device this many at a time, so that host memory never holds all of them.
 const PIECE: usize = 1 << 22;
 
 /// A device whose memory holds the counters.
@@ -67,7 +67,7 @@ impl Counters {
     /// Copies the counters from `first` on.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     pub fn read(&self, first: usize, into: &mut [u32]) -> Result<(), DeviceError> {
         match self {
             Counters::Host { values, .. } => into.copy_from_slice(&values[first..first + into.len()]),
@@ -88,10 +88,10 @@ impl Counters {
     }
 }
 
-/// Device memory for so many counters, all zero.
+/// Device memory for this many counters, all zero.
 ///
 /// # Errors
-/// What the device says.
+/// Any error that the device reports.
 pub fn zeros(device: &dyn Device, stream: &dyn Stream, count: usize) -> Result<DeviceSpan, DeviceError> {
     let span = device.allocate(4 * count as u64)?;
     let piece = vec![0u32; count.min(PIECE)];

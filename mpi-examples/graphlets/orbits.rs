@@ -7,7 +7,7 @@
 
 /// Vertices of the largest graphlets.
 pub const SIZE_MAX: usize = 5;
-/// How many orbits the graphlets of up to so many vertices have.
+/// How many orbits the graphlets of up to this many vertices have.
 pub const ORBITS: [usize; SIZE_MAX + 1] = [0, 0, 1, 4, 15, 73];
 
 /// The edges of each graphlet.
@@ -66,7 +66,7 @@ impl Table {
     /// What rows hold where the graph has no vertex, or is not connected.
     pub const NONE: u8 = u8::MAX;
 
-    /// The table for graphlets of up to so many vertices, two to [`SIZE_MAX`].
+    /// The table for graphlets of up to this many vertices, two to [`SIZE_MAX`].
     pub fn new(size: usize) -> Table {
         let mut rows = vec![[Table::NONE; 8]; 1 << (size * (size - 1) / 2)];
         let mut first = 0;
@@ -117,7 +117,7 @@ fn orbits(edges: &[(usize, usize)], vertices: usize) -> (Vec<usize>, usize) {
     (sums.iter().map(place).collect(), distinct.len())
 }
 
-/// All orders of so many vertices.
+/// All orders of this many vertices.
 fn orders(vertices: usize) -> Vec<Vec<usize>> {
     let mut orders = vec![Vec::new()];
     for last in 0..vertices {

@@ -8,7 +8,7 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
 use std::error::Error;
 
-/// The counters of so many vertices are added up at a time.
+/// The counters of this many vertices are added up at a time.
 const VERTICES: usize = 1 << 13;
 
 /// The sum of a number over all ranks, on rank 0; zero on the others. Collective.

@@ -2,8 +2,8 @@
 //!
 //! The enumeration is ESU (Wernicke, *Efficient detection of network motifs*, 2006). A subgraph belongs to its least vertex,
 //! the *root*. It grows by a neighbour that is greater than the root and that no earlier vertex of it has as a neighbour, and
-//! then only by those behind that one, in the order of the vertices and of their lists. So a place in that order is all there
-//! is to remember.
+//! then only by those after that one, in the order of the vertices and of their lists. So a place in that order is all that
+//! has to be remembered.
 #![forbid(unsafe_code)]
 
 use super::graph::Graph;
@@ -78,7 +78,7 @@ struct Growing<'a> {
 }
 
 impl Growing<'_> {
-    /// Adds each vertex that may come to the first `size` ones, whose edges are in `mask`. `from` is where to go on: a vertex
+    /// Adds each vertex that may join the first `size` ones, whose edges are in `mask`. `from` is where to continue: a vertex
     /// of the subgraph, and a place in its list.
     fn grow(&mut self, size: usize, mask: u32, from: (usize, usize)) -> Result<(), Overflow> {
         let graph = &self.problem.graph;
@@ -89,7 +89,7 @@ impl Growing<'_> {
                 if *candidate <= self.vertices[0] || self.vertices[..near].iter().any(is_known) {
                     continue;
                 }
-                // Of the vertices before `near` it is no neighbour, as was just seen.
+                // It is not a neighbour of the vertices before `near`, as was just seen.
                 let mut edges = 1 << near;
                 for later in near + 1..size {
                     edges |= u32::from(is_known(&self.vertices[later])) << later;

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Memory of the twin beside the counters.
+/// Memory of the twin in addition to the counters.
 const SPARE_BYTES: u64 = 1 << 30;
 
 /// A device in host memory.

@@ -13,7 +13,7 @@ use std::error::Error;
 
 /// The name of the checkpoint series.
 const NAME: &str = "heat";
-/// So many unsettled checkpoints are followed; of older ones nothing more is printed.
+/// This many unsettled checkpoints are followed; nothing more is printed about older ones.
 const FOLLOWED: usize = 16;
 
 /// Opens the session; collective.
@@ -102,8 +102,8 @@ struct Followed {
 impl Checkpoints {
     /// Captures the field; it may be changed as soon as this returns. Collective.
     ///
-    /// A checkpoint that fails is reported and the computation goes on: it costs a longer way back after a
-    /// failure, nothing else.
+    /// A checkpoint that fails is reported and the computation continues: the only cost is that more work
+    /// is repeated after a failure.
     pub fn take(
         &mut self,
         session: &Session,

@@ -1,7 +1,7 @@
 //! The MPI part of the physics: halos between neighbours, and the field row by row to rank 0.
 //!
-//! Everything sent here has been received when a function returns, on the rank that returns. That is what
-//! Bivouac asks of an application at `capture`: none of its own messages is in flight.
+//! Everything sent here has been received when a function returns, on the rank that returns. Bivouac
+//! requires this of an application at `capture`: none of its own messages may be in flight.
 #![forbid(unsafe_code)]
 
 use super::plate::{Decomposition, Plane, Side};

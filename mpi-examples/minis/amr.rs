@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// Cells of a box.
 const BOX: u64 = 4096;
-/// The boxes are in so many groups, which are written to or not.
+/// The boxes are in this many groups, each of which is either written to or not.
 const GROUPS: u64 = 64;
 const FRONT: u64 = GROUPS / 8;
 const TURNS: u64 = 4;

@@ -1,4 +1,4 @@
-//! The six programs: what each has in device memory, and what a step of it writes to.
+//! The six programs: the arrays that each has in device memory, and those that a step of it writes to.
 #![forbid(unsafe_code)]
 
 use super::kernels::{Kernel, Numbers};
@@ -35,7 +35,7 @@ pub trait App {
     fn step(&mut self, step: u64, run: &Run) -> Result<()>;
 }
 
-/// A program of that kind, with about so many bytes in device memory on each rank.
+/// A program of that kind, with about this many bytes in device memory on each rank.
 ///
 /// # Errors
 /// No room.
@@ -51,7 +51,7 @@ pub fn open(options: &Options, run: &Run) -> Result<Box<dyn App>> {
     })
 }
 
-/// What a step runs on, and whom it tells what it is about to write to.
+/// The device and ranks that a step runs on, and the offload to which it declares its writes.
 pub struct Run<'a> {
     /// The device.
     pub machine: &'a dyn Machine,
@@ -128,7 +128,7 @@ impl<'a> Run<'a> {
     /// Enqueues a kernel.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     pub fn launch(&self, kernel: Kernel, arrays: &[&DeviceSpan], numbers: Numbers) -> Result<()> {
         Ok(self.machine.launch(kernel, arrays, numbers)?)
     }

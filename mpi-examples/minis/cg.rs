@@ -1,6 +1,6 @@
-//! Conjugate gradients with a matrix of 27 values a row, which nobody writes to: of Nekbone's kind.
+//! Conjugate gradients with a matrix of 27 values per row that is never written to, similar to Nekbone.
 //!
-//! Each rank has a system of its own; they go the same way, because the products of vectors are those of all.
+//! Each rank has its own system; all take the same path, because the products of vectors are summed over all ranks.
 #![forbid(unsafe_code)]
 
 use super::apps::{App, Result, Run};

@@ -33,10 +33,10 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Opens the session and what marks its checkpoints, with node memory for so many `bytes`. Collective.
+    /// Opens the session and the offload that marks its checkpoints, with node memory for `bytes` bytes. Collective.
     ///
     /// # Errors
-    /// A bad configuration, or what Bivouac says.
+    /// A bad configuration, or an error from Bivouac.
     pub fn open(
         world: &SimpleCommunicator,
         options: &Options,

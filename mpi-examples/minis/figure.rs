@@ -48,7 +48,8 @@ pub fn measure(
                 run.machine.stream().finish()?;
                 let took = slowest(run, begun.elapsed().as_secs_f64());
                 checkpoints.commit()?;
-                // The older version's slot is given back behind that; the next mark would find another one, of which nothing is known.
+                // The older version's slot is given back after that; the next mark would find a different one, about which nothing is
+                // known.
                 std::thread::sleep(PAUSE);
                 if round >= FIRST {
                     if is_taken { with.push(took) } else { without.push(took) }

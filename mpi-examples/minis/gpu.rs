@@ -29,7 +29,8 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// The GPU of the node's rank number `local_rank`; with a link of so many MiB a second, if that is slower than its own.
+    /// The GPU of the node's rank number `local_rank`; with a link of this many MiB per second, if that is slower than its
+    /// own.
     ///
     /// # Errors
     /// As [`Card::open`].
@@ -65,7 +66,7 @@ impl Gpu {
     /// Another stream of this GPU.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     pub fn beside(&self) -> Result<Gpu> {
         let failed = |error| failed(self.device.info().ordinal, "cuStreamCreate", error);
         let launches = self.launches.context().new_stream().map_err(failed)?;

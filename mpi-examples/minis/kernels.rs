@@ -45,7 +45,7 @@ impl Kernel {
     }
 }
 
-/// What a kernel gets beside its arrays.
+/// The arguments of a kernel besides its arrays.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Numbers {
     /// Threads.

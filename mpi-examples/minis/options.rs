@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// Six small programs whose GPU memory is checkpointed while they continue.
 ///
-/// Start one with mpirun on any number of ranks; each has a part of its own. Started again with the same directory and the same number of ranks
+/// Start one with mpirun on any number of ranks; each has its own part. Started again with the same directory and the same number of ranks
 /// after it was killed, it continues from the newest checkpoint, and prints the same digest as a run that nobody killed, and as one without
 /// checkpoints.
 #[derive(Parser, Debug)]
@@ -90,18 +90,18 @@ pub enum Place {
 pub enum How {
     /// Not at all.
     None,
-    /// Copied before the program goes on.
+    /// Copied before the program continues.
     Copy,
-    /// Marked, and sent from live memory while the program goes on.
+    /// Marked, and sent from live memory while the program continues.
     Mark,
 }
 
 /// How a checkpoint is taken that is measured; with what the paper calls it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Way {
-    /// Copied before the program goes on: F.
+    /// Copied before the program continues: F.
     Copy,
-    /// Marked, and waited for until what has changed has been sent: I.
+    /// Marked; the program waits until all changes have been sent: I.
     Wait,
     /// Marked; the first write waits for everything, as if nobody knew what has been sent: NB+I.
     Blind,

@@ -6,7 +6,7 @@ use super::kernels::{Kernel, Numbers};
 use bivouac::device::DeviceSpan;
 use mpi::traits::*;
 
-/// Each wavefield is written in so many pieces.
+/// Each wavefield is written in this many pieces.
 const PIECES: u64 = 16;
 const NAMES: [&str; 2] = ["even", "odd"];
 

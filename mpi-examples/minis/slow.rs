@@ -1,6 +1,7 @@
-//! A device whose link is slower than its own: behind each transfer a kernel holds the link for as long as it would take.
+//! A device whose link is made slower: after each transfer, a kernel holds the link for the rest of the time that a slow link would take.
 //!
-//! Of `bivouac-core`, because a program has no device of its own. Transfers of all streams go one after the other, as over a link that is shared. What is emulated is their rate, not who else is there.
+//! It uses `bivouac-core`, because a program cannot define its own device. The transfers of all streams run one after the other, as over a
+//! shared link. Their rate is emulated, but not other users of the link.
 #![forbid(unsafe_code)]
 
 use bivouac_core::base::Digest;
@@ -35,7 +36,7 @@ struct Link {
 }
 
 impl Link {
-    /// How long so many bytes hold it, without the time that they take anyway.
+    /// How long this many bytes hold it, without the time that they take anyway.
     fn extra(&self, bytes: u64) -> Duration {
         Duration::from_secs_f64((bytes as f64 / self.bytes_per_s - bytes as f64 / OWN_LINK).max(0.0))
     }
@@ -48,7 +49,7 @@ pub struct SlowDevice {
 }
 
 impl SlowDevice {
-    /// A device with a link of so many MiB a second.
+    /// A device with a link of this many MiB per second.
     pub fn new(device: Arc<dyn Device>, mib_per_s: u32, hold: Hold) -> SlowDevice {
         let bytes_per_s = f64::from(mib_per_s) * f64::from(1 << 20);
         SlowDevice { device, link: Arc::new(Link { bytes_per_s, hold, free: Mutex::new(None) }) }
@@ -165,7 +166,7 @@ impl Stream for SlowStream {
         stream.wait_for(&*self.stream.moment()?)?;
         launch(self.link.extra(bytes))?;
         let moment = stream.moment()?;
-        // What comes behind it on this stream, as the moment that says that it has arrived.
+        // Whatever follows it on this stream, such as the event that reports its arrival.
         self.stream.wait_for(&*moment)?;
         *free = Some(moment);
         Ok(copied)

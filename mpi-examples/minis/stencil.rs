@@ -9,7 +9,8 @@ use bivouac::device::DeviceSpan;
 use mpi::point_to_point::send_receive_into;
 use mpi::traits::*;
 
-/// The plate is relaxed in so many pieces, each declared by itself: the first can be written to while the last is on its way.
+/// The plate is relaxed in this many pieces, each declared separately: the first can be written to while the last is on its
+/// way.
 const PIECES: u64 = 32;
 const HALO: usize = PIECES as usize;
 

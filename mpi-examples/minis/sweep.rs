@@ -12,7 +12,7 @@ const GROUPS: u64 = 8;
 /// Planes of cells in the direction of the sweep.
 const PLANES: u64 = 64;
 
-/// Number of the write set behind those of the directions.
+/// Number of the write set after those of the directions.
 const TOTAL: usize = DIRECTIONS;
 const NAMES: [&str; DIRECTIONS] = [
     "direction 0",

@@ -14,10 +14,10 @@ pub struct Twin {
 }
 
 impl Twin {
-    /// A twin with so much memory, and a link of so many MiB a second.
+    /// A twin with this much memory, and a link of this many MiB per second.
     ///
     /// # Errors
-    /// That the stream's thread could not be started.
+    /// The stream's thread could not be started.
     pub fn open(memory_bytes: u64, link: Option<u32>) -> Result<Twin> {
         let link_bytes_per_s = link.map(|mib| f64::from(mib) * f64::from(1 << 20));
         let twin = HostDevice::new(HostModel { memory_bytes, link_bytes_per_s, ..HostModel::default() });

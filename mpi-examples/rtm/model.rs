@@ -19,7 +19,7 @@ pub const REACH: usize = 4;
 pub const SURFACE_ROW: usize = 2;
 /// Least width of the absorbing border in cells: more than a wavelength at the highest velocity.
 const BORDER: usize = 32;
-/// Rows of a field begin at multiples of so many cells, 128 bytes, as a GPU reads them.
+/// Rows of a field begin at multiples of this many cells, 128 bytes, as a GPU reads them.
 const ROW_CELLS: usize = 32;
 /// Path per step in cells at the highest velocity. The stencil is stable below 2/√(2·6.5) = 0.555, 6.5 being the sum of its
 /// coefficients' magnitudes.
@@ -172,8 +172,8 @@ impl Ground {
     }
 }
 
-/// Replaces `count` values, `stride` apart from `first` on, with their averages over `radius` neighbours to each side; beyond
-/// the ends the outermost value goes on.
+/// Replaces `count` values, `stride` apart from `first` on, with their averages over `radius` neighbours on each side; beyond
+/// the ends, the outermost value is repeated.
 fn average(values: &mut [f64], first: usize, stride: usize, count: usize, radius: usize) {
     let line: Vec<f64> = (0..count).map(|index| values[first + index * stride]).collect();
     let at = |index: isize| line[index.clamp(0, count as isize - 1) as usize];

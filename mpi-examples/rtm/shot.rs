@@ -29,7 +29,7 @@ impl<'a> Migration<'a> {
     /// Memory for shots over `truth`, migrated with `smooth`.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     pub fn new(
         machine: &'a dyn Machine,
         survey: &'a Survey,

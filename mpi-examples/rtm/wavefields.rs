@@ -19,7 +19,7 @@ const FIELD: &str = "p";
 pub enum Wavefields {
     /// In a history, each until it is restored.
     History(History),
-    /// In device memory of their own.
+    /// In their own device memory.
     Reference(BTreeMap<u64, DeviceSpan>),
 }
 

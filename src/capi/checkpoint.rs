@@ -41,7 +41,7 @@ impl Begun {
         Ok(BVK_OK)
     }
 
-    /// Adds a value, which is copied already, unless there is a region of its name.
+    /// Adds a value that has already been copied, unless there is a region of that name.
     pub(super) fn add_value(&mut self, value: Value) -> Outcome {
         self.check_new(&value.name)?;
         self.values.push(value);
@@ -191,7 +191,7 @@ pub(super) unsafe fn finish(
     let pending = match gpu {
         None => checkpoint.capture()?,
         Some(gpu) => {
-            // SAFETY: what the application has promised of its stream.
+            // SAFETY: the application's promise about its stream.
             let stream = unsafe { gpu.stream(open.stream) }?;
             match open.offload.as_ref().and_then(|offloading| offloading.of(ordinal)) {
                 Some(offload) => checkpoint.with_offload(offload, &*stream).capture()?,

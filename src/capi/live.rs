@@ -60,7 +60,7 @@ impl Open {
 /// The following holds from each checkpoint with the region until `bvk_settle`, `bvk_unprotect` of it, the next checkpoint with a live
 /// region, or `bvk_close` has returned. Its memory stays mapped and readable, and its pages are not replaced: it is not freed or
 /// reallocated, and nothing is dropped or moved there (`madvise`, `mremap`). It is written only by instructions of this process, or by
-/// system calls that copy there (`read`). Every other write is declared before (`bvk_before_write`): MPI receives by a network card,
+/// system calls that copy there (`read`). Every other write is declared beforehand (`bvk_before_write`): MPI receives by a network card,
 /// transfers from a GPU, buffers that are registered with the kernel, other mappings of the memory, other processes. So is every write
 /// where the configuration says so (`offload.host_writes = "declared"`). A write that was not declared may put later bytes into the
 /// checkpoint, unnoticed. No thread writes there before a checkpoint call has returned. `name` is NULL or ends with zero.

@@ -93,10 +93,10 @@ impl Open {
         Ok(())
     }
 
-    /// Declares regions that a call of Bivouac is about to write to, on the session's stream.
+    /// Declares regions that a call to Bivouac is about to write to, on the session's stream.
     ///
     /// # Safety
-    /// What the application has promised of its stream holds.
+    /// The application's promise about its stream holds.
     pub(super) unsafe fn declare<'a>(&self, regions: impl IntoIterator<Item = &'a Region> + Clone) -> Outcome<()> {
         regions.clone().into_iter().for_each(|region| self.session.engine().before_write(&region.range()));
         let Some(offloading) = &self.offload else { return Ok(()) };
@@ -784,7 +784,7 @@ mod tests {
         let root = folder();
         let mut program = Program::offloading(root.path());
         let (session, mut boxes) = (program.session, null_mut());
-        // A row of 100 with a ghost cell before it and two behind it.
+        // A row of 100 with a ghost cell before it and two after it.
         let mut row: Vec<u32> = (0..103).collect();
         let bytes_of = |row: &[u32]| row.iter().flat_map(|number| number.to_ne_bytes()).collect::<Vec<u8>>();
         let there = program.span(&bytes_of(&row));

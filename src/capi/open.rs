@@ -37,7 +37,7 @@ pub(super) struct Open {
     /// Regions on the host are, or were, live.
     pub has_live: bool,
     pub stream: usize,
-    /// Each rank saves regions of its own.
+    /// Each rank saves its own regions.
     pub own_regions: bool,
     /// Bytes of node memory that were made ready for the protected regions.
     pub ready: u64,
@@ -83,7 +83,7 @@ impl Open {
         for region in regions {
             // The application may free the memory of one that is protected elsewhere from now on.
             self.let_go(self.protected.get(&region.name).filter(|known| {
-                // One that is no longer of the kind that can be live is not waited for later.
+                // A region that can no longer be live is not waited for later.
                 known.range() != region.range() || !region.is_own()
             }));
             self.protected.put(region);
@@ -142,7 +142,7 @@ pub(super) struct Begun {
     /// The capture adds all protected regions.
     pub with_protected: bool,
     pub histories: Vec<Id>,
-    /// Regions with a method of their own.
+    /// Regions with their own method.
     pub wishes: Vec<(String, Method)>,
     /// Of files that the program writes.
     pub paths: Paths,
@@ -153,7 +153,7 @@ pub(super) enum Holding {
     Nothing,
     /// It was called, and the other ranks count on this rank.
     Some(Box<CheckpointBuilder<'static>>),
-    /// This rank has refused, for this reason, and the other ranks have heard of it.
+    /// This rank has refused, for this reason, and the other ranks have been told.
     Refused(Failure),
 }
 

@@ -75,11 +75,11 @@ impl Piece {
     }
 }
 
-/// The most bytes that the type and the length of a value take beside its elements.
+/// The most bytes that the type and the length of a value take in addition to its elements.
 const VALUE_HEAD: usize = 16;
 
-// The pointer is kept as a number: what is behind it is the application's, and only the calls that are handed a region by the
-// application look there.
+// The pointer is kept as a number: the memory that it points to is the application's, and only calls that the application
+// hands a region access it.
 impl Region {
     /// Describes memory, without reading it.
     ///
@@ -181,7 +181,7 @@ impl Region {
         matches!(self.lies, Lies::Own)
     }
 
-    /// The first `bytes` elements under another name, for a region of bytes that has at least so many.
+    /// The first `bytes` elements under another name, for a region of bytes that has at least that many.
     pub(super) fn first(&self, name: String, bytes: usize) -> Region {
         debug_assert!(self.element == ElementType::U8 && bytes <= self.bytes);
         Region { name, bytes, shape: vec![bytes as u64], ..self.clone() }
@@ -361,7 +361,7 @@ impl Region {
     }
 }
 
-/// A value that is copied already and waits for its checkpoint.
+/// A value that has already been copied and waits for its checkpoint.
 pub(super) struct Value {
     pub name: String,
     elements: Elements,

@@ -175,7 +175,8 @@ pub unsafe extern "C" fn bvk_restore(
         while let Some(attempt) = next {
             let mut running = Running::new(0, attempt);
             if let Err(mistake) = &fillable {
-                // A mistake of this rank ends the restart of all: none may continue from a version that another does not hear of.
+                // A mistake of this rank ends the restart of all: none may continue from a version that another rank is not told
+                // about.
                 running.failed = Some(Unloaded::Refused(mistake.text.clone()));
             } else {
                 // SAFETY: as the caller says.
@@ -257,7 +258,7 @@ unsafe fn load_on_gpu(
 /// restart is open.
 ///
 /// Collective: all ranks; no other collective call of the session until it has ended. Blocks until the ranks have elected a version. Below
-/// `MPI_THREAD_MULTIPLE`, no rank may wait for others by calls of its own between this call and `bvk_end_restore`: ranks may be reading
+/// `MPI_THREAD_MULTIPLE`, no rank may wait for others in its own calls between this call and `bvk_end_restore`: ranks may be reading
 /// from each other's nodes.
 ///
 /// Errors: as `bvk_restore`. `BVK_ERR_STATE` while another restart is open, whose handle then stays in `restart`.
@@ -333,7 +334,8 @@ pub(super) fn with_found<T>(found: *mut T, kind: Part, work: impl FnOnce(&mut Ru
     })
 }
 
-/// Closes something that an open attempt keeps, and makes its handle NULL. A handle that is NULL already is no error.
+/// Closes something that an open attempt keeps, and makes its handle NULL. A handle that is already NULL is not an
+/// error.
 ///
 /// # Safety
 /// `found` is NULL or points to a handle.
@@ -555,7 +557,8 @@ pub unsafe extern "C" fn bvk_end_restore(
         }
         // SAFETY: as the caller says.
         if let Err(mistake) = unsafe { arguments::check_fillable(restored, "bvk_restored") } {
-            // A mistake of this rank ends the restart of all: none may continue from a version that another does not hear of.
+            // A mistake of this rank ends the restart of all: none may continue from a version that another rank is not told
+            // about.
             failure = Some(Unloaded::Refused(mistake.text));
         }
         let ranks = running.restart.attempt().saved_ranks();

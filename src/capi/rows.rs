@@ -258,10 +258,10 @@ pub unsafe extern "C" fn bvk_load_rows_by(
                 values = place;
             }
             let _here = Inside::enter();
-            // SAFETY: `values` has the values of `named.len()` rows, and `named` as many numbers: a C int has the size of a u32. The caller says of the
-            // function that it writes no others.
+            // SAFETY: `values` has the values of `named.len()` rows, and `named` as many numbers: a C int has the size of a u32. The caller
+            // guarantees that the function writes no others.
             unsafe { owners(values.cast(), named.len(), named.as_mut_ptr().cast(), user) };
-            // A negative number is no rank's. The session knows one of them.
+            // A negative number is not a rank. The session knows one of them.
             named.iter_mut().filter(|rank| rank.cast_signed() < 0).for_each(|rank| *rank = u32::MAX);
         };
         Ok(How::typed_by(column, element(kind)?, width, by))

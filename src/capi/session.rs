@@ -354,7 +354,7 @@ pub unsafe extern "C" fn bvk_generation(session: *mut SessionHandle, generation:
 }
 
 /// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restore` loads them. The memory may be on the
-/// host or on a GPU. A region of this name that is protected already is replaced, so call this again after a reallocation (before the
+/// host or on a GPU. A region of this name that is already protected is replaced, so call this again after a reallocation (before the
 /// reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is prepared in the
 /// background.
 ///
@@ -437,7 +437,7 @@ unsafe fn listed(regions: *const CRegion, count: usize) -> Outcome<Vec<Region>> 
         let CRegion { name, data, count, kind, dimensions, shape, .. } = entry;
         let one = [count];
         let (dimensions, shape) = if dimensions == 0 { (1, one.as_ptr()) } else { (dimensions, shape) };
-        // SAFETY: as the caller says; of its own there is one extent.
+        // SAFETY: as the caller says; there is one extent.
         let region = unsafe { described(name, data, kind, dimensions, shape) }
             .map_err(|failure| Failure::new(failure.status, format!("entry {at} of the list: {}", failure.text)))?;
         if !names.insert(region.name.clone()) {

@@ -246,7 +246,7 @@ pub unsafe extern "C" fn bvk_of_ranks(
         let restorer = running.restart.attempt();
         // SAFETY: as the caller says.
         let asked = unsafe { asked(restorer.saved_ranks(), first, count, (name, data, each, kind)) };
-        // A rank with a mistake asks for nothing, and the others hear of it at the end.
+        // A rank with a mistake asks for nothing, and the others are told at the end.
         let wanted = asked.as_ref().map_or(0..0, |(ranks, _)| ranks.clone());
         // SAFETY: as the caller says.
         let found = restorer.of_ranks::<Elements>(unsafe { arguments::name(name) }, wanted);

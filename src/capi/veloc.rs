@@ -1,9 +1,9 @@
-//! VELOC's interface on a session of ours: the functions that `libveloc-client.so` forwards to (`veloc/client.c`).
+//! VELOC's interface on one of our sessions: the functions that `libveloc-client.so` forwards to (`veloc/client.c`).
 //!
 //! The functions have VELOC's names in our style (`VELOC_Checkpoint_begin` is `bvk_veloc_checkpoint_begin`) and its conventions: 0 for
-//! success and -1 for failure. `bvk_error` has the text of a failure, and one line on standard error says it (unless `job.log` is off).
-//! There is one session a process (`state`). Calls from several threads wait for each other. `include/veloc.h` describes the functions, and
-//! docs/VELOC.md says how a program is moved.
+//! success and -1 for failure. `bvk_error` has the text of a failure, and a line on standard error gives it, too (unless `job.log` is off).
+//! There is one session per process (`state`). Calls from several threads wait for each other. `include/veloc.h` describes the functions,
+//! and docs/VELOC.md explains how to move a program.
 //!
 //! | part | is |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | `ahead` | announced versions, kept as a history |
 //! | `state`, `checkpoint`, `restart` | the session between the calls |
 //!
-//! VELOC's ranks save regions of their own: names need not be equal on all ranks. Memory that is chosen in one call and saved in a later
+//! VELOC's ranks save their own regions: names need not be equal on all ranks. Memory that is chosen in one call and saved in a later
 //! one is copied at once, because VELOC lets the application change it between the two.
 
 mod ahead;

@@ -1,7 +1,7 @@
-//! What the ranks of an MPI job find out together, for `bivouac doctor --mpi`, which starts one of these on every rank.
+//! Facts that the ranks of an MPI job find out together, for `bivouac doctor --mpi`, which starts one of these on every rank.
 //!
-//! A program of its own, so that `bivouac` itself starts where no MPI library is. Its argument is the global directory. Rank 0
-//! prints one line of JSON, the others their number.
+//! A separate program, so that `bivouac` itself starts where there is no MPI library. Its argument is the global directory.
+//! Rank 0 prints one line of JSON, the others their number.
 //!
 //! | field | meaning |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | `per_node` | ranks on each node |
 //! | `thread_level` | granted, when `MPI_THREAD_MULTIPLE` was asked for |
 //! | `cut_off` | why ranks do not reach each other over sockets, or null |
-//! | `library` | what the library says of its version |
+//! | `library` | what the library says about its version |
 //! | `blind` | ranks that do not see the file that rank 0 has made at the directory (or at its nearest ancestor that exists) |
 //! | `failure` | why rank 0 could not make it, instead of `blind` |
 #![forbid(unsafe_code)]

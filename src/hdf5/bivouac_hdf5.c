@@ -70,8 +70,8 @@ struct settings {
     char group[128];
 };
 
-// What this process knows of a series. All but `own` is the same on all ranks of the session, also after one of them has failed: it decides
-// which calls of Bivouac they make.
+// What this process knows about a series. All but `own` is the same on all ranks of the session, also after one of them has failed: it
+// decides which calls to Bivouac they make.
 struct series {
     char name[NAME_ROOM];
     enum { UNKNOWN, ABSENT, PRESENT } state;
@@ -90,7 +90,7 @@ struct session {
     MPI_Comm comm; // for agreements, of scope=world
     int rank, size;
     char broken[512]; // why ranks can no longer agree
-    bool has_lost;    // a version that this rank could not take; the others do not know of it yet
+    bool has_lost;    // a version that this rank could not take; the others have not been told yet
     struct series *series;
     struct session *next;
 };
@@ -477,7 +477,7 @@ static bool finish(struct session *session, const struct settings *settings, MPI
 enum kind { READS, CHANGES, CREATES, CREATES_NEW, LOADS, DELETES };
 static const char *const DOES[] = {"opens for reading", "opens for writing", "creates", "creates (if it does not exist)", "loads", "deletes"};
 
-// What they compare. All of it are numbers, so that one reduction tells the least and the greatest of each.
+// The values that they compare. All are numbers, so that one reduction gives the least and the greatest of each.
 enum { KIND, NAME, ON_DISK, LOST, NUMBERS, FACTS = NUMBERS + 2 * RUNS };
 
 struct exchange {
@@ -852,7 +852,7 @@ static void mark_closed(unsigned char *bytes, size_t length) {
     }
 }
 
-// What a restart is to find out, and what it has found.
+// What a restart has to find out, and its findings.
 struct search {
     struct session *session;
     struct series *series;
@@ -1133,8 +1133,8 @@ static bool save_file(struct file *file, uint64_t state) {
     return true;
 }
 
-// Makes HDF5 write everything that it knows of the open files. After an H5Fclose that failed, HDF5 keeps the ID of a file that is gone, and
-// crashes when it is used: files are then reached through what is open in them alone.
+// Makes HDF5 write everything that it holds about the open files. After an H5Fclose that failed, HDF5 keeps the ID of a file that is gone,
+// and crashes when it is used: files are then reached only through objects that are open in them.
 static void flush_all(void) {
     const unsigned objects = H5F_OBJ_DATASET | H5F_OBJ_GROUP | H5F_OBJ_DATATYPE | H5F_OBJ_ATTR;
     const unsigned types = has_failed ? objects : objects | H5F_OBJ_FILE;

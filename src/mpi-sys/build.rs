@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// What tells kinds of MPI apart, as their `mpi.h` defines it.
+/// What distinguishes kinds of MPI, as their `mpi.h` defines it.
 const KINDS: [(&str, &str); 4] =
     [("OPEN_MPI", "openmpi"), ("MPICH_NAME", "mpich"), ("MPICH_VERSION", "mpich"), ("I_MPI_VERSION", "mpich")];
 

@@ -1,4 +1,4 @@
-/* What of MPI's C interface is no function that a linker knows: macros and casts, under names that begin with RSMPI_. */
+/* Parts of MPI's C interface that are not linkable functions: macros and casts, under names that begin with RSMPI_. */
 #ifndef SHIM_H
 #define SHIM_H
 

@@ -1,7 +1,7 @@
 ! Bivouac for Fortran: the functions of bivouac.h under the same names, with Fortran's arrays, texts and communicators.
 !
 ! Every function returns a status as an integer: BVK_OK (0) or another outcome above it, or an error below it, whose text
-! bvk_error_text() gives. What each does, which are collective and which may block, says bivouac.h; docs/FORTRAN.md shows them
+! bvk_error_text() gives. bivouac.h says what each does, which are collective and which may block; docs/FORTRAN.md shows them
 ! in a program. What differs from C:
 !
 ! - Variables whose addresses are kept (bvk_protect, bvk_save, bvk_history_field) need the TARGET or POINTER attribute where they
@@ -13,7 +13,7 @@
 ! - bvk_boxes, and origins and extents that it takes, have Fortran's order of dimensions and count elements from 1. bvk_protect_on,
 !   bvk_save_on and bvk_load_on take an array for a rank with one box, or the addresses of the memory of any number of boxes.
 !   bvk_ids takes numbers that are counted from 1.
-! - Columns of rows have names and arrays of their own: bvk_add_column puts them together, and bvk_save_rows saves them. The last
+! - Columns of rows have their own names and arrays: bvk_add_column puts them together, and bvk_save_rows saves them. The last
 !   dimension of an array runs over the rows. Rows are counted from 1, ranks from 0 as in MPI.
 ! - bvk_before_write and bvk_before take the stream as an optional last argument (in C they are two functions each).
 ! - Versions are integer(int64). Names and texts may end with blanks, which do not count.
@@ -1709,7 +1709,7 @@ contains
     if (present(reached)) reached = int(found)
   end function
 
-  ! Gives the handle back; the checkpoint goes on its way.
+  ! Gives the handle back; the checkpoint continues on its way.
   function bvk_release(pending) result(status)
     type(bvk_pending_t), intent(inout) :: pending
     integer :: status
@@ -3411,8 +3411,9 @@ contains
 
   ! --------------------------------------------------------------------- memory that is written to while it is saved
 
-  ! From now on, if `on`, checkpoints leave the protected region `name` of the host to be copied while the program goes on. Until bvk_settle,
-  ! bvk_unprotect or bvk_close has returned it stays allocated where it is: it may be neither deallocated nor reallocated, nor go out of scope.
+  ! From now on, if `on`, checkpoints leave the protected region `name` of the host to be copied while the program continues. Until
+  ! bvk_settle, bvk_unprotect or bvk_close has returned it stays allocated where it is: it may be neither deallocated nor reallocated, nor
+  ! go out of scope.
   function bvk_set_live(session, name, on) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
@@ -3421,8 +3422,8 @@ contains
     status = told(c_set_live(session%handle, ended(name), merge(1_c_int, 0_c_int, on)))
   end function
 
-  ! From now on checkpoints with regions on GPU number `gpu` (or BVK_NO_GPU: nothing) are marked, and sent while the program goes on. Node memory is
-  ! made ready for `bytes` of regions. From a checkpoint until the next one all that writes to its regions is declared.
+  ! From now on checkpoints with regions on GPU number `gpu` (or BVK_NO_GPU: nothing) are marked, and sent while the program continues. Node
+  ! memory is made ready for `bytes` of regions. From a checkpoint until the next one all that writes to its regions is declared.
   function bvk_offload(session, gpu, bytes) result(status)
     type(bvk_session_t), intent(in) :: session
     integer, intent(in) :: gpu

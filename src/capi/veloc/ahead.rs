@@ -25,7 +25,7 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// A version is going to be restored, after those that were announced before.
+    /// A version is going to be restored, after those announced earlier.
     pub(super) fn announce(&mut self, open: &Open, version: u64) {
         *self.announced.entry(version).or_default() += 1;
         match open.histories.get(&HISTORY) {

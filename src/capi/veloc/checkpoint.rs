@@ -68,7 +68,7 @@ impl State {
         };
         // Whoever takes a checkpoint restores no older one: the memory is for this one.
         self.kept = None;
-        // The others hear of whatever fails from here on.
+        // The others are told about any failure from here on.
         let checkpoint = match self.ahead.takes(version) {
             true => None,
             false => {

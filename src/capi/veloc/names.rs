@@ -42,7 +42,7 @@ pub(super) fn checkpoint(name: &str, number: c_int) -> Result<(&str, String, u64
     Ok((name, series(name)?, number))
 }
 
-/// The region of a protected number, in a group of its own if it has one.
+/// The region of a protected number, in its own group if it has one.
 pub(super) fn region(group: Option<&str>, id: c_int) -> String {
     format!("{}#{id}", group.unwrap_or_default())
 }

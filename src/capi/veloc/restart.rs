@@ -148,7 +148,7 @@ impl State {
         let mut usable = listed.into_iter().filter(|info| !info.left_behind && info.version <= limit).peekable();
         let ranks = self.open.session.engine().identity().size;
         if let Some(other) = usable.next_if(|info| info.ranks != ranks) {
-            // Going back behind it would be a step that nobody asked for.
+            // Going back to an earlier one would be a step that nobody asked for.
             let (version, then) = (other.version, other.ranks);
             self.open.session.engine().note(format!(
                 "event=veloc-nothing-found name={series:?} reason=\"version {version} was taken by {then} ranks, and these are {ranks}: start it \

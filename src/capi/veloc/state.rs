@@ -85,7 +85,7 @@ unsafe fn configure(path: *const c_char) -> Result<(Settings, Config), String> {
     Ok((settings, config))
 }
 
-/// Refuses settings that are missing, after all ranks have heard of it; `single`: the number of a process alone.
+/// Reports missing settings as an error, after all ranks have been told; `single`: the number of a process on its own.
 fn agreed(session: Session, settings: Option<Settings>, single: Option<u32>) -> Outcome<State> {
     let settings = settings.ok_or_else(|| Failure::state("a session was opened without its settings"))?;
     let identity = session.engine().identity();

@@ -58,7 +58,7 @@ struct Open {
     at: Option<usize>,
 }
 
-/// What a region is, where it is no array that lies over the ranks.
+/// What kind of region it is, if it is not an array that is spread over the ranks.
 pub enum Plain {
     /// A value that all ranks have in common.
     Shared,
@@ -74,7 +74,7 @@ pub enum Plain {
 
 /// What was found of a region.
 pub enum Found {
-    /// It lies over the ranks.
+    /// It is spread over the ranks.
     Array(Box<Array>),
     /// It does not.
     Plain(Plain),
@@ -110,7 +110,7 @@ struct Kept {
 pub struct Had {
     /// These elements, by their places in the band.
     pub from: usize,
-    /// The first behind them.
+    /// The first one after them.
     pub to: usize,
 }
 
@@ -365,7 +365,7 @@ fn fetch(
     result
 }
 
-/// What a shard says of a region.
+/// What a shard records about a region.
 enum Said {
     Plain(Plain),
     On(Box<OnArray>),
@@ -381,7 +381,7 @@ struct OnArray {
     bounds: Cuboid,
 }
 
-/// What the record of a shard says of a region; `left` is how many bytes all records together may still have.
+/// What the record of a shard says about a region; `left` is how many more bytes all records together may have.
 fn looked_at(spot: &Spot, shard: &FileShard, name: &str, left: &mut u64) -> Result<Option<Said>, Problem> {
     let head = shard.head();
     let regions = &head.meta.regions;
@@ -452,7 +452,7 @@ pub fn bands(section: &Cuboid, dims: usize, element: u64, most: u64) -> impl Ite
         band.to[dim] = at[dim].saturating_add(step).min(section.to[dim]);
         let mut following = at;
         following[dim] = band.to[dim];
-        // As in counting: who has come to the end begins anew, and the one before goes on.
+        // As in counting: a digit that has reached its end starts again, and the one before it advances.
         for place in (1..=dim).rev() {
             if following[place] >= section.to[place] {
                 following[place] = section.from[place];

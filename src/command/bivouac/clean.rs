@@ -1,19 +1,19 @@
 //! `bivouac clean`: removes what dead jobs of this user left on a node.
 //!
-//! That is memory segments without a living process, and temp files of uploads. Made for the epilog of a batch system, after
-//! `bivouac drain`: nobody is asked there, and other jobs of the same user may run on the node.
+//! These are memory segments without a living process, and temporary files of uploads. Made for the epilog of a batch
+//! system, after `bivouac drain`: there is nobody to ask there, and other jobs of the same user may run on the node.
 //!
 //! # What it can know
 //!
 //! - *Alive*: a process that uses a segment holds a lock on it, on this node. A job with a living process here keeps all its segments,
-//!   also those of its earlier runs, which it may just be restoring. Whether a job lives on other nodes only its claim
-//!   tells, on the global tier.
-//! - *Safe elsewhere*: a slot's entry says up to which level its version was committed when the run died. With the global
-//!   directory at hand, what is complete there counts as well (a drain may have brought it since). A segment with the newest version
-//!   of a series that neither of the two calls durable is kept, and the exit status says so; what was sealed after the newest one
-//!   that is known to be committed counts as committed, too: the verdict may not have come before the kill. So is one with the newest version that
-//!   survives the loss of nodes, unless the global tier has one as new: this segment may be what a lost node is rebuilt from,
-//!   and what was taken later may be lost with that node.
+//!   also those of its earlier runs, which it may just be restoring. Only its claim, on the global tier, shows whether
+//!   a job is alive on other nodes.
+//! - *Safe elsewhere*: a slot's entry says up to which level its version was committed when the run died. If the global
+//!   directory is given, whatever is complete there counts as well (a drain may have brought it since). A segment is kept if it has the
+//!   newest version of a series and neither of the two calls that version durable, and the exit status says so; what was sealed after the
+//!   newest one that is known to be committed counts as committed, too: the verdict may not have arrived before the kill. So is one with
+//!   the newest version that survives the loss of nodes, unless the global tier has one as new: this segment may be what a lost node is
+//!   rebuilt from, and what was taken later may be lost with that node.
 //! - *Orphaned*: a local directory says where the store of its copies was. If that is gone, no run will restore or remove them.
 #![forbid(unsafe_code)]
 

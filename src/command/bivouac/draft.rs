@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// A file that has not got its name yet. What is given up leaves nothing behind.
+/// A file that does not have its name yet. If it is given up, it leaves nothing behind.
 pub struct Draft {
     /// The name that it has so far; none when it has its own.
     temp: Option<PathBuf>,
@@ -12,7 +12,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Opens an empty file beside the place where it is to stand, for writing.
+    /// Opens an empty file for writing, next to its final place.
     ///
     /// # Errors
     /// The path names no file, or its folder cannot be written in.

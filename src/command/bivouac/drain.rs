@@ -132,7 +132,7 @@ struct Document {
     unusable_parity: Vec<String>,
     /// Bytes written.
     bytes: u64,
-    /// What is no good and was not made up for.
+    /// Whatever is damaged or missing and could not be replaced.
     damage: Vec<String>,
     /// What could not be read, was refused, or was not there.
     problems: Problems,
@@ -308,7 +308,7 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
 /// The id of the store. A directory without one is made into a store only if the user says so.
 ///
 /// # Errors
-/// It cannot be read or made, or is no store.
+/// It cannot be read or made, or is not a store.
 pub fn find_store(create: bool, dry_run: bool, tier: &dyn Tier) -> Result<Option<Incarnation>, String> {
     match tier.find_store().map_err(|error| error.to_string())? {
         Some(id) => Ok(Some(id)),
@@ -353,7 +353,7 @@ pub struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    /// Those of a job, or of all jobs that the store knows; of one name, or of all.
+    /// The series of a job, or of all jobs that the store knows; of one name, or of all.
     pub fn new(global: &'a Arc<dyn Tier>, job: Option<&'a str>, name: Option<&'a str>) -> Wanted<'a> {
         Wanted { global, job, name, strangers: RefCell::default() }
     }
@@ -489,7 +489,7 @@ fn report(document: &mut Document, drained: &[Drained], loose: &[Damage], global
     document.damage.extend(loose.iter().map(|damage| damage.why.clone()));
 }
 
-/// What of a checkpoint is no good and was not made up for.
+/// The parts of a checkpoint that are damaged or missing and could not be replaced.
 pub fn damage(drained: &Drained, row: &Row) -> Vec<String> {
     let mut all = Vec::new();
     // What is complete all the same has lost nothing.

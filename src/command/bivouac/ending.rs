@@ -1,4 +1,4 @@
-//! How a command ends, and what it has to complain about.
+//! How a command ends, and its complaints.
 //!
 //! All commands use the same exit statuses. A command collects [`Problems`] while it works; the worst of them decides how it ends.
 #![forbid(unsafe_code)]
@@ -96,7 +96,8 @@ pub fn of_tier(error: &TierError) -> Ending {
     }
 }
 
-/// How a command ends that has met this error of a memory segment. One that was never finished is no damage, and cannot be read.
+/// How a command ends that has met this error of a memory segment. A segment that was never finished is not damage, but cannot
+/// be read.
 pub fn of_segment(error: &SegmentError) -> Ending {
     match error {
         SegmentError::Damaged { .. } => Ending::Damage,

@@ -1,6 +1,7 @@
-//! `bivouac extract`: an array that lies over the ranks, or a box of it, as one array for NumPy.
+//! `bivouac extract`: an array that is spread over the ranks, or a box of it, as one array for NumPy.
 //!
-//! It is first proved that every element that is wanted is there once. Then the array is written front to back, in [bands](array) that fit in memory.
+//! It is first proved that every wanted element is there exactly once. Then the array is written front to back, in [bands](array) that fit
+//! in memory.
 #![forbid(unsafe_code)]
 
 mod image;
@@ -76,7 +77,7 @@ struct Document {
     shape: Vec<u64>,
     /// Its first element in the array.
     origin: Vec<u64>,
-    /// That of the whole array.
+    /// The box of the whole array.
     array_shape: Vec<u64>,
     /// Elements that no rank has saved.
     filled: u64,
@@ -137,7 +138,7 @@ fn extents(section: &Cuboid, dims: usize) -> Vec<u64> {
     (0..dims).map(|dim| section.extent(dim)).collect()
 }
 
-/// What to say of a region that is no array that lies over the ranks.
+/// What to say about a region that is not an array spread over the ranks.
 fn no_array(plain: &Plain, Args { region, folder, .. }: &Args) -> String {
     let (region, folder) = (short(region), folder.display());
     let inspect = format!("bivouac inspect {folder} shows it, but only the program can read it");

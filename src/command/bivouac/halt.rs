@@ -141,7 +141,7 @@ fn change(args: &Args) -> Result<Halt, Problem> {
     Ok(changed?)
 }
 
-/// What to say of a session whose program has not asked whether it is to end. Pure.
+/// What to say about a session whose program has not asked whether to end. Pure.
 fn deaf(status: &Status) -> Option<String> {
     let is_deaf = !status.closed && status.calls > 0 && !status.asks_exit;
     is_deaf.then(|| {

@@ -163,7 +163,7 @@ struct ShardView {
     unaudited: bool,
     /// What a packed shard stands for; its own regions are those of the packing.
     packed: Option<PackedView>,
-    /// How the regions lie over the ranks, if the program has said so.
+    /// How the regions are spread over the ranks, if the program has said so.
     dealt: Option<DealtView>,
 }
 
@@ -417,7 +417,7 @@ fn file_view(tier: &dyn Tier, shard: &FileShard) -> Result<ShardView, TierError>
             if packing.outline.head.region(DECOMPOSITION).is_some() {
                 view.dealt = match join(tier, shard.clone()) {
                     Ok(joined) => dealt_view(joined.head(), body::of_file(&joined)),
-                    // What it refers to may be elsewhere, which is no damage of this file.
+                    // The data that it refers to may be elsewhere; this file is not damaged then.
                     Err(error) => {
                         let problem = Problem { ending: Ending::Good, text: survey::without_path(&error) };
                         Some(DealtView::of(Err(problem), &[]))

@@ -80,7 +80,7 @@ pub fn is_job(key: &str, meant: &str) -> bool {
     key == meant || readable.is_some_and(|(name, _)| name == meant)
 }
 
-/// What to say of a job that is nowhere.
+/// What to say about a job that is not found anywhere.
 pub fn no_job(job: &str, places: &str) -> Problem {
     Problem::nothing(format!(
         "there is nothing of a job {:?} in {places}: `bivouac ls` shows the jobs of the global directory. Is the name \

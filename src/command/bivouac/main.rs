@@ -7,25 +7,26 @@
 //! document for programs. The fields of the document are those of the structures that derive `Serialize`; fields are added,
 //! never renamed, while `schema` stays the same.
 //!
-//! [`export`] writes a region as an array for other programs, [`extract`] an [`array`] that lies over the ranks, and [`diff`] says what of two checkpoints
-//! differs.
+//! [`export`] writes a region as an array for other programs, [`extract`] an [`array`] that is spread over the ranks, and [`diff`] says how
+//! two checkpoints differ.
 //!
-//! [`bench`] measures what checkpoints cost on this node, and [`plan`] says from that how often a job had better take them.
+//! [`bench`] measures what checkpoints cost on this node, and [`plan`] works out from that how often a job should take them.
 //!
 //! [`topo`] shows where the ranks of a checkpoint, or live processes, have their threads and pages.
 //!
 //! Three commands look at a node instead of at paths: [`doctor`] checks an environment, [`drain`] brings what a dead job left on
-//! the node to the global tier, and [`clean`] removes it; [`rebuild`] makes the shards of lost nodes again, [`unpack`] checkpoints whole that refer to others. [`places`] knows where the tiers are when nobody says so, [`living`]
-//! whether a job lives, and [`removal`] carries out what `rm`, `clean` and [`reset`], which forgets a job, have decided.
+//! the node to the global tier, and [`clean`] removes it; [`rebuild`] makes the shards of lost nodes again, and [`unpack`] makes
+//! checkpoints whole that refer to others. [`places`] knows where the tiers are when nobody says so, [`living`] whether a job lives, and
+//! [`removal`] carries out what `rm`, `clean` and [`reset`], which forgets a job, have decided.
 //!
 //! | exit status | meaning |
 //! |---|---|
 //! | 0 | done, and all that was looked at is good |
 //! | 1 | damage was found, by whatever command; `doctor` found problems, `drain` or `rebuild` could not bring all that it should, `topo --compare` found a difference |
 //! | 2 | wrong usage, something could not be read or removed, or the command refused |
-//! | 3 | there was nothing to do it to: no checkpoint, segment or job where one was looked for |
+//! | 3 | there was nothing to work on: no checkpoint, segment or job was found |
 //!
-//! [`ending`] keeps them; `run` has more of its own.
+//! [`ending`] keeps them; `run` has additional ones.
 #![forbid(unsafe_code)]
 
 mod array;

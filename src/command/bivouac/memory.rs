@@ -164,7 +164,7 @@ impl Stock {
         ranks.len() as u64 == u64::from(self.segment.header().node_ranks)
     }
 
-    /// Versions that this segment may hold the only copy of, as far as it tells itself.
+    /// Versions of which this segment may hold the only copy, as far as its own entries show.
     pub fn only_copies(&self) -> BTreeSet<String> {
         let ledger = Ledger::new(self.entries());
         let rulings = ledger.judge(&Occasion::Ended);

@@ -64,7 +64,7 @@ pub fn show<D: Serialize>(is_json: bool, document: &D, text: impl FnOnce(&D) -> 
     }
 }
 
-/// Prints text to standard output. A reader that has gone away (`| head`) is no error.
+/// Prints text to standard output. A reader that has gone away (`| head`) is not an error.
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush())

@@ -38,7 +38,7 @@ pub fn store_of(storage: &dyn Storage, root: &Path) -> Result<Option<Incarnation
     }
 }
 
-/// What to say of a directory without a store id.
+/// What to say about a directory without a store id.
 pub fn no_store(root: &Path) -> String {
     format!(
         "{} is not a global directory of Bivouac (it has no file \"store\"). Is its file system mounted? Give --global DIR",
@@ -81,7 +81,7 @@ pub fn named_or_configured(config: &Config) -> PathBuf {
     }
 }
 
-/// What to say of a folder in which a command has found nothing.
+/// What to say about a folder in which a command has found nothing.
 pub fn nothing_in(path: &Path) -> Problem {
     let shown = path.display();
     if object_url(path).is_some() {
@@ -185,7 +185,7 @@ pub fn own_tier(kind: TierId, storage: Arc<dyn Storage>, root: PathBuf) -> Resul
     }
 }
 
-/// Where a store is, as runs name it: an absolute path, or a URL as it stands.
+/// Where a store is, as runs name it: an absolute path, or a URL unchanged.
 ///
 /// # Errors
 /// There is no working directory.
@@ -247,7 +247,7 @@ pub struct Orphan {
     pub path: PathBuf,
     /// The global directory of its store.
     pub global: String,
-    /// Is that store no longer there? Also said of one whose file system is not mounted here.
+    /// Is that store no longer there? Also true of one whose file system is not mounted here.
     pub is_gone: bool,
     /// Bytes of all files.
     pub bytes: u64,

@@ -150,7 +150,7 @@ fn played(setting: &Setting, runs: u64, options: &Options) -> Vec<Played> {
     all.into_iter().map(|(_, played)| played).collect()
 }
 
-/// A scheme beside others.
+/// A scheme, compared with others.
 #[derive(Serialize)]
 pub struct SchemeView {
     scheme: String,

@@ -95,7 +95,7 @@ struct Document {
     unusable_parity: Vec<String>,
     /// Bytes written.
     bytes: u64,
-    /// What is no good, or missing, and was not made up for.
+    /// Whatever is damaged or missing and could not be replaced.
     damage: Vec<String>,
     /// What could not be read, was refused, or was not there.
     problems: Problems,
@@ -106,7 +106,7 @@ struct Document {
 struct Version {
     #[serde(flatten)]
     row: Row,
-    /// Why it cannot be had: nothing was written then.
+    /// Why it cannot be completed: nothing was written then.
     lacking: Vec<Lack>,
 }
 
@@ -232,7 +232,7 @@ fn look(
     Ok(())
 }
 
-/// Completes the newest version of a series that can be had, and says what is wrong with those that are newer.
+/// Completes the newest version of a series that can be completed, and says what is wrong with those that are newer.
 fn complete_newest(
     drain: &Drain<'_>,
     versions: Vec<Chosen>,

@@ -174,7 +174,7 @@ impl Place {
         self.open_in(spot, file.into())
     }
 
-    /// What to say of a region that no shard has, where these are.
+    /// What to say about a region that no shard has; `names` are those that exist.
     pub fn no_region(&self, region: &str, names: &BTreeSet<String>) -> Problem {
         let names = list(names.iter().map(|name| short(name)), REGIONS_MAX, ", ");
         Problem::nothing(format!("{} has no region {:?}: it has {names}", self.path.display(), short(region)))

@@ -1,4 +1,5 @@
-//! Where the checkpoints of a series stand among each other, as far as one tier tells: what `ls` shows, and what `rm` asks.
+//! How the checkpoints of a series relate to each other, as far as one tier shows: `ls` prints this, and `rm` asks about
+//! it.
 #![forbid(unsafe_code)]
 
 use crate::survey::{Checkpoint, survey};
@@ -12,11 +13,11 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
-    /// A restart goes on from it: it goes only when there is a newer one.
+    /// A restart continues from it: it is removed only when there is a newer one.
     Newest,
     /// The newest descends from it: it stays as long as `keep_last` and `keep_every` say.
     Older,
-    /// A run went back behind it, or started the series over: no restart takes it unasked.
+    /// A run went back to an earlier one, or started the series over: no restart takes it unless asked to.
     LeftBehind,
 }
 
@@ -44,7 +45,7 @@ impl History {
         History { newest: catalog::newest(&usable).copied(), lineage: Lineage::of_newest(&usable, &usable) }
     }
 
-    /// What a restart would go on from.
+    /// The checkpoint that a restart would continue from.
     pub fn newest(&self) -> Option<Moment> {
         self.newest.map(|newest| Moment::of(&newest.key))
     }

@@ -59,7 +59,7 @@ pub struct FileFound {
     pub name: String,
     /// Its length.
     pub bytes: u64,
-    /// A folder, or something else that is no file.
+    /// A folder, or something else that is not a file.
     pub is_odd: bool,
 }
 

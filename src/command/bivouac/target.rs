@@ -232,7 +232,7 @@ fn levels_below(path: &Path) -> Result<usize, TargetError> {
     Ok(4)
 }
 
-/// The series of the checkpoint folder that holds a file, and the folder's name, if the file stands in a store.
+/// The series of the checkpoint folder that holds a file, and the folder's name, if the file is in a store.
 pub fn place_of(file: &Path) -> Option<(Series, String)> {
     let mut parents = file.ancestors().skip(1).map(|path| path.file_name().and_then(|name| name.to_str()));
     let folder = parents.next()??.to_owned();
@@ -241,7 +241,7 @@ pub fn place_of(file: &Path) -> Option<(Series, String)> {
     Some((Series { job, group, name }, folder))
 }
 
-/// The tier whose root is four levels above a file's folder; some local tier if it stands in no store.
+/// The tier whose root is four levels above a file's folder; some local tier if it is not in a store.
 pub fn tier_of(file: &Path) -> Arc<dyn Tier> {
     let root = file.ancestors().nth(5).unwrap_or(Path::new("/")).to_owned();
     tier_at(root)

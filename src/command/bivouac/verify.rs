@@ -2,7 +2,7 @@
 //!
 //! The paths are turned into a list of [`Item`]s, one per file or slot, which a few threads take one by one. What they
 //! find is put in the order of the list, so that the output does not depend on who was faster. At the end, what the shards of
-//! each checkpoint say of [how its regions lie over the ranks](dealt) is looked at together.
+//! each checkpoint say about [how its regions are spread over the ranks](dealt) is examined together.
 #![forbid(unsafe_code)]
 
 mod dealt;
@@ -106,7 +106,7 @@ impl Kind {
 pub struct Finding {
     /// How bad it is.
     pub kind: Kind,
-    /// The tier, unless the file stands in no store.
+    /// The tier, unless the file is not in a store.
     pub tier: Option<&'static str>,
     /// File, folder or segment.
     pub path: String,
@@ -309,7 +309,7 @@ impl Item {
 struct Outcome {
     findings: Vec<Finding>,
     checked: Checked,
-    /// A shard says how its regions lie over the ranks.
+    /// A shard says how its regions are spread over the ranks.
     has_record: bool,
 }
 

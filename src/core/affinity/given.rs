@@ -1,11 +1,11 @@
 //! Which CPUs the job was given, and which of them background threads run on.
 //!
 //! A launcher often binds each process to some cores (Open MPI to a single one for two processes or fewer), and threads inherit that.
-//! Background threads that share the application's cores stand in its way, and in each other's: on a machine with 16 cores
-//! making host memory ready took 2.3 times as long on one core. So where a launcher has bound the processes of a node and cores are
+//! Background threads that share the application's cores get in its way, and in each other's: on a machine with 16 cores
+//! preparing host memory took 2.3 times as long on one core. So where a launcher has bound the processes of a node and cores are
 //! left that none of them has, they run there, and of a process with a single core they may run wherever the launcher itself
-//! may, of all that on the CPUs that are near the device they serve. What no launcher started keeps its threads where its user put
-//! it, and so does a job that shares its node with others and is not confined to its CPUs.
+//! may, of all that on the CPUs that are near the device they serve. A process that no launcher started keeps its threads where
+//! its user put it, and so does a job that shares its node with others and is not confined to its CPUs.
 #![forbid(unsafe_code)]
 
 use super::cpus::{Cpus, of_this_thread};
@@ -115,8 +115,8 @@ fn node_of(cpu: usize) -> Option<usize> {
     entries.flatten().find_map(|entry| entry.file_name().to_str()?.strip_prefix("node")?.parse().ok())
 }
 
-/// Of a launcher's CPUs, where background threads of a process with the CPUs `own` go: to what no process was given, and if there
-/// is no such, out of a single `core`; near the device where that is possible.
+/// Of a launcher's CPUs, where background threads of a process with the CPUs `own` go: to CPUs that no process was given, and if
+/// there are none, out of a single `core`; near the device if that is possible.
 fn choose(own: &Cpus, core: &Cpus, launchers: &Cpus, busy: &Cpus, near: &Cpus) -> Cpus {
     if own.is_empty() || !launchers.is_superset(own) {
         return own.clone();

@@ -286,9 +286,9 @@ impl Keeper {
         }
     }
 
-    /// Puts the threads of this rank where a policy says, and those that start later at the next call of the session. The ranks of the
-    /// node share what the job was given; if they are not all that may have it, the threads stay where they are, and the report says so. Of the threads that were there when the session was opened only the calling one gets a
-    /// core of its own: others may be MPI's.
+    /// Puts the threads of this rank where a policy says, and those that start later at the next call to the session. The ranks of the
+    /// node share what the job was given; if others may use it, too, the threads stay where they are, and the report says so. Of
+    /// the threads that existed when the session was opened, only the calling one gets its own core: others may be MPI's.
     pub fn pin(&self, pin: Pin) {
         let mut state = self.lock();
         state.crew.main = threads::own_id();

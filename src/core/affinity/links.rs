@@ -3,11 +3,11 @@
 //! GPUs behind one PCIe switch share the lanes between the switch and the processor. The link of a GPU is named by the
 //! topmost PCI bridge above it, below the host bridge: the *root port*. Links are numbered in the order of the bus ids of
 //! their root ports, over all display devices of the node and not only those that a process may use, so that all ranks of a
-//! node come to the same numbers without a word. A GPU without a bridge (directly on the host bridge, as in many virtual
-//! machines) is a link of its own.
+//! node get the same numbers without communicating. A GPU without a bridge (directly on the host bridge, as in many virtual
+//! machines) counts as its own link.
 //!
-//! The bridges come from hwloc (feature `hwloc`). Without it, or where hwloc does not show the GPU, a GPU is taken to have a
-//! link of its own, whose number is made of its bus id; two such numbers may collide, which makes two GPUs take turns that
+//! The bridges come from hwloc (feature `hwloc`). Without it, or where hwloc does not show the GPU, a GPU is assumed to have
+//! its own link, whose number is made from its bus id; two such numbers may collide, which makes two GPUs take turns that
 //! need not.
 #![forbid(unsafe_code)]
 

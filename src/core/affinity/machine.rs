@@ -1,12 +1,12 @@
-//! A machine as far as placement goes: CPUs, NUMA nodes, and the PCI devices whose place matters.
+//! The parts of a machine that matter for placement: CPUs, NUMA nodes, and the PCI devices whose place matters.
 //!
 //! Numbers are those of the operating system, because masks and page queries speak them. The order of the lists is the logical
-//! one: CPUs that share a core, a cache, a node or a package stand side by side, so that a position means the same
-//! on two machines that are built alike but numbered differently. Nodes stand in the order of their first CPUs; those
+//! one: CPUs that share a core, a cache, a node or a package are side by side, so that a position means the same
+//! on two machines that are built alike but numbered differently. Nodes are in the order of their first CPUs; those
 //! without CPUs (high-bandwidth memory, memory of accelerators) follow, each group after the nodes that it is nearest to, and
 //! those without memory, which hwloc does not show, come last.
 //!
-//! [`Machine::here`] reads this machine through hwloc (feature `hwloc`), or from `/sys` by a small reader of our own. Both come to the
+//! [`Machine::here`] reads this machine through hwloc (feature `hwloc`), or from `/sys` with our own small reader. Both come to the
 //! same answer, and all ranks of a node do, whatever each of them is confined to.
 #![forbid(unsafe_code)]
 
@@ -88,7 +88,8 @@ pub struct Machine {
 
 /// A machine without the operating system's numbers: two machines of one shape are built alike.
 ///
-/// How much memory a node has is no part of it (it changes with the kernel), nor are network cards (virtual ones come and go).
+/// How much memory a node has is not part of it (it changes with the kernel), nor are network cards (virtual ones come and
+/// go).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// Core, cache, package and position of the node of each CPU.

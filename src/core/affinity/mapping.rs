@@ -1,4 +1,4 @@
-//! From where things were to where they belong now: a pure function of a [`Record`] and of what this rank has [`Now`].
+//! From where things were to where they belong now: a pure function of a [`Record`] and of this rank's resources [`Now`].
 //!
 //! The rules, in their order:
 //! 1. What the job was given now is never left. Within it a list of CPUs in the configuration goes before all that follows.
@@ -11,14 +11,14 @@
 //! 5. Where the ranks of the node are not those of the record, each takes its own share of what the job was given, in logical order, and
 //!    rule 4 applies in it.
 //!
-//! 6. Where other processes than the ranks of the group may take the same CPUs nothing is dealt out: threads go back where the record says by
+//! 6. If processes other than the ranks of the group may take the same CPUs, nothing is dealt out: threads go back where the record says by
 //!    rule 2 or 3, with the ranks of before, or else stay where they are.
 //!
-//! Ranks do not collide, although they decide without a word. With the ranks of before, rules 2 to 4 are applied to all CPUs that the
-//! job had on the node rather than to those of one rank: all ranks come to the same one-to-one map, and each uses its part. Where
+//! Ranks do not collide, although they decide without communicating. With the ranks of before, rules 2 to 4 are applied to all CPUs that
+//! the job had on the node rather than to those of one rank: all ranks come to the same one-to-one map, and each uses its part. Where
 //! there is no such map (fewer CPUs, or no node with room for all of an old one) rule 5 applies.
 //!
-//! What could not be kept is said, as [`Loss`].
+//! Anything that could not be kept is reported, as [`Loss`].
 #![forbid(unsafe_code)]
 
 mod fit;

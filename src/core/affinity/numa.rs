@@ -53,8 +53,8 @@ const WORD_BITS: usize = c_ulong::BITS as usize;
 const MASK_BITS: c_ulong = NODES_MAX as c_ulong + 1;
 type Mask = [c_ulong; NODES_MAX / WORD_BITS];
 
-/// Bytes of a huge page. Each page of one that is held fails as a batch of its own, slowly: after so many the others of
-/// its block are given up.
+/// Bytes of a huge page. Each page of a held one fails as a separate batch, slowly: after this many, the others of its
+/// block are given up.
 const BLOCK_BYTES: usize = 2 << 20;
 const BLOCK_TRIES: u32 = 3;
 
@@ -121,10 +121,10 @@ pub fn told(call: &str, error: &io::Error) {
 
 /// Where the pages with these addresses lie: the number of a node, or the negative of an error number: `-ENOENT` for one that
 /// has no memory, `-EFAULT` for one that is the shared page of zeros, or not mapped. Nothing is touched. Where automatic balancing
-/// is on, Linux 6.1 to 6.5 say of the pages that it has just marked that they have no memory.
+/// is on, Linux 6.1 to 6.5 report pages that it has just marked as having no memory.
 ///
 /// # Errors
-/// Of the system, for all of them: it has no NUMA, or forbids the question.
+/// From the system, for all of them: it has no NUMA, or forbids the query.
 pub fn query(addresses: &[usize]) -> io::Result<Vec<i32>> {
     let mut status = vec![UNTRIED; addresses.len()];
     if addresses.is_empty() {
@@ -178,7 +178,7 @@ fn marked(address: usize) -> Option<c_int> {
 
 /// Moves the pages with these addresses to a node, contents and all, and says for each where it is now, or the negative of an
 /// error number: `-EBUSY` for one that could not be moved because somebody holds it, `-ENOMEM` if the node is full, `-EACCES` if
-/// other processes map it, too. Of a huge page all moves. Pages without memory stay so.
+/// other processes map it, too. A huge page moves as a whole. Pages without memory remain without.
 ///
 /// # Errors
 /// The system forbids it (`EPERM`), or there is no such node or none with memory (`ENODEV`), or this process may not use it (`EACCES`).
@@ -214,8 +214,9 @@ pub fn migrate(addresses: &[usize], node: u32) -> io::Result<Vec<i32>> {
     Ok(status)
 }
 
-/// One call: the status of the first so many pages (at least one), after which it must be called again. The system moves pages
-/// in batches and ends with the first one that fails, without a status for it; the next status after it was written before.
+/// One call: the status of as many of the first pages as it has handled (at least one); call it again for the rest. The system
+/// moves pages in batches and ends with the first one that fails, without a status for it; the next status after it has
+/// already been written.
 fn migrate_some(addresses: &[usize], target: c_int) -> (Vec<c_int>, io::Result<()>) {
     let nodes = vec![target; addresses.len()];
     let mut status = vec![UNTRIED; addresses.len()];

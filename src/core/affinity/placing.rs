@@ -42,8 +42,8 @@ pub type Wanted = (Range<u64>, Option<u32>);
 const PART_PAGES: u64 = (64 << 20) / PAGE_BYTES;
 /// So few pages are asked for before anything is done: 4 MiB.
 const FIRST_PAGES: u64 = (4 << 20) / PAGE_BYTES;
-/// Of a part of so many pages one in so many is asked for first, which are then some hundred. Primes, so that pages that are dealt to nodes in
-/// turn do not all seem to be on one.
+/// The pages of a part, and the step at which they are queried first, which makes a few hundred queries. The steps are primes, so that
+/// pages that are dealt to nodes in turn do not all seem to be on one.
 const SAMPLE_STEPS: [(u64, usize); 2] = [((32 << 20) / PAGE_BYTES, 61), ((4 << 20) / PAGE_BYTES, 13)];
 /// So few pages are placed by the calling thread: 1 MiB.
 const SMALL_PAGES: u64 = (1 << 20) / PAGE_BYTES;
@@ -132,8 +132,8 @@ impl Place {
     }
 }
 
-/// What is wanted, page by page: a page belongs to the range that its first byte lies in. Ranges that overlap others lose what
-/// these have, and what lies behind the memory is left out.
+/// The wanted nodes, page by page: a page belongs to the range that its first byte is in. Ranges lose whatever they share with
+/// others, and anything beyond the memory is left out.
 fn pieces(place: Place, wanted: &[Wanted]) -> Vec<Piece> {
     let mut ranges: Vec<&Wanted> = wanted.iter().collect();
     ranges.sort_by_key(|(range, _)| range.start);

@@ -61,7 +61,8 @@ pub enum RegionPlace {
         pages: PageMap,
         /// How old the map was when the checkpoint was taken, in milliseconds.
         age_ms: u64,
-        /// Nodes of every page were asked for; otherwise of one in so many, with the borders between them searched.
+        /// The nodes of every page were queried; otherwise of one in this many, with a search for the borders between
+        /// them.
         is_whole: bool,
     },
     /// In the memory of the GPU with this PCI address.

@@ -14,7 +14,8 @@ use std::io;
 pub const BLOCK_PAGES: u64 = 512;
 /// Pages that are asked for at once: the system answers them under locks that the application may want, too.
 const PART_PAGES: usize = 4096;
-/// The most runs that a whole scan tells apart: more are single pages on changing nodes, of which the nodes of each say little.
+/// The most runs that a whole scan distinguishes: more are single pages on changing nodes, for which the individual nodes say
+/// little.
 pub const WHOLE_RUNS_MAX: usize = 1 << 16;
 
 /// The node of each of these pages (by their addresses) or a negative number, as `move_pages` says it.
@@ -73,9 +74,9 @@ impl Gap {
     }
 }
 
-/// The map of `bytes` at the address `start`, with at most so many questions (of which it takes at least one): exact
-/// where neighbouring samples tell the truth about what is between them. Where questions run out, borders are put in the middle of
-/// what they are known to be in.
+/// The map of `bytes` at the address `start`, with at most this many queries (it takes at least one): exact if
+/// neighbouring samples are right about the pages between them. If the queries run out, borders are put in the middle of the range
+/// that they are known to be in.
 ///
 /// # Errors
 /// Those of `query`.
@@ -128,8 +129,8 @@ fn runs_of(known: &BTreeMap<u64, Option<u32>>, count: u64) -> Vec<Run> {
     runs
 }
 
-/// The map with every page asked for. Between parts of a few thousand pages `goes_on` is asked; `None`: it said no. After 65,536 runs
-/// nothing more is asked, and of the pages behind them it is said that nothing is known.
+/// The map, with a query for every page. Between parts of a few thousand pages `goes_on` is asked; `None`: it said no. After 65,536
+/// runs there are no more queries, and the pages after them are reported as unknown.
 ///
 /// # Errors
 /// Those of `query`.

@@ -1,8 +1,8 @@
 //! The block digest, and the capture loop that copies and hashes in one pass.
 //!
 //! Every block of every region carries a 128-bit digest ([`Digest`], id [`DIGEST_ID`] in the format). It guards against
-//! accidents, not against an adversary: whoever knows the keys, which stand here, can make two blocks of one digest. It
-//! runs at memory speed beside a copy on a CPU and on a GPU, because its state is two plain sums: any number of lanes,
+//! accidents, not against an adversary: whoever knows the keys, which are public here, can make two blocks of one digest. It
+//! runs at memory speed during a copy on a CPU and on a GPU, because its state is two plain sums: any number of lanes,
 //! warps, threads or pieces may each take some of a block and add up their [`Sums`].
 //!
 //! A block is little-endian words of 64 bits, padded with zeros to whole pairs. With the key `k[w]` of word `w`, the pair
@@ -102,11 +102,11 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// Adds `bytes`, which stand `offset` bytes after the begin of the block. Only the part that ends the block may have
-    /// a length that is no multiple of 16.
+    /// Adds `bytes`, which are `offset` bytes after the start of the block. Only the part that ends the block may have a
+    /// length that is not a multiple of 16.
     ///
     /// # Panics
-    /// If `offset` is no multiple of 16.
+    /// If `offset` is not a multiple of 16.
     pub fn add(&mut self, offset: u64, bytes: &[u8]) {
         let done = whole_units(bytes, keys_from(offset), self);
         if done < bytes.len() {
@@ -129,12 +129,12 @@ impl Sums {
         }
     }
 
-    /// [`Sums::add_copying`] of the rows of two parts of a block at once, some of either in turn: from one place alone memory is not as fast as it
-    /// can be. Each part begins `offset` bytes after the begin of the block; its rows go one after the other to its target.
+    /// [`Sums::add_copying`] of the rows of two parts of a block at once, some of either in turn: with a single place, memory is not as
+    /// fast as it can be. Each part begins `offset` bytes after the start of the block; its rows go one after the other to its target.
     ///
     /// # Panics
-    /// As [`Sums::add_copying`]; if the parts differ in number or length of rows; if a row is not inside its memory, or has a length that is no
-    /// multiple of 16.
+    /// As [`Sums::add_copying`]; if the parts differ in number or length of rows; if a row is not inside its memory, or has a length that
+    /// is not a multiple of 16.
     pub fn add_copying_rows(&mut self, parts: [(u64, EqualRows<'_>, &mut [u8]); 2]) {
         let [(one_at, one, one_to), (two_at, two, two_to)] = parts;
         assert!(one.row == two.row && one.count == two.count, "add_copying_rows: the parts differ");
@@ -377,8 +377,9 @@ mod x86 {
     /// Measured with two processes at once, 256 MiB each, against memcpy: one stream 1.11 to 1.13, two 0.97 to 0.99,
     /// four 0.98 to 0.99, eight 0.96 to 1.00.
     const PAGES: usize = 2;
-    /// How far ahead of the loads the cache is told: the next pair of pages. Where a block ends, that is the begin of the next one, which may
-    /// lie elsewhere: 10,000 scattered regions of 4 to 64 KiB take 1.15 of memcpy so, and 1.43 where the cache is told of what lies behind each.
+    /// How far ahead of the loads the cache is told: the next pair of pages. At the end of a block, that is the start of the next one,
+    /// which may be elsewhere: 10,000 scattered regions of 4 to 64 KiB then take 1.15 of memcpy, and 1.43 if the cache is told about the
+    /// memory after each.
     const AHEAD: usize = PAGES * PAGE;
 
     /// How lines are stored: not at all, past the cache in 32 or 16 aligned bytes, or through the cache anywhere.

@@ -120,8 +120,8 @@ impl fmt::Display for CheckpointKey {
 
 /// How a stretch of a run began, from one restart to the next: which checkpoint was restored, and when.
 ///
-/// A run may go back to the same checkpoint twice. What it took between the two is left behind, although it descends from the
-/// same one: only the operation of the restart tells the stretches apart.
+/// A run may go back to the same checkpoint twice. The checkpoints that it took between the two are left behind, although
+/// they descend from the same one: only the operation of the restart tells the stretches apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Origin {
     /// The run that took the checkpoint that was restored.

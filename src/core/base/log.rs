@@ -1,9 +1,9 @@
-//! Who hears what: lines go to the program's logger, and where it has none to standard error.
+//! Where log lines go: to the program's logger, or, if it has none, to standard error.
 //!
-//! Bivouac says what it has to say through the `log` crate, whose logger a program sets once. A library that sets one takes that
-//! choice away, so none is set here: as long as a program has none, or one that lets nothing through, lines up to a level of our own
-//! are written to standard error. A configuration chooses the level (`configure`), or the program itself (`decide`);
-//! before that nothing is written, so that tools and tests hear only what they ask for.
+//! Bivouac logs through the `log` crate, whose logger a program sets once. A library that sets one takes that
+//! choice away, so none is set here: as long as a program has none, or one that lets nothing through, lines up to our own level are
+//! written to standard error. A configuration chooses the level (`configure`), or the program itself (`decide`);
+//! before that nothing is written, so that tools and tests get only the lines that they ask for.
 //!
 //! A module that says something imports this one, and writes `log::warn!` as it would with the crate.
 #![forbid(unsafe_code)]

@@ -29,7 +29,7 @@ use std::panic::Location;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Where a lock stands in the order.
+/// The place of a lock in the order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Order {
     /// A call of the C interface.

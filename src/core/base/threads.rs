@@ -1,7 +1,7 @@
 //! Threads of ours: named, and without signals.
 //!
-//! Signals are the application's, whose handlers run on its own threads. They are blocked before a thread exists, which inherits that:
-//! there is no moment at which it could take one. (`nix` does this; rustix has no call for it.)
+//! Signals are the application's, whose handlers run on its own threads. They are blocked before a thread is created, which inherits
+//! this: there is no moment at which it could take one. (`nix` does this; rustix has no call for it.)
 #![forbid(unsafe_code)]
 
 use nix::sys::signal::{SigSet, SigmaskHow};
@@ -31,8 +31,8 @@ pub fn spawn_scoped<'scope, T: Send + 'scope>(
     without_signals(|| Builder::new().name(name.to_owned()).spawn_scoped(scope, body))?
 }
 
-/// Does work that takes its next piece by itself, in so many threads, the calling one among them; those that cannot be had leave their share to
-/// the rest.
+/// Does work that takes its next piece by itself, in this many threads, including the calling one; threads that cannot be started leave
+/// their share to the rest.
 pub fn in_threads(threads: usize, name: &str, work: impl Fn() + Sync) {
     std::thread::scope(|scope| {
         for _ in 1..threads {

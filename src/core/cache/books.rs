@@ -74,7 +74,7 @@ pub(super) struct Flight {
     pub started: Duration,
 }
 
-/// The planner of histories over three tiers. The [module](super) tells how it is used.
+/// The planner of histories over three tiers. The [module](super) explains how it is used.
 #[derive(Clone, Debug)]
 pub struct Cache {
     pub(super) tiers: [Seat; 3],

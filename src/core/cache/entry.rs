@@ -60,7 +60,7 @@ pub(super) struct Entry {
     pub writing: Option<Tier>,
     /// All copies are doomed: it is as good as gone.
     pub leaving: bool,
-    /// Where it stands in the queues.
+    /// Its place in the queues.
     pub places: [Option<Place>; QUEUES],
 }
 

@@ -1,8 +1,8 @@
 //! Which copies make room for a new one: a pure decider (HPDC'23, sections 4.1.6 and 4.2).
 //!
-//! What can go soonest goes first, and among equal waits what is used latest: what was consumed, then what nobody hinted,
-//! then the farthest hints. What is pinned is no candidate: a copy that someone reads or writes, one that was prefetched and
-//! is not read yet, and one that can never become evictable.
+//! The copies that can go soonest go first, and among equal waits those that are used latest: consumed ones, then ones
+//! without a hint, then those with the farthest hints. A pinned copy is not a candidate: a copy that someone reads or writes, one that
+//! was prefetched and is not read yet, and one that can never become evictable.
 //!
 //! # Where this differs from the paper
 //! The paper's algorithm 1 looks for neighbours, because there a version lies in one contiguous range. Here it lies in pieces, and any
@@ -102,7 +102,7 @@ fn first_that_hold(candidates: &mut [Candidate], bytes: u64) -> Option<usize> {
     Some(low)
 }
 
-/// How long until a copy of `bytes`, behind `queued_bytes` on a link of that bandwidth, has passed it and is evictable
+/// How long until a copy of `bytes`, after `queued_bytes` on a link of that bandwidth, has passed it and is evictable
 /// (the paper's `predict_evictable`). Never zero: zero means evictable now. A link of rate 0 counts as 1 byte per
 /// nanosecond, so that more bytes mean a longer wait even before anything was measured.
 pub fn predict_evictable(queued_bytes: u64, bytes: u64, bytes_per_s: u64) -> Duration {

@@ -169,7 +169,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// The first byte behind it.
+    /// The first byte after it.
     pub fn end(&self) -> u64 {
         self.offset + self.bytes
     }

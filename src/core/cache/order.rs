@@ -53,7 +53,7 @@ impl Order {
         self.hints.first_key_value().map(|(position, _)| *position)
     }
 
-    /// How far the next hint of a version stands behind the head; `None` if none is pending.
+    /// How far the next hint of a version is after the head; `None` if none is pending.
     ///
     /// Hints in between that reads out of order have taken away still count: whatever is compared, the order is exact.
     pub fn distance(&self, version: u64) -> Option<u64> {

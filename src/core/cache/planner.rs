@@ -269,7 +269,7 @@ impl Cache {
         }
     }
 
-    /// Says that a version will be read after all those that were named before. It cannot be taken back; a version that is
+    /// Says that a version will be read after all those named earlier. It cannot be taken back; a version that is
     /// named twice will be read twice. It may be written later, or never.
     pub fn hint(&mut self, id: EntryId) {
         let history = self.histories.entry(id.history).or_default();
@@ -513,8 +513,8 @@ impl Cache {
         self.histories.values_mut().for_each(|history| history.stopped_at = None);
     }
 
-    /// Claims what the prefetcher finds on the device already: all from the head of the restore order on, up to the first
-    /// version that has to be brought. What lies behind that one may have to make room for it.
+    /// Claims what the prefetcher already finds on the device: everything from the head of the restore order up to the
+    /// first version that has to be fetched. Versions after that one may have to make room for it.
     fn claim_ahead(&mut self, history: u32) {
         let Some(started) = self.histories.get(&history).filter(|history| history.started) else { return };
         let (mut claims, mut stopped_at) = (Vec::new(), None);

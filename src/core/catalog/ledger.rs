@@ -52,7 +52,7 @@ impl Levels {
     /// None.
     pub const NONE: Levels = Levels(0);
 
-    /// What a note of the highest level tells for certain. That of node-loss says nothing of local storage, and that of system leaves open
+    /// What a note of the highest level proves. A note of node-loss says nothing about local storage, and a note of system does not say
     /// what else there is; all shards were captured in any case.
     pub fn noted(highest: Level) -> Levels {
         match highest {

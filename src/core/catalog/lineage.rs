@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// How many candidates one round of an election looks at.
 pub const WINDOW: usize = 32;
 
-/// A checkpoint that a rank knows of.
+/// A checkpoint that a rank knows about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Candidate {
     /// Which checkpoint; the order of candidates is the order of keys.

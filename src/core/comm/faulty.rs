@@ -1,16 +1,16 @@
 //! Faults by seed: a wrapper around any [`Comm`] that loses, delays, reorders and repeats messages, and dies.
 //!
-//! Which faults happen, and how often, stands in a [`FaultPlan`]. What happens to which message is drawn from a
-//! seeded generator, and a delay is counted in calls of `receive`, never in time. So the same calls with the same
+//! A [`FaultPlan`] says which faults happen, and how often. What happens to which message is drawn from a
+//! seeded generator, and a delay is counted in calls to `receive`, never in time. So the same calls with the same
 //! seed meet the same faults, and a failing run replays.
 //!
 //! Loss and repetition are decided by the sender, delay and reordering by the receiver. They differ in what they
 //! promise: a *delayed* message holds back the later messages of its sender, as a slow network under MPI would,
 //! and the order is kept. A *reordered* message lets the later ones pass, which MPI never does; a protocol that
-//! bears it is safe against mistakes of our own in the layers between. Death is a kill of this rank's
+//! tolerates it is safe against our own mistakes in the layers between. Death is a kill of this rank's
 //! communication after a given number of sends: from then on each call returns [`CommError::Closed`].
 //!
-//! Parcels are lost, delayed and counted towards death in the same way; their delay is counted in calls of
+//! Parcels are lost, delayed and counted towards death in the same way; their delay is counted in calls to
 //! `receive_parcel`. They are neither repeated nor reordered: what rides on them is checked by digest and may rely on
 //! the order that each message layer keeps.
 //!
@@ -35,7 +35,7 @@ pub struct FaultPlan {
     pub delay: u16,
     /// Chance that a received message is held back while later messages pass it.
     pub reorder: u16,
-    /// Longest time that a message is held back, in calls of `receive` (of `receive_parcel` for a parcel); each is held
+    /// Longest time that a message is held back, in calls to `receive` (to `receive_parcel` for a parcel); each is held
     /// for 1 to this many (0 counts as 1).
     pub hold_calls: u32,
     /// The rank dies in place of the send that follows this many sends, of messages and parcels; 0: at its first send.
@@ -73,7 +73,7 @@ struct Held<T> {
 
 /// What is held back, in order of arrival. Bounded by what arrives within `hold_calls` calls.
 struct Waiting<T> {
-    /// Calls of `receive`, or of `receive_parcel`, so far.
+    /// Calls to `receive`, or to `receive_parcel`, so far.
     calls: u64,
     held: VecDeque<Held<T>>,
 }
@@ -102,7 +102,7 @@ pub struct Faulty<C> {
     inner: C,
     plan: FaultPlan,
     rng: Rng,
-    /// Calls of `send` and `send_parcel` so far that were not refused.
+    /// Calls to `send` and `send_parcel` so far that were not refused.
     sends: u64,
     messages: Waiting<Vec<u8>>,
     parcels: Waiting<Parcel>,
@@ -302,7 +302,7 @@ mod tests {
         receiver
     }
 
-    /// What a receiver hears, and in which call of `receive`.
+    /// What a receiver gets, and in which call to `receive`.
     fn heard(receiver: &mut Faulty<ThreadComm>) -> Vec<(u32, u32)> {
         let mut heard = Vec::new();
         for call in 0..4 * MESSAGES {

@@ -1,8 +1,8 @@
 //! Messages between the ranks of a group: one small trait, and who shares a node with whom.
 //!
 //! The coordination driver needs very little of a message layer: start a send, take the next message from
-//! anybody, give up. Redundancy between nodes moves bulk data beside it, as *parcels*: the sender lends its memory
-//! instead of having it copied, and the receiver gets pooled buffers and takes in only so many at a time, so that a
+//! anybody, give up. In addition, redundancy between nodes moves bulk data, as *parcels*: the sender lends its memory
+//! instead of having it copied, and the receiver gets pooled buffers and takes in only a limited number at a time, so that a
 //! rank that is busy elsewhere holds its senders back instead of filling its memory.
 //! [`Comm`] is exactly that, with four shipping implementations: `mpi` for real jobs,
 //! [`sockets`] for those whose MPI leaves us no thread, [`threads`] for N ranks in one process (tests and the simulation), and
@@ -224,7 +224,7 @@ pub trait Comm: Send {
     /// # Errors
     /// [`CommError::Closed`], or what the message layer reports, which may be about an earlier send.
     fn receive(&mut self) -> Result<Option<(Rank, Vec<u8>)>, CommError>;
-    /// Gives back a message that was taken too early: the next call of `receive` returns it.
+    /// Gives back a message that was taken too early: the next call to `receive` returns it.
     fn put_back(&mut self, from: Rank, bytes: Vec<u8>);
     /// Messages that have not left yet (their buffers are still lent).
     fn unfinished(&self) -> usize;

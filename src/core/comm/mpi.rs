@@ -1,4 +1,4 @@
-//! The message layer of real jobs: point-to-point messages on a communicator of our own.
+//! The message layer of real jobs: point-to-point messages on our own communicator.
 //!
 //! [`MpiComm::duplicate`] makes that communicator from the application's, collectively, once. After that nothing
 //! here is collective until [`MpiComm::quiesce`], and nothing here waits: a send is an `MPI_Isend` of a buffer that
@@ -6,10 +6,10 @@
 //! one is moved by both sides together, so a blocking receive would wait until the sender next enters MPI; an
 //! application that computes for a minute between two calls would stop all its peers.)
 //!
-//! The parts of this module are storeys. `calls` turns each MPI function that we use into a Rust function, looks at
-//! its return code and knows nothing of messages; `parcels` moves bulk data, with buffers from a `pool`; this file owns
-//! the communicator, and the requests and buffers of messages; [`finalize`] lets others hear of `MPI_Finalize` in time. The safe calls of the `mpi` crate are not used, because they drop
-//! the return codes that tell of a failure.
+//! The parts of this module are layers. `calls` turns each MPI function that we use into a Rust function, checks
+//! its return code and knows nothing about messages; `parcels` moves bulk data, with buffers from a `pool`; this file owns
+//! the communicator, and the requests and buffers of messages; [`finalize`] tells others about `MPI_Finalize` in time. The safe calls of
+//! the `mpi` crate are not used, because they drop the return codes that report a failure.
 //!
 //! **Buffers.** Memory that MPI may still read or write is `Lent` (or one of its like in `parcels`): it cannot be touched,
 //! and dropping it leaks it. It comes back only when MPI has said that the request is complete. So neither an error, nor a dropped
@@ -59,7 +59,7 @@ pub fn from_fortran(number: c_int) -> Result<MPI_Comm, CommError> {
 }
 
 /// Why this thread may not call MPI while others may: the level that was granted leaves that to one thread. `None` also where MPI is
-/// not initialised or finalized, which is no matter of threads.
+/// not initialised or finalized, which has nothing to do with threads.
 pub fn wrong_thread() -> Option<CommError> {
     let error = calls::usable_from_this_thread().err()?;
     matches!(error, CommError::Unusable(Unusable::WrongThread { .. })).then_some(error)
@@ -252,7 +252,7 @@ impl MpiComm {
         self.level
     }
 
-    /// True if a thread of our own may call MPI beside the application.
+    /// True if one of our own threads may call MPI while the application runs.
     pub fn is_multiple(&self) -> bool {
         self.level == ThreadLevel::Multiple
     }
@@ -530,10 +530,10 @@ impl Comm for MpiComm {
     /// Gives up all unfinished sends and closes the communicator.
     ///
     /// Messages and parcels that wait for this rank are dropped. Those that do not leave within 100 ms are abandoned:
-    /// `MPI_Cancel` is no help (Open MPI ignores it for sends, MPICH asks the peer, who may be dead, and MPI 4 deprecates
-    /// it), so their buffers stay lent for ever (of a parcel: a share in its bytes, if its transfer had begun). The
-    /// communicator is freed if [`MpiComm::quiesce`] returned true, and left to `MPI_Finalize` otherwise; the reason
-    /// stands in the documentation of this module. After `MPI_Finalize`, and on a thread that may not call MPI,
+    /// `MPI_Cancel` does not help (Open MPI ignores it for sends, MPICH asks the peer, which may be dead, and MPI 4
+    /// deprecates it), so their buffers stay lent forever (of a parcel: a share in its bytes, if its transfer had begun).
+    /// The communicator is freed if [`MpiComm::quiesce`] returned true, and left to `MPI_Finalize` otherwise; the
+    /// documentation of this module gives the reason. After `MPI_Finalize`, and on a thread that may not call MPI,
     /// nothing is given back.
     ///
     /// Whether a later `MPI_Finalize` waits for abandoned messages is up to the library: Open MPI does not; MPICH over UCX

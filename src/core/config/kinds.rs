@@ -1,7 +1,7 @@
 //! Kinds of values: how raw text becomes a checked value, and back.
 //!
 //! A [`Kind`] is a constant with three parts: the allowed values in words, a reader that returns `None` for anything else, and a printer. A
-//! reader need not say what is wrong, because the error shows the value beside the words.
+//! reader need not say what is wrong, because the error shows the value along with the words.
 #![forbid(unsafe_code)]
 
 use super::affinity::AffinityMode;

@@ -1,8 +1,8 @@
 //! What a rank says in a round, and how two ballots become one.
 //!
-//! Merging is commutative and associative. What a merged ballot says of calls and failures has a bounded size however many ranks it stands
-//! for: distinct ones and names of ranks are cut off at small counts, and the rest is only counted. What callers gather ([`Payload::Gathered`])
-//! grows with their number.
+//! Merging is commutative and associative. What a merged ballot says about calls and failures has a bounded size however many ranks it
+//! stands for: distinct ones and names of ranks are cut off at small counts, and the rest is only counted. What callers gather
+//! ([`Payload::Gathered`]) grows with their number.
 
 use crate::base::Rank;
 use crate::format::{FormatError, codec};
@@ -396,8 +396,8 @@ impl Ballot {
         self
     }
 
-    /// Who stands in the way of agreement: ranks whose call differs from that of most, and ranks that failed; last, how many
-    /// there are beside those that are described.
+    /// The obstacles to agreement: ranks whose call differs from that of most, and ranks that failed; last, how many there
+    /// are besides those that are described.
     pub fn culprits(&self) -> Vec<Culprit> {
         let mut culprits = self.failures.listed.clone();
         if let Some((most, others)) = self.calls.split_first() {

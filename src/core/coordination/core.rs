@@ -47,7 +47,7 @@ pub struct Round {
     pub phase: Phase,
 }
 
-/// The longest decision: what a message has beside it takes little.
+/// The longest decision: the rest of a message takes little.
 const DECISION_MAX: usize = codec::LIMIT - (64 << 10);
 
 /// How a round ended.

@@ -9,7 +9,7 @@ use crate::format::codec;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Messages taken per step, so that a step comes to an end. More than a rank finds that makes a call after a long time.
+/// Messages taken per step, so that a step ends. More than a rank finds when it makes a call after a long time.
 const MESSAGES_PER_STEP: usize = 1024;
 /// Time-outs are counted in seconds: looking more often is waste.
 const TICK: Duration = Duration::from_millis(50);

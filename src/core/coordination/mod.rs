@@ -15,7 +15,7 @@
 //! - Nothing here opens a file. What must be durable before a verdict (a manifest) is done by whoever answers
 //!   [`core::Effect::Decide`].
 //!
-//! [`posts`] are beside that: what ranks send to others that do not expect it.
+//! [`posts`] are separate: messages that ranks send to others that do not expect them.
 #![forbid(unsafe_code)]
 
 pub mod ballot;

@@ -21,7 +21,7 @@ pub enum Letter {
     Acknowledged(Rank, u64, Answer),
 }
 
-/// What its receiver says of a post; empty: nothing.
+/// The answer of its receiver to a post; empty: none.
 pub type Answer = Vec<u8>;
 
 /// A post of another rank, by whom and by which number.
@@ -103,7 +103,7 @@ impl Posts {
         self.open.values().all(|open| open.cause.is_some())
     }
 
-    /// The ranks that have not acknowledged what this rank has sent, each once.
+    /// The ranks that have not acknowledged messages of this rank, each once.
     pub fn silent(&self) -> Vec<Rank> {
         let mut silent: Vec<Rank> = self.open.values().map(|open| open.to).collect();
         silent.sort_unstable();

@@ -20,7 +20,7 @@ pub enum DecompositionError {
         /// Its shape.
         shape: Vec<u64>,
     },
-    /// A list of numbers for another number of dimensions.
+    /// A list of numbers for a different number of dimensions.
     #[error("{what} {numbers:?} has {} numbers, but the array has {dims} dimensions", numbers.len())]
     Numbers {
         /// The meaning of the numbers.
@@ -103,8 +103,8 @@ impl Boxes {
         self
     }
 
-    /// Sets the width of the ghost cells, which is the same before and after a box. In memory each box has so many elements more on both
-    /// sides of each dimension. They are not saved, and a load leaves them alone.
+    /// Sets the width of the ghost cells, which is the same before and after a box. In memory each box has this many more elements on
+    /// both sides of each dimension. They are not saved, and a load leaves them alone.
     #[must_use]
     pub fn halo(self, width: impl Into<Vec<u64>>) -> Boxes {
         let width = width.into();

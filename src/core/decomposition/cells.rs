@@ -1,5 +1,5 @@
-//! Cells, into which the ranks cut an array to look at its parts together. Each cell has an owner, to which every rank sends what it has of
-//! the cell.
+//! Cells, into which the ranks cut an array to look at its parts together. Each cell has an owner, to which every rank sends its elements
+//! of the cell.
 //!
 //! A cell has about the shape of the mean part, so that few parts lie in one and a part lies in few. Arithmetic on a few sums over all
 //! ranks says which cells there are, and who owns them. If every element has an owner, they are a grid of at most 64 cells for each rank. A
@@ -104,7 +104,7 @@ enum Lie {
 }
 
 impl Cells {
-    /// The cells of the array of `parts`, whose parts on all ranks add up to `sums`, for so many ranks.
+    /// The cells of the array of `parts`, whose parts on all ranks add up to `sums`, for this many ranks.
     pub fn new(parts: &Parts, sums: &Sums, ranks: u32) -> Cells {
         let lie = match parts.is_sparse() {
             true => Lie::Layers(Layers::new(parts, sums)),

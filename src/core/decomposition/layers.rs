@@ -47,7 +47,7 @@ impl Layers {
     }
 
     /// By how many powers of two the cells of a layer are wider than those of the layer below. A cell contains so few of those that its
-    /// owner can hear of each of them: 64 in three dimensions, 256 in eight.
+    /// owner can be told about each of them: 64 in three dimensions, 256 in eight.
     fn step(&self) -> u32 {
         if self.dims <= 3 { 2 } else { 1 }
     }
@@ -100,7 +100,7 @@ impl Layers {
         }
     }
 
-    /// The cell around a cell; `None` for the last one, and for a box that is no cell.
+    /// The cell around a cell; `None` for the last one, and for a box that is not a cell.
     pub fn around(&self, cell: &Cuboid) -> Option<Cuboid> {
         if !self.whole.contains(&Cuboid { to: cell.from, ..*cell }) || self.whole.is_empty() {
             return None;

@@ -1,8 +1,8 @@
-//! Finds out who sends which elements to whom, when a region is loaded on another decomposition than it was saved on.
+//! Finds out who sends which elements to whom, when a region is loaded on a different decomposition than it was saved on.
 //!
-//! Ranks that read shards tell the [owners of cells](super::shelf) what these have of an array, and all ranks tell them what they want of
-//! it. Each owner finds for its cells whether every wanted element is there exactly once, and tells each rank which [pieces](Piece) it gets
-//! from where.
+//! Ranks that read shards tell the [owners of cells](super::shelf) which parts of an array these have, and all ranks tell them which
+//! parts they want. Each owner finds for its cells whether every wanted element is there exactly once, and tells each rank which
+//! [pieces](Piece) it gets from where.
 
 use super::Cuboid;
 use super::shelf::{Lying, Placed, Shelf, Side};
@@ -66,7 +66,7 @@ impl Unmatched {
         }
     }
 
-    /// In words, for an array of so many dimensions.
+    /// In words, for an array of this many dimensions.
     pub fn in_words(&self, dims: usize) -> String {
         match self {
             Unmatched::Missing(first, rank) => {
@@ -157,7 +157,7 @@ pub fn joined(mut pieces: Vec<Piece>) -> Vec<Piece> {
     joined
 }
 
-/// Pieces in bundles of a bounded length, for arrays of so many dimensions.
+/// Pieces in bundles of a bounded length, for arrays of this many dimensions.
 pub fn bundles(pieces: &[Piece], dims: usize) -> Vec<Vec<u8>> {
     let (mut open, mut bundles) = (Vec::new(), Vec::new());
     for Piece { reader, is_shared, shard, part, to, number, cuboid } in pieces {

@@ -21,7 +21,8 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Takes the fields off the front; `None` unless the array is possible, and enough bytes follow for so many boxes.
+    /// Takes the fields off the front; `None` unless the array is possible, and enough bytes follow for that many
+    /// boxes.
     pub fn take(bytes: &mut &[u8]) -> Option<Head> {
         let (first, rest) = bytes.split_at_checked(2)?;
         *bytes = rest;

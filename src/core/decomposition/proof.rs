@@ -56,7 +56,7 @@ impl Finding {
         }
     }
 
-    /// In words, for an array of so many dimensions.
+    /// In words, for an array of this many dimensions.
     pub fn in_words(&self, dims: usize) -> String {
         match self {
             Finding::Overlap(Overlap { one: (one, of_one), other: (other, of_other), first }) => {

@@ -1,6 +1,7 @@
-//! A shard's record of the decompositions that its regions lie on, and of the rules for other regions on another number of ranks.
+//! A shard's record of the decompositions that its regions lie on, and of the rules for other regions on a different number of
+//! ranks.
 //!
-//! It is the body of the region [`DECOMPOSITION`](crate::region::DECOMPOSITION), with a version number of its own. `docs/FORMAT.md`
+//! It is the body of the region [`DECOMPOSITION`](crate::region::DECOMPOSITION), with its own version number. `docs/FORMAT.md`
 //! describes the bytes.
 
 use super::ids::{self, Listed};
@@ -290,7 +291,7 @@ fn check_lists(lists: &[(Identity, Listed)], regions: &[Region]) -> Result<(), F
     Ok(())
 }
 
-/// The record of these decompositions, whose parts are packed already, with rules, sets of rows and lists.
+/// The record of these decompositions, whose parts have already been packed, with rules, sets of rows and lists.
 pub fn encode(
     decompositions: &[(Identity, impl AsRef<[u8]>)],
     rules: &BTreeMap<usize, Rule>,

@@ -104,7 +104,7 @@ impl Post {
         Post { place, parts, inner: Vec::new() }
     }
 
-    /// Posts as bytes, for arrays of so many dimensions.
+    /// Posts as bytes, for arrays of this many dimensions.
     pub fn encode(posts: &[Post], dims: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         for Post { place, parts, inner } in posts {
@@ -252,7 +252,7 @@ impl Shelf {
         let Post { place, parts, inner } = post;
         let cells = &self.cells;
         let held = self.held.entry(place).or_insert_with(|| {
-            // Nothing lies in larger cells that this one has heard of: it hears of all from the one around it.
+            // Nothing is in larger cells that this one has been told about: it is told about all by the one around it.
             let around = if place.cuts == 0 { cells.around(&place.cuboid) } else { None };
             onward.extend(around.map(|(owner, cuboid)| {
                 (owner, Post { place: Place { cuts: 0, cuboid }, parts: Vec::new(), inner: vec![place.cuboid] })

@@ -116,7 +116,7 @@ impl Strides {
         place
     }
 
-    /// Do all rows begin and end at a multiple of so many bytes of the box?
+    /// Do all rows begin and end at a multiple of this many bytes of the box?
     pub fn is_even(&self, bytes: usize) -> bool {
         self.row.is_multiple_of(bytes)
     }
@@ -155,7 +155,7 @@ impl<'s> Rows<'s> {
         }
     }
 
-    /// Advances by at most so many rows of that many bytes each.
+    /// Advances by at most this many rows of that many bytes each.
     #[inline]
     pub fn skip(&mut self, bytes: usize, rows: usize) {
         self.left -= bytes * rows;
@@ -186,7 +186,7 @@ impl<'s> Both<'s> {
         (self.one.place(), self.two.place(), self.one.left().min(self.two.left()).min(self.left))
     }
 
-    /// Advances by at most so many bytes.
+    /// Advances by at most this many bytes.
     #[inline]
     pub fn skip(&mut self, bytes: usize) {
         self.left -= bytes;

@@ -13,7 +13,8 @@ const ENTRY_BYTES: u64 = 24;
 /// Eighths of a table that may be in use.
 const FULL: u64 = 6;
 
-/// Where bytes of a field lie on the device. Those of a field stand in their order, and reach from 64 bytes to 64 bytes or to its end.
+/// Where bytes of a field lie on the device. The ranges of a field are in order, and reach from one multiple of 64 bytes to another,
+/// or to its end.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// Index of the field.
@@ -42,8 +43,8 @@ pub struct TableSize {
 }
 
 impl TableSize {
-    /// That of a table for so many blocks that takes `budget` bytes of the device's memory at most; `None` if not even one of the longest
-    /// chunks does. `wanted` is the length of chunks, unless the shortest that fits is to be taken.
+    /// The layout of a table for this many blocks that takes at most `budget` bytes of the device's memory; `None` if even one with the
+    /// longest chunks takes more. `wanted` is the length of chunks, unless the shortest that fits is to be taken.
     pub fn that_fits(
         blocks: u64,
         block: u64,

@@ -12,12 +12,12 @@
 //! - [`Stream::copy`]: a bare copy inside the device, for benchmarks.
 //! - [`Stream::send`]: from the device to host memory that is lent out ([`Target`]), *enqueued*, with digests.
 //!
-//! Bytes that do not lie in one piece ([`Rows`]) are first packed inside the device ([`Stream::pack`]), or go to and come from pinned memory of ours
-//! ([`Stream::staging`]).
+//! Bytes that do not lie in one piece ([`Rows`]) are first packed inside the device ([`Stream::pack`]), or go to and from our own pinned
+//! memory ([`Stream::staging`]).
 //!
 //! A [`Moment`] is a point in the work of a stream, for which others can wait without a thread that does.
 //!
-//! Beside them a [`chunks::ChunkTable`] says which chunks of regions are stored already.
+//! In addition, a [`chunks::ChunkTable`] says which chunks of regions are already stored.
 //!
 //! # Two implementations
 //!
@@ -356,8 +356,8 @@ pub struct SentPart {
 /// Who moves bytes from the device to the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Carrier {
-    /// The copy engine: fastest for long pieces. Digests are made of what lies on the device behind each copy. Where many pieces cannot be enqueued in one
-    /// call a kernel carries them, if they have less than 256 KiB each on average.
+    /// The copy engine: fastest for long pieces. Digests are made on the device after each copy. If many pieces cannot be enqueued in one
+    /// call, a kernel copies them, if they have less than 256 KiB each on average.
     Engine,
     /// A kernel of so many thread blocks that reads, digests and stores: for short pieces. The fewer, the less it disturbs.
     Kernel(u32),
@@ -391,7 +391,7 @@ fn check_sendings(sendings: &[Sending], block_bytes: u64) -> Result<u32> {
 /// Called before each piece of a transfer with its length; may sleep to hold the transfer back.
 pub type Gate<'a> = &'a mut dyn FnMut(u64);
 
-/// Work of one device in order. Streams run beside each other.
+/// Work of one device in order. Streams run concurrently.
 ///
 /// # Contract
 /// Everything enqueued runs in the order of the calls. An error of enqueued work comes back from a later call on any stream of

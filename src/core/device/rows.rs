@@ -6,7 +6,7 @@ use super::{DeviceError, DeviceSpan, Result};
 /// How often rows can come again at a distance of their own: in each dimension of an array but the fastest.
 pub const LEVELS: usize = 7;
 
-/// Rows of equal length at regular distances, all inside a span. Their bytes are counted row behind row.
+/// Rows of equal length at regular distances, all inside a span. Their bytes are counted row after row.
 #[derive(Clone, Debug)]
 pub struct Rows {
     span: DeviceSpan,

@@ -1,4 +1,4 @@
-//! What a checkpoint records of output files that grow beside it.
+//! What a checkpoint records about output files that grow along with the run.
 
 use super::{FormatError, codec};
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! What a rank's session did and when: a file of the run directory for each rank, with a JSON object in each line.
 //!
-//! A line names the run that it is about, because the files of several runs of a job go on where the last one stopped. Lines of kinds that
-//! are not known are passed over, and so are lines that cannot be read: the last one may be half written. Fields are added, never
+//! A line names the run that it is about, because the files of several runs of a job continue where the last one stopped. Lines of kinds
+//! that are not known are passed over, and so are lines that cannot be read: the last one may be half written. Fields are added, never
 //! renamed, while the schema stays the same.
 //!
 //! Times are seconds since 1970, by the clock of the host that wrote the file, and name the end of what took time.
@@ -43,7 +43,7 @@ pub struct Event {
 pub enum What {
     /// A session was opened.
     Opened(Box<Opened>),
-    /// The rank has handed over its part of a checkpoint, or has tried to: its program goes on.
+    /// The rank has handed over its part of a checkpoint, or has tried to: its program continues.
     Captured {
         /// The series.
         name: String,
@@ -210,7 +210,7 @@ impl Event {
 }
 
 impl What {
-    /// For how many seconds it went on before the time of its line.
+    /// For how many seconds it lasted, up to the time of its line.
     pub fn seconds(&self) -> f64 {
         let seconds = match self {
             What::Captured { seconds, .. }

@@ -16,7 +16,7 @@ pub const EXTENTS_MAX: usize = 1 << 22;
 
 /// The largest unit is a page.
 const SHIFT_MAX: u32 = 12;
-/// What the number of an extent says of where it is stored: 0, 1, or 2 and more for the sources.
+/// Where an extent is stored, according to its number: 0, 1, or 2 and more for the sources.
 const OWN: u64 = 0;
 const SAME: u64 = 1;
 const IN: u64 = 2;

@@ -12,7 +12,8 @@ const WORTH: usize = 16;
 /// Bytes that are tried before a whole frame is.
 const SAMPLE: usize = 16 << 10;
 
-/// Puts the first bytes of all elements first, then the second ones, and so on; what is no whole element stays behind.
+/// Puts the first bytes of all elements first, then the second ones, and so on; an incomplete element remains at the
+/// end.
 fn shuffle(from: &[u8], element: usize, to: &mut [u8]) {
     let count = from.len() / element;
     let (planes, rest) = to.split_at_mut(count * element);
@@ -51,7 +52,7 @@ pub struct Compressor {
     passes: u32,
 }
 
-/// So many doublings apart are attempts at most that were no use before.
+/// Attempts that have been of no use are at most this many doublings apart.
 const MISSES_MAX: u32 = 4;
 
 impl Compressor {
@@ -71,7 +72,7 @@ impl Compressor {
         is_due
     }
 
-    /// The part of a frame of so many bytes that shows whether the whole is worth it.
+    /// The part of a frame of this many bytes that shows whether the whole is worth it.
     pub fn sample(bytes: usize) -> Range<usize> {
         let from = (bytes.saturating_sub(SAMPLE) / 2).next_multiple_of(64).min(bytes);
         from..bytes.min(from + SAMPLE)

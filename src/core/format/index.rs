@@ -29,7 +29,7 @@ impl Index {
         Index { shift, first }
     }
 
-    /// The place of the first of these extents, of which it was made, that ends behind a byte; their number if none does.
+    /// The place of the first of these extents, of which it was made, that ends after a byte; their number if none does.
     pub fn find(&self, extents: &[Placed], byte: u64) -> usize {
         let stretch = (byte >> self.shift) as usize;
         let Some(from) = self.first.get(stretch) else { return extents.len() };
@@ -38,7 +38,7 @@ impl Index {
         from + extents[from..upto].partition_point(|extent| extent.end() <= byte)
     }
 
-    /// Those of the extents, of which it was made, that hold any of these bytes.
+    /// The extents, among those of which it was made, that hold any of these bytes.
     pub fn range(&self, extents: &[Placed], bytes: Range<u64>) -> Range<usize> {
         let first = self.find(extents, bytes.start);
         let last = bytes.end.checked_sub(1).map_or(0, |last| self.find(extents, last));

@@ -50,7 +50,7 @@ pub enum Stored {
     },
 }
 
-/// A range of a region's bytes. Extents stand in the order of the regions and of the bytes in each, and every byte is in one.
+/// A range of a region's bytes. Extents are in the order of the regions and of the bytes in each, and every byte is in one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// How many bytes; an extent ends with its region at the latest.
@@ -73,7 +73,8 @@ impl Extent {
     }
 }
 
-/// A run of the own bytes, as it is stored. Frames stand in the order of what they stand for, and cover all of it; none leaves a region.
+/// A run of the own bytes, as it is stored. Frames are in the order of the bytes that they represent, and cover all of them; none
+/// extends beyond a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Frame {
     /// The own bytes that it stands for: 1 to [`FRAME_MAX`].
@@ -104,7 +105,7 @@ impl PlacedFrame {
     }
 }
 
-/// Puts an extent behind those from `first` on: it continues with the last one where it is stored beside that.
+/// Appends an extent to those from `first` on: it extends the last one if it is stored next to that.
 pub fn append(extents: &mut Vec<Extent>, first: usize, next: Extent) {
     match extents[first..].last_mut() {
         Some(last) if last.is_continued(next.stored) => last.length += next.length,
@@ -126,7 +127,7 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// The byte behind its last one.
+    /// The byte after its last one.
     pub fn end(&self) -> u64 {
         self.at + self.length
     }
@@ -137,7 +138,7 @@ impl Placed {
     }
 }
 
-/// What a packed shard says of the shard that it stands for, without where the bytes of that are.
+/// What a packed shard says about the shard that it represents, except where that shard's bytes are.
 #[derive(Clone, Debug)]
 pub struct Outline {
     /// Everything before the bodies of the shard that it stands for.

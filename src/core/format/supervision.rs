@@ -1,5 +1,5 @@
-//! The two JSON files that a session and its supervisor share in the run directory: what the session tells, and what it
-//! is asked.
+//! The two JSON files that a session and its supervisor share in the run directory: the session's report, and the
+//! requests to it.
 //!
 //! `status-<group>.json` is written by the root of each group, about once a second: who it is, how often the application
 //! has called (its heartbeat), and what is committed at each level. `halt.json` is written by `bivouac halt` and by the
@@ -23,10 +23,10 @@ pub const HALT_FILE: &str = "halt.json";
 pub const ATTEMPTS_FILE: &str = "attempts.jsonl";
 /// No file of a run directory is larger.
 pub const FILE_MAX: u64 = 1 << 20;
-/// So many series are listed in a status file; of others only the levels speak.
+/// This many series are listed in a status file; for others there are only the levels.
 pub const SERIES_MAX: usize = 64;
 
-/// So many of the regions that bind a checkpoint to its number of ranks are named.
+/// This many of the regions that bind a checkpoint to its number of ranks are named.
 pub const BOUND_MAX: usize = 6;
 
 const STATUS_KIND: &str = "bivouac-status";
@@ -42,7 +42,7 @@ pub fn is_status_file(name: &str) -> bool {
     name.starts_with("status-") && name.ends_with(".json")
 }
 
-/// What a session tells.
+/// The report of a session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
@@ -85,7 +85,7 @@ pub struct Status {
     /// The newest version of each series that this group has committed at some level, and who can restore it; over all sessions that used the run
     /// directory. Of more than [`SERIES_MAX`] series those that are bound to a number of ranks come first.
     pub newest: Vec<NewestStatus>,
-    /// Checkpoints whose levels have not all come to an end.
+    /// Checkpoints whose levels have not all ended.
     pub in_flight: u64,
     /// Checkpoints that were refused at the call, and levels that were wanted and not reached.
     pub refused: u64,
@@ -95,7 +95,7 @@ pub struct Status {
     pub root_blocked_seconds: f64,
     /// What the session has chosen of its intervals, where something is left to it.
     pub tuned: Option<Tuned>,
-    /// The application has called `should_exit`: it will hear of a halt condition.
+    /// The application has called `should_exit`: it will be told about a halt condition.
     pub asks_exit: bool,
     /// Why `should_exit` has answered yes, if it has.
     pub exit: Option<String>,
@@ -205,8 +205,8 @@ pub struct NewestStatus {
     pub bound: Bound,
 }
 
-/// The regions because of which a checkpoint can be restored by as many ranks only as took it: those that are their rank's own. Without any, ranks of
-/// any number can restore it.
+/// The regions because of which only as many ranks as took a checkpoint can restore it: those that are their rank's own. Without any, ranks
+/// of any number can restore it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Bound {
@@ -349,7 +349,8 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Those of a file, the oldest first. A line that cannot be read is passed over: the last one may be half written.
+    /// The records of a file, the oldest first. A line that cannot be read is passed over: the last one may be half
+    /// written.
     pub fn decode_all(bytes: &[u8]) -> Vec<Attempt> {
         let lines = bytes.split(|byte| *byte == b'\n');
         let attempts = lines.filter_map(|line| serde_json::from_slice::<Attempt>(line).ok());
@@ -391,7 +392,7 @@ pub struct Condition {
     /// Set by a supervisor for its own run: it does not hold for the next one.
     #[serde(default)]
     pub of_supervisor: bool,
-    /// The supervisor is to start the job again on so many ranks, and then removes the condition.
+    /// The supervisor is to start the job again on this many ranks, and then removes the condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize: Option<u32>,
 }

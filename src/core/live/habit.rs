@@ -24,7 +24,7 @@ impl Habit {
         is_live
     }
 
-    /// It has been copied; for so many of its blocks the program waited. True if that was too much.
+    /// It has been copied; the program waited for this many of its blocks. True if that was too much.
     pub fn on_copied(&mut self, waited: u64, blocks: u64) -> bool {
         let is_too_much = waited * 100 > blocks * PERCENT_MAX;
         if is_too_much {

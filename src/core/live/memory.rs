@@ -25,16 +25,16 @@ impl LiveMemory {
     /// ```
     ///
     /// # Safety
-    /// From each capture that it is saved in until [`Session::settle`](crate::Session::settle) has returned, the next capture with such memory has, or the
-    /// session has ended,
+    /// From each capture in which it is saved until [`Session::settle`](crate::Session::settle) has returned, the next capture with such
+    /// memory has, or the session has ended,
     /// - it stays mapped and readable, and its pages stay those that they are: no `madvise` that drops them, no `mremap`, no hole punched;
-    /// - whatever writes to it are instructions of this process that name these addresses, or calls of the system that copy there (`read`, a message
-    ///   through the kernel). Everything else is declared before ([`Session::before_write`](crate::Session::before_write)): a network card or a GPU, buffers
-    ///   that are registered with the kernel, another mapping of the same memory, the file behind it, another process. And so is every write where the
-    ///   configuration says that all are (`offload.host_writes = "declared"`);
+    /// - whatever writes to it are instructions of this process that name these addresses, or system calls that copy there (`read`, a
+    ///   message through the kernel). Everything else is declared beforehand ([`Session::before_write`](crate::Session::before_write)): a
+    ///   network card or a GPU, buffers that are registered with the kernel, another mapping of the same memory, the file behind it,
+    ///   another process. And so is every write where the configuration says that all are (`offload.host_writes = "declared"`);
     /// - it is not memory that the program's global allocator keeps its own records in.
     ///
-    /// While the call that captures it has not returned nothing at all writes to it.
+    /// Until the call that captures it has returned, nothing at all writes to it.
     pub unsafe fn new<T: bytemuck::Pod>(data: *mut T, count: usize) -> LiveMemory {
         // `expose_provenance` is what the reads below rely on; the pointer is turned back into one there.
         LiveMemory { address: data.expose_provenance(), bytes: count * size_of::<T>() }

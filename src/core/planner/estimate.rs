@@ -1,9 +1,9 @@
 //! How often a job fails, from what it was seen to do.
 //!
 //! Each rate has a Gamma distribution: before anything is seen one of shape 1 whose mean is what parts of that kind have been seen to fail elsewhere, which weighs as
-//! much as one failure; so many failures in so much time make it one of shape 1 + failures, over 1 / mean + time. One such mean would be believed for too long by a
-//! job that fails a hundred times as often (20 failures in 40 days of a node would be one in 58 days), so there are several, ten times as frequent
-//! and a tenth as likely each, and what is seen says which of them it was.
+//! much as one failure; a number of failures in a time make it one of shape 1 + failures, over 1 / mean + time. One such mean would be
+//! believed for too long by a job that fails a hundred times as often (20 failures in 40 days of a node would be one in 58 days), so there
+//! are several, ten times as frequent and a tenth as likely each, and what is seen says which of them it was.
 
 use super::ics19::SYSTEM_FAILURES;
 use super::machine::Failures;
@@ -15,12 +15,13 @@ use crate::policy::intervals::LEVELS_MAX;
 const GPU: f64 = 1.14e-9;
 const PROCESSOR: f64 = 3.2e-10;
 const NODE: f64 = 1.44e-10;
-/// Of the failures of a job so many are of the whole system, where no more is known than how often it fails. A guess.
+/// The share of a job's failures that are failures of the whole system, if all that is known is how often the job
+/// fails. A guess.
 const SYSTEM_SHARE: f64 = 0.1;
 /// Of ten nodes that are lost one does not come back. A guess.
 const NODES_GONE: f64 = 0.1;
 
-/// What parts have been seen to fail elsewhere, of a node of two processors with so many GPUs.
+/// What parts have been seen to fail elsewhere, for a node of two processors with this many GPUs.
 pub fn of_parts(gpus: u32) -> Failures {
     Failures {
         process: GPU * f64::from(gpus) + 2.0 * PROCESSOR,
@@ -51,7 +52,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// What attempts of `bivouac run` tell. A host that did not answer behind one that failed is a lost node; all of several are the system.
+    /// What attempts of `bivouac run` show. A host that did not answer after a failed attempt is a lost node; all of several are the
+    /// system.
     pub fn of(attempts: &[Attempt]) -> Seen {
         let mut seen = Seen::default();
         for attempt in attempts {
@@ -81,7 +83,7 @@ pub struct Rate {
     pub range: [f64; 2],
 }
 
-/// Jobs may fail up to so many powers of ten more often than parts do: their programs fail, too.
+/// Jobs may fail more often than parts do, by up to this many powers of ten: their programs fail, too.
 const DECADES: i32 = 8;
 
 /// A rate of which `prior` was thought before `failures` were seen in so many seconds.
@@ -168,14 +170,15 @@ fn of_rates(prior: &Failures, seen: &Seen, of: impl Fn(Rate) -> f64) -> Failures
 }
 
 impl Failures {
-    /// Of a job on so many nodes, by the lowest level that survives them, in the order of [`Level::VOTED`](crate::base::Level::VOTED).
+    /// For a job on this many nodes, by the lowest level that survives them, in the order of
+    /// [`Level::VOTED`](crate::base::Level::VOTED).
     pub fn by_level(&self, nodes: u64) -> [f64; LEVELS_MAX] {
         let of_nodes = |rate: f64| rate * nodes as f64;
         [of_nodes(self.process), of_nodes(self.reboot), of_nodes(self.loss), self.system]
     }
 
-    /// These failures at another frequency: `seconds` is the mean time between two failures of a job on so many nodes. The system fails as
-    /// often as before, which is at most a tenth of all; the other kinds keep their shares of the rest.
+    /// These failures at another frequency: `seconds` is the mean time between two failures of a job on this many nodes. The system fails
+    /// as often as before, which is at most a tenth of all; the other kinds keep their shares of the rest.
     pub fn each(&self, nodes: u64, seconds: f64) -> Failures {
         let Failures { process, reboot, loss, system } = *self;
         let of_nodes = (process + reboot + loss) * nodes as f64;

@@ -28,12 +28,12 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// Those of one node, of any kind.
+    /// The failures of one node, of any kind.
     pub fn of_node(&self) -> f64 {
         self.process + self.reboot + self.loss
     }
 
-    /// All of a machine of so many nodes.
+    /// All failures of a machine of this many nodes.
     pub fn total(&self, nodes: u64) -> f64 {
         self.of_node() * nodes as f64 + self.system
     }
@@ -135,7 +135,7 @@ pub struct Machine {
     /// Bytes a second at which a node copies its state into node memory, by how many of its GPUs do so at once, ascending; in this they share links
     /// and memory.
     pub links: Vec<(u64, f64)>,
-    /// So many GPUs of a node copy at once, the others wait for their turn.
+    /// This many GPUs of a node copy at once; the others wait for their turn.
     pub at_once: u64,
     /// How they do it.
     pub capture: Capture,
@@ -170,7 +170,7 @@ impl Machine {
         usize::from(self.is_behind)
     }
 
-    /// What failures do to what is being written: what is written behind the program ends with it.
+    /// What failures do to what is being written: whatever is written in the background ends with the program.
     pub fn conduct(&self) -> Conduct {
         if self.is_behind { Conduct::Engine } else { Conduct::Chain }
     }
@@ -202,11 +202,11 @@ impl Machine {
         self.memory.map_or(u64::MAX, |memory| (memory / self.version_bytes()) as u64)
     }
 
-    /// Levels that it has, ascending, and what they cost. Failures that no level of their own survives are those of the next one; the highest one is
-    /// thought to survive all.
+    /// Levels that it has, ascending, and what they cost. Failures for which there is no level count as those of the next one; the highest
+    /// one is thought to survive all.
     ///
-    /// What is on its way behind the program counts when all before it has come: a file in the global store is written when the local one is,
-    /// and that when the copy has landed in node memory.
+    /// A copy made in the background counts when everything before it has arrived: a file in the global store is written when the local one
+    /// is, and that when the copy has landed in node memory.
     pub fn levels(&self) -> Vec<(Level, LevelCosts)> {
         let nodes = self.nodes as f64;
         let Failures { process, reboot, loss, system } = self.failures;
@@ -280,8 +280,8 @@ impl Machine {
         }
     }
 
-    /// This machine with so many seconds between two failures of any kind on average: as [`Failures::each`], where losses of whole domains
-    /// keep their share among those of nodes.
+    /// This machine with this many seconds between two failures of any kind on average: as [`Failures::each`], where losses of whole
+    /// domains keep their share among those of nodes.
     pub fn failing_each(mut self, seconds: f64) -> Machine {
         let before = self.failures.of_node();
         self.failures = self.failures.each(self.nodes, seconds);
@@ -295,7 +295,7 @@ impl Machine {
         machine
     }
 
-    /// This machine with all failures so many times as frequent.
+    /// This machine with all failures this many times as frequent.
     pub fn failing(mut self, times: f64) -> Machine {
         let Failures { process, reboot, loss, system } = &mut self.failures;
         let domains = self.site.domains.iter_mut().map(|domain| &mut domain.rate);

@@ -22,7 +22,7 @@ pub struct Profiled {
 }
 
 impl Seen {
-    /// What a profile tells of failures.
+    /// What a profile says about failures.
     pub fn told(failures: &Failures) -> Seen {
         let Failures { seconds, node_seconds, process, node, system, .. } = *failures;
         Seen { seconds, node_seconds, process, node, system }

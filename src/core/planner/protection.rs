@@ -54,8 +54,8 @@ pub fn rebuild_share(scheme: Scheme) -> f64 {
     }
 }
 
-/// Does the scheme survive the loss of so many neighbouring nodes out of all? The guarantee of the placement: it does, where none of the groups that are lost
-/// together has more than one part in `parity + 1` of all.
+/// Does the scheme survive the loss of this many neighbouring nodes out of all? The guarantee of the placement: it does if none of the
+/// groups that are lost together has more than one part in `parity + 1` of all.
 pub fn survives(scheme: Scheme, lost: u64, nodes: u64) -> bool {
     scheme.parity() > 0 && lost.saturating_mul(u64::from(scheme.parity()) + 1) <= nodes
 }

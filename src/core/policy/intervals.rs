@@ -86,7 +86,7 @@ pub struct Waste {
     pub checkpoints: f64,
     /// Work that failures undo.
     pub rework: f64,
-    /// Time until it computes again behind failures.
+    /// Time until it computes again after failures.
     pub recovery: f64,
 }
 
@@ -194,8 +194,8 @@ pub fn merged(levels: &[LevelCosts], pattern: &Pattern) -> Vec<LevelCosts> {
     pattern.levels.iter().map(&mut of).collect()
 }
 
-/// The share of the time that is work and stays done, by the full model. 0 where the job never comes to an end: failures that no level of the pattern survives
-/// are not thought of.
+/// The share of the time that is work and stays done, by the full model. 0 if the job never ends: failures that no level of the pattern
+/// survives are not considered.
 ///
 /// # Panics
 /// If the pattern has more levels than [`LEVELS_MAX`], or one that is not in `levels`.

@@ -68,7 +68,7 @@ impl Cadence {
     }
 }
 
-/// The root's measurements behind `should_checkpoint` by time or cost.
+/// The root's measurements on which `should_checkpoint` by time or cost is based.
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
     last_yes: Option<Duration>,

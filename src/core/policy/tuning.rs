@@ -18,13 +18,14 @@ const CONDUCT: Conduct = Conduct::Engine;
 const CHANGE_EVERY: u64 = 5;
 /// A change has to save so much of what is lost.
 const GAIN: f64 = 0.02;
-/// What a level that is written behind the program is thought to slow it down by at least: what it takes from others on shared storage is not seen here.
+/// The least slow-down assumed for a level that is written in the background: what it takes from others on shared storage is not visible
+/// here.
 const SLOWDOWN_LEAST: f64 = 0.01;
 /// The weight of the newest cost.
 const NEWEST: f64 = 0.3;
 /// As many steps make a mean at most: what was before them is forgotten.
 const STEPS_MAX: f64 = 256.0;
-/// With fewer steps on either side nothing is said of a slow-down.
+/// With fewer steps on either side, nothing is said about a slow-down.
 const STEPS_LEAST: f64 = 8.0;
 /// Of a program of which one checkpoint has been measured so much time goes into the second one.
 const UNKNOWN_SHARE: f64 = 0.05;

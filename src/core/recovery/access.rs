@@ -61,7 +61,7 @@ pub struct ShardAccess {
     failure: Option<String>,
     read: PerTier<u64>,
     damaged: PerTier<u64>,
-    /// How its regions lie over the ranks, once that was asked for.
+    /// How its regions are spread over the ranks, once somebody has asked.
     record: Option<Arc<Record>>,
 }
 
@@ -141,7 +141,7 @@ impl ShardAccess {
         !self.sources.is_empty()
     }
 
-    /// Reads from this copy first; the others stay behind it.
+    /// Reads from this copy first; the others follow.
     pub fn prefer(&mut self, copy: Source) {
         self.sources.insert(0, copy);
     }
@@ -149,7 +149,7 @@ impl ShardAccess {
     /// Reads of regions from the nearest copy that is right; `read` says how many bytes it has read.
     ///
     /// # Errors
-    /// [`LoadError::NoCopy`]; [`LoadError::Device`] if it is no copy's fault.
+    /// [`LoadError::NoCopy`]; [`LoadError::Device`] if it is not the fault of a copy.
     pub fn load_all<'a>(
         &mut self,
         regions: impl Iterator<Item = &'a Region> + Clone,

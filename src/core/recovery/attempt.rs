@@ -88,7 +88,7 @@ struct Resized {
 }
 
 impl Attempt {
-    /// An attempt to load a rank's own shard, on one of so many ranks.
+    /// An attempt to load a rank's own shard, on one of this many ranks.
     pub fn new(ranks: u32, attempted: &Attempted, copies: Copies) -> Attempt {
         let own = ShardAccess::new(attempted.rank, attempted, copies);
         Attempt::of(ranks, attempted, Shards::Own(Box::new(own)))

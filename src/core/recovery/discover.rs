@@ -172,8 +172,8 @@ pub fn discover(reach: &Reach<'_>) -> Found {
 }
 
 impl Reach<'_> {
-    /// What has to do with something of that rank, of so many, that lies on this node: nothing, the look of this rank at what another
-    /// one looks after, or its own.
+    /// How this rank treats data of that rank (of this many) that is on this node: not at all, as data that another rank looks after,
+    /// or as its own.
     fn role_in(&self, rank: Rank, of: u32) -> Option<Role> {
         if finder(rank, of, self.node_ranks, self.ranks) != Some(self.rank) {
             return None;
@@ -397,10 +397,10 @@ fn read_or_complete(tier: &dyn Tier, series: &Series, folder: &str) -> Result<Op
     }
 }
 
-/// Opens the segments of this job and group on this node, newest run first. What was never finished is no damage.
+/// Opens the segments of this job and group on this node, newest run first. A segment that was never finished is not damage.
 ///
 /// A segment whose run had another store than ours is left alone: somebody removed that store to begin anew, or the job runs on
-/// another one as well. What lies in it is no past of this run.
+/// another one as well. Its contents are not part of this run's past.
 pub fn open_segments(directory: &Path, prefix: &str, store: u64, damage: &mut Vec<String>) -> Vec<Arc<OldSegment>> {
     let mut names = list(directory, prefix).unwrap_or_else(|error| {
         log::warn!("event=segments-not-listed error={error}");

@@ -1,8 +1,8 @@
-//! Who looks after the shards of a checkpoint in a restart, also one that another number of ranks took. Pure.
+//! Who looks after the shards of a checkpoint in a restart, even if a different number of ranks took it. Pure.
 //!
 //! Each old shard has a *home* among the ranks of this run, which knows where copies of it are and votes for it. With as many ranks as then it is the
-//! rank of the same number. What lies on a node is found by its home, if that is on the node, else by one of the node's ranks: what belongs to other nodes is
-//! dealt over all of them.
+//! rank of the same number. Data on a node is found by its home, if that is on the node, else by one of the node's ranks: data that belongs
+//! to other nodes is dealt out to all of them.
 
 use crate::base::Rank;
 use std::ops::Range;

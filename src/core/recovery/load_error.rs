@@ -64,7 +64,7 @@ pub enum LoadError {
         /// How it was saved, and what to call.
         found: String,
     },
-    /// What this run wants of an array is not what the checkpoint has of it.
+    /// The parts of an array that this run wants do not match those in the checkpoint.
     #[error("region {region:?} of {key} was not loaded: {what}")]
     Unmatched {
         /// Which checkpoint.
@@ -113,7 +113,7 @@ pub enum LoadError {
         /// Any error that the device reports.
         source: DeviceError,
     },
-    /// There is no memory for what the checkpoint holds.
+    /// There is not enough memory for the contents of the checkpoint.
     #[error("rank {rank}: region {region:?} of {key} needs {bytes} bytes, but there is not enough memory")]
     Memory {
         /// This rank.
@@ -214,7 +214,7 @@ mod tests {
         let own = LoadError::Decomposition { rank: Rank(2), key, region: region(), found };
         let (once, expected) = (heard(&[2], &own), "rank 2: it was saved without a decomposition");
         assert_eq!(once.to_string(), format!("region \"t\" of {key} was not loaded: {expected}"));
-        // That of this rank again, in a later step; and of another one.
+        // An error of this rank again, in a later step; and one of another rank.
         assert_eq!(heard(&[2], &once).to_string(), once.to_string());
         assert_eq!(once.why(Rank(1)), expected);
         let unmatched =

@@ -122,7 +122,7 @@ impl Peers {
     /// Opens the next one; `None` if there is none left.
     ///
     /// # Blocking
-    /// For the other ranks, which answer while they are inside a call of the session.
+    /// For the other ranks, which answer while they are inside a call to the session.
     pub fn open_next(&mut self) -> Option<Result<Source, String>> {
         let way = self.ways.pop_front()?;
         let opened = match &way {

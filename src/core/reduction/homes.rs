@@ -33,7 +33,7 @@ pub struct Stretch {
     pub home: Home,
 }
 
-/// Puts a stretch behind others: it continues with the last one where it is stored beside that.
+/// Appends a stretch to others: it extends the last one if it is stored next to that.
 pub(super) fn push(stretches: &mut Vec<Stretch>, next: Stretch) {
     match stretches.last_mut() {
         Some(last) if last.home.behind(last.bytes) == next.home => last.bytes += next.bytes,

@@ -21,7 +21,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// That of a method, where not most of a region changes.
+    /// The way of a method, unless most of a region changes.
     pub fn of(method: Method, chunk: Option<u64>) -> Way {
         match method {
             Method::Full => Way::Full,

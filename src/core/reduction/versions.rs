@@ -39,7 +39,7 @@ impl Version {
     }
 }
 
-/// In what a rank says of an earlier checkpoint ([`Versions::uses`]) the bytes that its file stores are under its operation with this bit.
+/// In a rank's report on an earlier checkpoint ([`Versions::uses`]) the bytes that its file stores are under its operation with this bit.
 pub const STORED: u64 = 1 << 63;
 
 /// The versions of a series.
@@ -57,7 +57,7 @@ pub struct Versions {
     misses: u32,
 }
 
-/// So many doublings apart are attempts at most that have found nothing before.
+/// Attempts that have found nothing are at most this many doublings apart.
 const MISSES_MAX: u32 = 4;
 
 impl Versions {
@@ -91,10 +91,10 @@ impl Versions {
         self.chosen = Some(operations);
     }
 
-    /// What this rank says of a shard before anybody has chosen what its file may refer to: by operation, how many of its bytes the files of
-    /// each earlier one store, and (with [`STORED`]) how many these store in all. Each byte counts at the latest that has it. `found` is what
-    /// chunks have found already. Otherwise it is not known yet: as much as the time before, and all that the last one stores. Only regions
-    /// that are asked for refer to any.
+    /// This rank's report on a shard before anybody has chosen what its file may refer to: by operation, how many of its bytes the files of
+    /// each earlier one store, and (with [`STORED`]) how many these store in all. Each byte counts at the latest that has it. `found` is
+    /// what chunks have found already. Otherwise it is not known yet: as much as the time before, and all that the last one stores. Only
+    /// regions that are asked for refer to any.
     pub fn uses(&self, operation: u64, found: Option<&Found>, is_asked: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
         let Some(version) = self.list.get(&operation) else { return Vec::new() };
         let decided = || self.list.range(..operation).filter(|(_, earlier)| earlier.own.is_some());

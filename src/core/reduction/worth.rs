@@ -1,4 +1,4 @@
-//! Whether compressing pays on a tier, by what it has come to so far.
+//! Whether compressing pays on a tier, by the results so far.
 
 /// So many files are written as they are before it is tried again.
 const PASSES: u32 = 15;
@@ -15,7 +15,7 @@ pub struct Worth {
 }
 
 impl Worth {
-    /// A file's bytes were compressed to so many, which took so long.
+    /// A file's bytes were compressed to this many, in this time.
     pub fn measured(&mut self, bytes: u64, stored: u64, seconds: f64) {
         self.passes = 0;
         self.bytes = self.bytes * FADE + bytes as f64;

@@ -96,7 +96,7 @@ impl Table {
         self.shards.contains_key(&rank) || self.rebuilds(rank).next().is_some()
     }
 
-    /// All ways to a rank's shard beside the copies that `own` has itself, best first.
+    /// All ways to a rank's shard besides the copies that `own` has itself, best first.
     pub fn alternatives(&self, rank: Rank, own: Rank) -> Vec<Alternative> {
         let copies = self.shards.get(&rank).into_iter().flatten().filter(|(holder, _)| *holder != own);
         let copies = copies.map(|(holder, bytes)| Alternative::Copy { holder: *holder, bytes: *bytes });
@@ -147,7 +147,7 @@ mod tests {
             matches!(&table.alternatives(Rank(3), Rank(3))[..], [Alternative::Rebuild { shards, .. }] if shards[3].is_none())
         );
         assert!(!Table::of(&all, 1).has(Rank(0)));
-        // Rank 0 is there; from the others alone it cannot be had, since rank 3 is lost too.
+        // Rank 0 is there; it cannot be obtained from the others alone, since rank 3 is lost too.
         assert!(table.alternatives(Rank(0), Rank(0)).is_empty());
         all.push(shard(3, 1));
         let table = Table::of(&all, 0);

@@ -98,7 +98,8 @@ impl SetInfo {
         (start + range.start).min(length)..(start + range.end).min(length)
     }
 
-    /// Can the shard of member `lost` be had, if these members' shards (whatever is said of its own) and parity are there?
+    /// Can the shard of member `lost` be obtained if these members' shards (whatever is said about its own) and parity are
+    /// there?
     pub fn can_rebuild(&self, lost: usize, shards: &[bool], parities: &[bool]) -> bool {
         (0..self.data()).all(|chunk| {
             let stripe = self.place_of_chunk(lost, chunk).stripe;

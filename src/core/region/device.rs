@@ -13,7 +13,7 @@ pub fn rows_in(memory: &DeviceSpan, strides: &Strides) -> Result<Rows> {
     Rows::new(memory.clone(), first as u64, strides.row() as u64, again.collect())
 }
 
-/// The rows of boxes in device memory. Their bytes are box behind box, each in the order of memory.
+/// The rows of boxes in device memory. Their bytes are box after box, each in the order of memory.
 #[derive(Clone, Debug)]
 pub struct DeviceRows {
     boxes: Vec<Rows>,
@@ -22,7 +22,7 @@ pub struct DeviceRows {
 }
 
 impl DeviceRows {
-    /// Those of these boxes, in order.
+    /// The rows of these boxes, in order.
     pub fn new(boxes: Vec<Rows>) -> DeviceRows {
         let mut starts = vec![0];
         starts.extend(boxes.iter().scan(0, |end, rows| {

@@ -29,12 +29,12 @@ pub struct Elements {
 }
 
 impl Elements {
-    /// Those of a slice.
+    /// The elements of a slice.
     pub fn of<T: Element>(elements: &[T]) -> Elements {
         Elements { element: T::TYPE, bytes: bytemuck::cast_slice(elements).to_vec() }
     }
 
-    /// Those of a type that is known at run time only.
+    /// Elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn typed(element: ElementType, bytes: &[u8]) -> Elements {
         Elements { element, bytes: bytes.to_vec() }
@@ -45,7 +45,7 @@ impl Elements {
         self.element
     }
 
-    /// Their bytes, one element behind the other.
+    /// Their bytes, one element after the other.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

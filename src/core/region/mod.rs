@@ -31,7 +31,7 @@ use std::sync::Arc;
 const RESERVED: &str = ".bivouac/";
 /// The region that says where the rank's threads and pages were.
 pub const AFFINITY: &str = ".bivouac/affinity";
-/// The region that says how the others lie over the ranks.
+/// The region that says how the others are spread over the ranks.
 pub const DECOMPOSITION: &str = ".bivouac/decomposition";
 /// The region that says how long output files were.
 pub const COMPANIONS: &str = ".bivouac/companions";
@@ -187,7 +187,7 @@ pub enum RegionError {
          the same to every `with_device` or `with_offload`"
     )]
     TwoStreams,
-    /// The name was used before in this checkpoint.
+    /// The name is already in use in this checkpoint.
     #[error("region {name:?} is saved twice in one checkpoint: give each region its own name")]
     Twice {
         /// The name.
@@ -240,7 +240,7 @@ pub enum RegionError {
         /// The ranks of its group.
         ranks: u32,
     },
-    /// Memory for another number of boxes than the rank owns.
+    /// Memory for a different number of boxes than the rank owns.
     #[error("region {name:?}: memory for {given} boxes was given, but this rank owns {boxes}")]
     Boxes {
         /// The name.
@@ -419,7 +419,8 @@ pub fn kept_array<'a>(
     describe(name, RegionKind::Array, element, &[elements], RegionData::Kept(Arc::new(kept)))
 }
 
-/// Describes a column of so many rows, with `width` elements in each, as a region. `size` is that of the application's type.
+/// Describes a column of this many rows, with `width` elements in each, as a region. `size` is that of the application's
+/// type.
 ///
 /// # Errors
 /// [`RegionError`] for an unusable name or element type, or bytes that are not those of the rows.

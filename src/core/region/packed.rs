@@ -12,7 +12,7 @@ const PAIR: usize = 16;
 /// Bytes that go through a buffer at once.
 const BUFFER: usize = 16 << 10;
 
-/// The memory of boxes, and where their elements lie in it. Their bytes are box behind box, each in the order of memory.
+/// The memory of boxes, and where their elements are in it. Their bytes are box after box, each in the order of memory.
 pub struct Packed<'a> {
     boxes: Vec<(&'a [u8], Strides)>,
     /// Where each box begins, and where the last one ends.
@@ -26,7 +26,7 @@ impl fmt::Debug for Packed<'_> {
 }
 
 impl<'a> Packed<'a> {
-    /// This rank's boxes, with elements of so many bytes, in their memory.
+    /// This rank's boxes, with elements of this many bytes, in their memory.
     pub fn new(boxes: Vec<(&'a [u8], Strides)>) -> Packed<'a> {
         let mut starts = vec![0];
         starts.extend(boxes.iter().scan(0, |end, (_, strides)| {
@@ -173,7 +173,8 @@ fn copy_in_turn(halves: [(Way<'_>, &mut [u8]); 2], sums: &mut Sums) {
 /// Memory of the application for the boxes of a decomposition: is it as long as they need it?
 ///
 /// # Errors
-/// [`RegionError::Memory`] for the first box that has none of its length, [`RegionError::Boxes`] for another number of them.
+/// [`RegionError::Memory`] for the first box without memory of its length, [`RegionError::Boxes`] for a different number of
+/// boxes.
 pub fn check_memory(
     name: &str,
     on: &Decomposition,

@@ -1,4 +1,4 @@
-//! Where everything stands in a segment file: the header, and the arithmetic of the areas behind it. No I/O.
+//! Where everything is in a segment file: the header, and the arithmetic of the areas after it. No I/O.
 //!
 //! ```text
 //! 0            header                      4096 bytes, 128 of them used

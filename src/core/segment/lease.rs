@@ -122,8 +122,8 @@ impl Lease {
         Some(LeasePart { loan, ground: Arc::clone(&self.ground), start: range.start })
     }
 
-    /// Lends a range (counted from the lease's start) for reading, beside other views of it. `None` if it is empty, reaches
-    /// beyond the lease, or overlaps a part that is out.
+    /// Lends a range (counted from the lease's start) for reading, along with other views of it. `None` if it is empty,
+    /// reaches beyond the lease, or overlaps a part that is out.
     pub fn view(&self, range: Range<u64>) -> Option<LeaseView> {
         let (offset, length) = self.locate(&range)?;
         let loan = self.ground.shared.map.lend_shared(offset, length)?;
@@ -163,7 +163,7 @@ impl LeasePart {
         self.ground.offset + self.start
     }
 
-    /// Declares the bytes complete, behind a store fence: this reader and others may now read them, and nobody writes
+    /// Declares the bytes complete, after a store fence: this reader and others may now read them, and nobody writes
     /// them before all views are gone. No other writer can come between.
     pub fn share(self) -> LeaseView {
         store_fence();

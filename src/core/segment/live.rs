@@ -238,8 +238,8 @@ impl Segment {
         self.shared.books().refusal
     }
 
-    /// Bytes that this rank could still reserve now, perhaps not in one piece: its own free memory, what nobody owns and
-    /// is populated already, and as much of the rest as the node can still give.
+    /// Bytes that this rank could still reserve now, perhaps not in one piece: its own free memory, memory that nobody
+    /// owns and that is already populated, and as much of the rest as the node can still give.
     ///
     /// # Errors
     /// [`SegmentError::Os`] if the file system cannot be asked.
@@ -283,7 +283,7 @@ impl Segment {
         self.if_sealed(slot, |entry| entry.set_level(level))
     }
 
-    /// Says of a sealed slot that it is no level of its own: it is retired when the writes of it are done, so other ranks may
+    /// Declares that a sealed slot is not itself a level: it is retired when the writes of it are done, so other ranks may
     /// wait for its room. `false` if it was retired before.
     ///
     /// # Errors
@@ -338,7 +338,7 @@ impl Segment {
     }
 
     /// Publishes this rank's value for an operation to the ranks of the node. `false` if the ring of 64 operations has
-    /// gone on without it, or the number is 2^47 or more. Posting again replaces the value.
+    /// moved on without it, or the number is 2^47 or more. Posting again replaces the value.
     pub fn post(&self, operation: u64, value: u64) -> bool {
         self.shared.boards().post(operation, value)
     }
@@ -349,7 +349,7 @@ impl Segment {
     }
 
     /// Counts this call for an operation and returns how many came before on this node. Whoever sees `node_ranks - 1`
-    /// also sees everything that the others posted before they arrived. `None` if the ring has gone on.
+    /// also sees everything that the others posted before they arrived. `None` if the ring has moved on.
     pub fn arrive(&self, operation: u64) -> Option<u32> {
         self.shared.boards().arrive(operation)
     }
@@ -403,7 +403,7 @@ impl Segment {
         (0..SLOTS_PER_RANK).any(retired)
     }
 
-    /// Does the file still have its name? If somebody removed it, the next run cannot find it: it is no level any more.
+    /// Does the file still have its name? If somebody removed it, the next run cannot find it: it is no longer a level.
     pub fn is_linked(&self) -> bool {
         file::is_linked(self.shared.map.file(), &self.shared.path)
     }

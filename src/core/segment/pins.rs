@@ -1,9 +1,9 @@
-//! What of the segment is registered with a device ("pinned"), and what a device needs to register it.
+//! Which parts of the segment are registered with a device ("pinned"), and what a device needs to register them.
 //!
 //! A copy between device and host runs at the link's full speed only if the driver knows the host pages not to move:
 //! they are *registered*. Registering a whole buffer at once would hold up copies and launches for as long as it takes
 //! (HiPC'22, section IV.A), so it is done chunk by chunk, one rank of the node after the other ([`super::Token::Pinning`]),
-//! and what is registered already is used at once.
+//! and whatever is already registered is used at once.
 //!
 //! Slots come and go, and their memory stays: a registration is good for whatever lies there next, also if that is another
 //! rank's. So none is taken back before the book is closed.

@@ -90,7 +90,7 @@ impl Populator {
         Ok(())
     }
 
-    /// Enters a loan whose pages are reserved already into this process's page table.
+    /// Enters a loan whose pages have already been reserved into this process's page table.
     pub(super) fn enter_all(&self, loan: &mut Loan) -> Result<(), Refusal> {
         let length = loan.len();
         self.enter(loan, 0, length)

@@ -1,4 +1,4 @@
-//! Slots as values: one being written, one sealed and readable, and the entry behind them.
+//! Slots as values: one being written, one sealed and readable, and the entry that both refer to.
 #![forbid(unsafe_code)]
 
 use super::SegmentError;
@@ -174,7 +174,7 @@ impl SlotMut {
         }
     }
 
-    /// Declares the bytes complete and unchanging, behind a store fence.
+    /// Declares the bytes complete and unchanging, after a store fence.
     ///
     /// # Errors
     /// [`SegmentError::Forked`] in a forked child.

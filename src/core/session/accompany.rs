@@ -64,7 +64,7 @@ impl Session {
         Ok(Companion(kept))
     }
 
-    /// Those of a series; `None` if no rank has any.
+    /// The companions of a series; `None` if no rank has any.
     pub(super) fn companions_of(&self, series: &str) -> Option<Companions> {
         self.companions.borrow().get(series).cloned()
     }

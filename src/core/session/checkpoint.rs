@@ -364,7 +364,7 @@ impl<'a> CheckpointBuilder<'a> {
         held.filter(|saved| matches!(saved.data, RegionData::Held { .. })).map(|saved| &saved.region)
     }
 
-    /// Adds a region that is described already.
+    /// Adds a region that has already been described.
     #[doc(hidden)]
     pub fn add(&mut self, saved: SavedRegion<'a>) -> Result<()> {
         let is_new = self.names.insert(text_hash(&saved.region.name));

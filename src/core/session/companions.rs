@@ -1,4 +1,4 @@
-//! Output files that grow beside the checkpoints, and that a restart brings to where they were.
+//! Output files that grow while checkpoints are taken, and that a restart brings back to where they were.
 #![forbid(unsafe_code)]
 
 use crate::base::digest::digest_bytes;
@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a restart does with a companion that has more bytes than the restored checkpoint knows of.
+/// What a restart does with a companion that has more bytes than the restored checkpoint knows about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum OnRestart {
     /// It cuts them off.

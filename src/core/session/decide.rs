@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The state behind both questions, which every rank counts in the same way.
+/// The state on which both answers are based, which every rank counts in the same way.
 pub struct Decisions {
     steps: u64,
     /// A checkpoint is due, whatever the interval says.

@@ -1,4 +1,4 @@
-//! What a rank's session says of itself in its first event, and where its events go.
+//! What a rank's session says about itself in its first event, and where its events go.
 #![forbid(unsafe_code)]
 
 use super::place::Place;

@@ -226,7 +226,7 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
     Ok(Arc::new(engine))
 }
 
-/// Where files of the program's own go: beside what the local tier has, or to where it would be.
+/// Where the program's own files go: next to the files of the local tier, or where those would be.
 fn scratch(place: &Place, setup: &Setup, job: &str) -> PathBuf {
     let local = setup.tier(TierId::LOCAL).map(|tier| tier.root().to_owned());
     let configured = setup.config.node.local_directory.as_ref().map(|directory| place.directory.join(directory));

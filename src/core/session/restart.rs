@@ -164,8 +164,8 @@ impl Session {
             .collect())
     }
 
-    /// Refuses a name that cannot be used. The other ranks may have made a valid call: they hear of the refusal in the verdict on it, and
-    /// the numbers of the calls stay in step.
+    /// Refuses a name that cannot be used. The other ranks may have made a valid call: they are told about the refusal in the verdict on
+    /// it, and the numbers of the calls stay in step.
     fn check_name_together(&self, name: &str) -> Result<()> {
         let Err(error) = check_name(name) else { return Ok(()) };
         let refusal = self.engine.refusal(&error.to_string());
@@ -218,8 +218,8 @@ impl Session {
         }
     }
 
-    /// What is there although nothing can be restored, in words: a version of another number of ranks, of another group, or of another
-    /// name; `None`: nothing.
+    /// What exists although nothing can be restored, in words: a version of a different number of ranks, of another group, or of
+    /// another name; `None`: nothing.
     pub(super) fn found_instead(&self, name: &str, election: &Election) -> Option<String> {
         let identity = self.engine.identity();
         let candidates = election.found().candidates();
@@ -313,7 +313,8 @@ impl Session {
         Ok(Some(Restart { course, elected, elect, attempt }))
     }
 
-    /// The outline of a checkpoint of another number of ranks, which the root reads. If the root cannot, the next one to try.
+    /// The outline of a checkpoint of a different number of ranks, which the root reads. If the root cannot, the next
+    /// candidate.
     ///
     /// # Errors
     /// [`RestartError::RankBound`], on all ranks alike.

@@ -53,7 +53,7 @@ impl<'a> Rows<'a> {
         self.sized_columns(name, width, (T::TYPE, size_of::<T>()), bytemuck::cast_slice(data))
     }
 
-    /// Adds a column whose elements have a type that is known at run time only; `bytes` has a whole number of them.
+    /// Adds a column whose elements have a type that is known only at run time; `bytes` has a whole number of them.
     #[doc(hidden)]
     #[must_use]
     pub fn typed_columns(self, name: &str, width: u32, element: ElementType, bytes: &'a [u8]) -> Rows<'a> {
@@ -141,8 +141,8 @@ impl<'a> CheckpointBuilder<'a> {
     /// Local. All ranks save the set; so does a rank without rows.
     ///
     /// # Errors
-    /// [`Error::Region`](crate::Error::Region): a name is unusable or is already in use; a column has another length than the rows; there
-    /// is no column. After an error the checkpoint may have some of the columns: drop it.
+    /// [`Error::Region`](crate::Error::Region): a name is unusable or is already in use; a column has a different length than the rows;
+    /// there is no column. After an error the checkpoint may have some of the columns: drop it.
     pub fn save_rows(&mut self, name: &str, rows: Rows<'a>) -> Result<()> {
         let (rows, regions) = rows.regions(name)?;
         if self.terms.has_rows(name) {

@@ -1,5 +1,5 @@
-//! The lines that the root writes for people: what a session works with when it opens, what it restores, and what it has done when it
-//! closes. Pure.
+//! The lines that the root writes for people: a session's settings when it opens, its restores, and its results when it closes.
+//! Pure.
 #![forbid(unsafe_code)]
 
 use crate::base::log::Level;

@@ -1,4 +1,5 @@
-//! What a checkpoint records of its regions besides their names: how they lie over the ranks, and which are the same on all of them.
+//! What a checkpoint records about its regions besides their names: how they are spread over the ranks, and which are the same on
+//! all of them.
 #![forbid(unsafe_code)]
 
 use crate::base::text::list;
@@ -56,12 +57,12 @@ impl Terms {
         self.rows.len() - 1
     }
 
-    /// Records how the region at `place` lies over the ranks.
+    /// Records how the region at `place` is spread over the ranks.
     pub fn rule(&mut self, place: usize, rule: Rule) {
         self.rules.insert(place, rule);
     }
 
-    /// Makes room for a region at `place`: those from there on move behind it.
+    /// Makes room for a region at `place`: those from there on move after it.
     pub fn make_place(&mut self, place: usize) {
         let behind = self.rules.split_off(&place);
         self.rules.extend(behind.into_iter().map(|(at, rule)| (at + 1, rule)));

@@ -77,8 +77,8 @@ impl ReadFile for Joined {
 /// Makes the shard that a raw one stands for: itself, unless it is packed. Its sources are looked for next to its own folder.
 ///
 /// # Errors
-/// [`TierError::Format`] if what it says of itself is damaged; [`TierError::Source`] if a source cannot be opened. That it refers to what its
-/// source does not store is found where its bodies are read.
+/// [`TierError::Format`] if its description of itself is damaged; [`TierError::Source`] if a source cannot be opened. That it refers to
+/// what its source does not store is found where its bodies are read.
 ///
 /// # Blocking
 /// On the tier.
@@ -112,7 +112,7 @@ fn joined(raw: FileShard, outline: Outline, sources: Vec<FileShard>) -> FileShar
 }
 
 /// Joins a packed shard of whose sources one is missing or damaged on its own tier, with good copies of them on any of `tiers`. `None` if
-/// that is no help: it is not packed, or all are good where it lies.
+/// that does not help: it is not packed, or all are good where it lies.
 ///
 /// # Errors
 /// As [`join`]: no tier has a good copy of a source.

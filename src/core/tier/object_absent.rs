@@ -1,4 +1,4 @@
-//! What stands in for object stores in a build without them.
+//! The replacement for object stores in a build without them.
 #![forbid(unsafe_code)]
 
 use super::contract::{Around, Tier};

@@ -8,9 +8,9 @@
 //!
 //! A configured directory may itself be reached over symbolic links (`/scratch` is often one). They are resolved once,
 //! by the rule of Linux's `protected_symlinks`, which not every system has switched on: where everybody may write, a
-//! link counts only if it belongs to this user, to root, or to the owner of the directory that it stands in.
+//! link counts only if it belongs to this user, to root, or to the owner of the directory that contains it.
 //!
-//! In a place that others share (`/tmp`, `/var/tmp`, a node's scratch disk) we use a folder of our own
+//! In a place that others share (`/tmp`, `/var/tmp`, a node's scratch disk) we use our own folder
 //! ([`private_folder`]): mode 0700, not a link. If somebody else has taken its name, the next of a few names serves.
 #![forbid(unsafe_code)]
 
@@ -206,7 +206,7 @@ fn is_link_believed(directory: &Stat, owner: u32, user: u32) -> bool {
 }
 
 /// Where this user's files go if `directory` is configured: there, where it is ours alone or not there yet (`make`
-/// makes it); otherwise into a folder of this user, which is made in it, or beside it where it is somebody else's.
+/// makes it); otherwise into a folder of this user, which is made in it, or next to it if it is somebody else's.
 ///
 /// # Errors
 /// The system's answer; [`NotOurs`], wrapped.
@@ -290,7 +290,7 @@ pub fn private_folder(place: &Path, name: &str) -> io::Result<PathBuf> {
     Err(NotOurs::Taken { place: place.to_owned(), taken }.into())
 }
 
-/// All folders in `place` that [`private_folder`] may have made, and what stands in the place of others.
+/// All folders in `place` that [`private_folder`] may have made, and whatever is in the place of others.
 ///
 /// # Errors
 /// The system's answer. A place that does not exist has none.

@@ -1,6 +1,6 @@
 //! Whose a root directory is: the id of the store at the global directory, and the store that a local directory belongs to.
 //!
-//! Both stand in a file that is written once, by whoever comes first.
+//! Both are in a file that is written once, by whoever comes first.
 
 use super::ours::Trust;
 use super::storage::{Create, Storage, WriteFile};
@@ -77,7 +77,7 @@ impl LocalOwner {
         self.name != than.name && is_known && self.global != than.global
     }
 
-    /// What a directory says of its owner; `None`: nothing.
+    /// What a directory says about its owner; `None`: nothing.
     pub fn of(storage: &dyn Storage, root: &Path) -> Option<LocalOwner> {
         let bytes = storage.read_all(&root.join(OWNER_FILE), FILE_MAX).ok()?;
         LocalOwner::parse(std::str::from_utf8(&bytes).ok()?.trim())

@@ -66,7 +66,8 @@ impl Folder {
         made.map_err(|error| self.named(original, &error))
     }
 
-    /// Brings a file back, whole or not at all: `fill` writes it. What `fill` says beside errors of the file is handed on.
+    /// Brings a file back, whole or not at all: `fill` writes it. Errors of `fill` other than those of the file are passed
+    /// on.
     ///
     /// # Errors
     /// With the path.

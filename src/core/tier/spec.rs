@@ -1,7 +1,7 @@
 //! Which tiers there are, nearest first, and what others must know to use one.
 //!
-//! [`TIERS`] is the only list of tiers; how those of files that all nodes share are made stands in [`making`](super::making). A tier is named by its place in it ([`TierId`]), and whoever needs to know something of
-//! a tier asks its [`TierSpec`]: nobody compares names.
+//! [`TIERS`] is the only list of tiers; [`making`](super::making) shows how those of files that all nodes share are made. A tier is named
+//! by its place in it ([`TierId`]), and whoever needs to know something about a tier asks its [`TierSpec`]: nobody compares names.
 #![forbid(unsafe_code)]
 
 use crate::base::Level;
@@ -21,7 +21,7 @@ pub enum Means {
     Files,
 }
 
-/// What the configuration says of a tier.
+/// What the configuration says about a tier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wish {
     /// It is to be used.
@@ -43,7 +43,7 @@ pub enum Gathering {
     ByOne,
 }
 
-/// What others must know of a tier to use it.
+/// What others must know about a tier to use it.
 #[derive(Debug)]
 pub struct TierSpec {
     /// In messages, logs, statistics and the configuration.
@@ -56,7 +56,7 @@ pub struct TierSpec {
     pub is_shared: bool,
     /// How the ranks of a node put their shards into one file, where they can.
     pub gathering: Gathering,
-    /// What a configuration says of it.
+    /// What a configuration says about it.
     pub wish: fn(&JobConfig) -> Wish,
 }
 
@@ -157,7 +157,7 @@ impl TierId {
         (usize::from(index) < TIERS.len()).then_some(TierId(index))
     }
 
-    /// What there is to know of it.
+    /// What there is to know about it.
     pub fn spec(self) -> &'static TierSpec {
         &TIERS[usize::from(self.0)]
     }
@@ -172,7 +172,7 @@ impl TierId {
         self.spec().level
     }
 
-    /// What a configuration says of it.
+    /// What a configuration says about it.
     pub fn wish(self, job: &JobConfig) -> Wish {
         (self.spec().wish)(job)
     }

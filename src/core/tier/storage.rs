@@ -35,7 +35,7 @@ pub struct Stat {
     pub bytes: u64,
     /// When it was changed last, as whoever keeps it says.
     pub modified: SystemTime,
-    /// It is a folder, a link, or something else that is no file.
+    /// It is a folder, a link, or something else that is not a file.
     pub is_odd: bool,
 }
 
@@ -56,7 +56,7 @@ pub trait WriteFile: Send + Sync {
 }
 
 /// A file open for reading. `read_at` fills the whole buffer or fails with `UnexpectedEof`.
-#[allow(clippy::len_without_is_empty)] // A length that asks the system is no collection's length.
+#[allow(clippy::len_without_is_empty)] // A length that asks the system is not the length of a collection.
 pub trait ReadFile: Send + Sync {
     /// Current length of the file.
     fn len(&self) -> io::Result<u64>;
@@ -98,7 +98,7 @@ pub fn read_range(file: &dyn ReadFile, range: std::ops::Range<u64>) -> io::Resul
     Ok(bytes)
 }
 
-/// So many zeros. Asking for more than there is is an error and no abort.
+/// This many zeros. Asking for more memory than there is is an error, not an abort.
 ///
 /// # Errors
 /// `OutOfMemory`.

@@ -308,7 +308,7 @@ impl Observer for Faults {
     }
 }
 
-/// A device that moves so many bytes per second, reading and writing independently.
+/// A device that moves this many bytes per second, reading and writing independently.
 pub struct Throttle {
     clock: Arc<dyn Clock>,
     read: Lane,

@@ -184,7 +184,8 @@ impl Engine {
             Ok(Opened::Gone) => None,
             Err(error) => Some(Written::Failed(error)),
         };
-        // Before the next write of the lane may begin: what it says of this rank depends on what became of those before.
+        // Before the next write of the lane may begin: what it says about this rank depends on the outcome of the
+        // previous ones.
         if let Some(written) = written {
             self.on_written(tier, operation, written);
         }

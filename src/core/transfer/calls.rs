@@ -226,7 +226,8 @@ impl Engine {
         self.wake();
     }
 
-    /// `should_exit` has answered yes. Known to this rank, the reason is told; the supervisor hears of it in any case.
+    /// `should_exit` has answered yes. If this rank knows the reason, it reports it; the supervisor is told in any
+    /// case.
     pub fn tell_exit(&self, reason: Option<&str>) {
         self.reporter().on_exit(reason);
         self.wake();
@@ -300,7 +301,7 @@ impl Engine {
         self.reporter().write_status(true, || (self.stats(), self.failed()));
     }
 
-    /// What this rank says of its costs when the session closes.
+    /// What this rank reports about its costs when the session closes.
     pub fn cost_numbers(&self) -> Vec<u64> {
         costs::numbers(&self.stats(), self.setup.identity.node_ranks.len() as u64)
     }

@@ -118,7 +118,7 @@ fn in_one_piece(parts: &[DevicePart]) -> impl Iterator<Item = (&DevicePart, &Dev
 /// Computes the digests of device regions in one piece where they are, and puts them in their places among those of the shard.
 ///
 /// # Errors
-/// What the device says.
+/// Any error that the device reports.
 ///
 /// # Blocking
 /// For the work that is enqueued on the stream, and one pass over the regions.
@@ -142,7 +142,7 @@ pub fn digest_on_device(
 /// Enqueues digests of device regions in one piece, one region after the other; `None` if there are no bytes.
 ///
 /// # Errors
-/// What the device says.
+/// Any error that the device reports.
 pub fn begin_digests(
     parts: &[DevicePart],
     block_bytes: u64,

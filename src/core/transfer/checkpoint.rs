@@ -97,7 +97,7 @@ pub struct OnDevice<'a> {
     pub offload: Option<&'a Offload>,
 }
 
-/// What must be equal on all ranks beside the names and types of regions.
+/// What must be equal on all ranks besides the names and types of regions.
 #[derive(Clone, Default)]
 pub struct Agreed {
     /// Its hash; 0: nothing.
@@ -122,7 +122,7 @@ pub struct CaptureSpec<'a> {
     pub own_regions: bool,
     /// What else all ranks agree on.
     pub agreed: Agreed,
-    /// What binds it to the number of ranks, where this rank tells a supervisor.
+    /// What binds it to the number of ranks, if this rank reports to a supervisor.
     pub bound: Option<Bound>,
     /// For the regions in device memory.
     pub device: Option<OnDevice<'a>>,
@@ -297,7 +297,7 @@ impl Engine {
         }
     }
 
-    /// No slot could be had, and the application waits for a file.
+    /// There was no slot, and the application waits for a file.
     pub(super) fn say_direct(&self, version: u64, bytes: u64, why: &[String]) {
         if self.setup.memory.is_none() {
             return;

@@ -88,7 +88,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// A checkpoint stored this share of its bytes, so many seconds after the one before.
+    /// A checkpoint stored this share of its bytes, this many seconds after the previous one.
     pub fn on_stored(&mut self, interval: Duration, share: f64) {
         let seconds = interval.as_secs_f64();
         let step = (seconds.ln() / INTERVAL_FACTOR.ln()).ceil().clamp(0.0, (INTERVALS - 1) as f64);

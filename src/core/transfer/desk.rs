@@ -54,7 +54,7 @@ impl Desk {
         !self.0.lock().events.is_empty()
     }
 
-    /// What has come up since the last step, the first vote with what this rank has to say.
+    /// Everything new since the last step; the first vote carries this rank's own.
     pub fn take_events(&self, rank: Rank) -> Vec<Event> {
         let mut state = self.0.lock();
         let mut events = std::mem::take(&mut state.events);
@@ -104,7 +104,7 @@ impl Desk {
         self.0.lock().declined.insert(operation, (name.to_owned(), version));
     }
 
-    /// What it has refused in that operation, if no verdict was heard of it before.
+    /// What it has refused in that operation, if there has been no verdict on it.
     pub fn take_declined(&self, operation: u64) -> Option<(String, u64)> {
         self.0.lock().declined.remove(&operation)
     }

@@ -67,8 +67,8 @@ pub struct Engine {
     pub(super) reducer: Arc<Reducer>,
     /// What slots still hold.
     pub(super) remains: Lock<Remains>,
-    /// Room for the digests of the next shard. It is made behind one that was brought from a device: in the call that captures it would take as
-    /// long as all the rest.
+    /// Room for the digests of the next shard. It is made after one that was brought from a device: in the call that captures, it would
+    /// take as long as everything else.
     pub(super) spare_digests: Lock<Vec<Digest>>,
     /// A shard was marked: what slots hold is worth knowing.
     pub(super) has_marked: AtomicBool,
@@ -660,7 +660,7 @@ impl Engine {
     }
 
     /// Is this run still the newest of its job? The root knows; the other ranks have no claim to compare, and no objection. A newer run
-    /// latches the session: nothing more is committed. The conversation continues: the other ranks have to hear of it, and their
+    /// latches the session: nothing more is committed. The conversation continues: the other ranks have to be told, and their
     /// applications continue to ask questions.
     ///
     /// # Blocking

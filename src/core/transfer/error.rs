@@ -46,7 +46,7 @@ pub enum CaptureError {
         name: String,
         /// Version.
         version: u64,
-        /// What the device says.
+        /// An error that the device reports.
         source: DeviceError,
     },
     /// A version of a history could not be read.

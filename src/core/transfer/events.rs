@@ -1,7 +1,7 @@
 //! This rank's events, on their way to its file ([`crate::format::events`]).
 //!
-//! They are collected in memory and written about once a second, as a piece of background work like any other. What cannot be written is
-//! counted, and the file says later how much is missing; the session goes on.
+//! They are collected in memory and written about once a second, as a piece of background work like any other. Events that cannot be
+//! written are counted, and the file says later how many are missing; the session continues.
 #![forbid(unsafe_code)]
 
 use crate::base::calendar::unix_now;

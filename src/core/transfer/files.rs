@@ -397,7 +397,7 @@ impl LevelWork for FileLevel {
     }
 
     fn stop(&self, _: u64) {
-        // What is being written comes to its end: its files are taken away by retention.
+        // A write that has begun is finished: retention removes its files.
     }
 
     fn committed(&self, facts: &Arc<Facts>) {

@@ -9,9 +9,9 @@
 //!
 //! Where the application may change its memory before the capture (`VELOC_Checkpoint_mem`), regions are *held* (`transfer::held`): copied with
 //! their digests into the slot that the shard will have, or into its file where no slot is long enough. They come first in the shard,
-//! behind a head with room for the tables to come; the capture adds the other regions, writes the head, cuts the slot to its length and seals
-//! it. More regions than there is room for: the shard is laid out anew in another slot, and the digests of what was held are compared. What
-//! is given up gives slot or file back.
+//! after a head with room for the tables to come; the capture adds the other regions, writes the head, cuts the slot to its length and
+//! seals it. More regions than there is room for: the shard is laid out anew in another slot, and the digests of what was held are
+//! compared. What is given up gives slot or file back.
 #![forbid(unsafe_code)]
 
 use super::capture::{self, FileError};
@@ -119,7 +119,7 @@ pub struct HoldSpec<'s, 'a> {
 }
 
 impl Engine {
-    /// Copies the regions that are not held yet beside those of `before`, into the nearest tier that has room.
+    /// Copies the regions that are not held yet, after those of `before`, into the nearest tier that has room.
     ///
     /// # Collective
     /// Local; the vote is cast by the capture.

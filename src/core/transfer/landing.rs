@@ -1,9 +1,9 @@
 //! Shards whose device regions are still in the GPU cache: they get their head, their seal and this rank's vote when the bytes
 //! have come down.
 //!
-//! Capture has returned by then, and the checkpoint is in the engine's books already, marked as *landing*: its slot is reserved,
+//! Capture has returned by then, and the checkpoint is already in the engine's books, marked as *landing*: its slot is reserved,
 //! but not known by an id, and no verdict on it can be a yes, because this rank has not voted. What fails now is a no with
-//! its reason, which all ranks hear. The thread that brings the bytes is one of the GPU caches': it makes no call of MPI, so it
+//! its reason, which all ranks hear. The thread that brings the bytes is one of the GPU caches': it makes no MPI call, so it
 //! leaves the vote with the engine and steps nothing. Votes are cast in the order of the calls, so verdicts come in that order.
 //!
 //! # What happens
@@ -20,7 +20,7 @@
 //!                                                                             vote CALL, in the order of the calls
 //! ```
 //!
-//! - With `reduction.method` of chunks, these are looked at on the device meanwhile, beside the download ([`super::chunking`]).
+//! - With `reduction.method` of chunks, these are examined on the device during the download ([`super::chunking`]).
 //! - A shard does not say where its bytes came from; it restores into host and device memory alike.
 //! - The digests of device regions are made before the bytes cross the link. `WriteJob` compares them before it writes to a durable tier, and
 //!   so does the capture that goes straight to a file; a restart into device memory compares them on the device.
@@ -129,7 +129,7 @@ impl Engine {
         staged.send_down(slot, version, look, fill, Box::new(land));
     }
 
-    /// What is to be done beside the download: to look at the chunks of the regions that the device has.
+    /// The work to do during the download: to examine the chunks of the regions on the device.
     fn look(self: &Arc<Self>, unsealed: &Unsealed, regions: &[usize], is_partial: bool) -> LookAt {
         let Unsealed { name, layout, header, digests } = unsealed;
         let field = |region: &usize| Field::new(&layout.meta.regions[*region], layout.block_size, digests);

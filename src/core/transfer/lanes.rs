@@ -56,7 +56,7 @@ impl Lane {
         self.in_hand += 1;
     }
 
-    /// Is there something in hand, and has nothing come to its end for so long?
+    /// Is there work in hand, none of which has ended for this long?
     fn is_stuck(&self, now: Duration, limit: Duration) -> bool {
         self.in_hand > 0 && now.saturating_sub(self.moved) >= limit
     }
@@ -152,7 +152,7 @@ impl Lanes {
         self.0.lock().of(tier).active = None;
     }
 
-    /// The tiers on which something is in hand, and nothing has come to its end for so long.
+    /// The tiers on which there is work in hand, none of which has ended for this long.
     pub fn stuck(&self, now: Duration, limit: Duration) -> TierSet {
         let queues = self.0.lock();
         queues.lanes.iter().filter(|(_, lane)| lane.is_stuck(now, limit)).map(|(tier, _)| tier).collect()

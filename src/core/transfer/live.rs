@@ -1,8 +1,8 @@
 //! Regions of a capture in live host memory, to which the program continues to write ([`crate::live`]). They are protected when the capture
-//! returns, and a thread of their own copies them. After that they are treated as in [`super::landing`].
+//! returns, and a separate thread copies them. After that they are treated as in [`super::landing`].
 //!
-//! A page that somebody wants to write to comes first, and what lies behind it next: who writes from one end to the other is overtaken after a few
-//! pages, and waits no more.
+//! A page that somebody wants to write to comes first, and the pages after it next: a writer that goes from one end to the other is
+//! overtaken after a few pages, and no longer waits.
 #![forbid(unsafe_code)]
 
 use crate::affinity::{cpus, given};
@@ -279,7 +279,7 @@ impl Copying {
             let index = self.ends.partition_point(|end| *end <= run.start);
             cursor = run.end;
             self.copy(index, run.clone());
-            // Before it passes: who waits for this run would not be heard of any more.
+            // Before it passes: otherwise a writer that waits for this run would no longer be noticed.
             let waits = watch.and_then(Watch::next_fault);
             self.open_up(index, &run);
             if let Some(page) = waits {
@@ -352,7 +352,7 @@ impl<L: FnOnce(Result<(Arc<Target>, Copied), String>)> Work<L> {
 }
 
 impl Lives {
-    /// Waits for the copy behind the capture before, if there is one.
+    /// Waits for the copy that follows the previous capture, if there is one.
     pub fn wait_for_turn(&self) {
         let waited = self.settle();
         if !waited.is_zero() {

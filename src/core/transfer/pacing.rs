@@ -1,16 +1,16 @@
-//! Pacing: how fast a flush from the device may go, so that the application beside it is not slowed down.
+//! Pacing: how fast a flush from the device may go, so that the application is not slowed down meanwhile.
 //!
 //! A flush to the host shares the link, and the host's memory, with the application's own transfers. A burst hurts it (ICS'19,
 //! section 3); the same bytes spread out often do not, and there is time until the next checkpoint. Two parts, both pure: they
 //! are told what happened and when, and answer with numbers.
 //!
 //! - [`Pace`] is a token bucket: it says how long a piece of a transfer has to wait so that a given rate is kept.
-//! - [`RateControl`] finds the rate: it compares the times of the application's steps with a flush beside them to those
-//!   without, and lowers the rate while the difference is more than the application is willing to give.
+//! - [`RateControl`] finds the rate: it compares the times of the application's steps during a flush to those without,
+//!   and lowers the rate while the difference is more than the application is willing to give.
 //!
 //! # The arithmetic of the control
 //!
-//! Two windows hold the times of the last `window` steps (32): *quiet* ones, beside which nothing was flushed, and *loaded*
+//! Two windows hold the times of the last `window` steps (32): *quiet* ones, during which nothing was flushed, and *loaded*
 //! ones, with a flush during at least half of the step. Steps in between count for neither. With medians `q` and `l` the
 //! slow-down is `s = l / q - 1`. Steps vary by themselves, so `s` is an estimate; its standard error is
 //!

@@ -144,7 +144,7 @@ impl Peers {
         })
     }
 
-    /// Looks after the exchanges: tells of those that have come to their end, and lets go of those that nobody needs.
+    /// Looks after the exchanges: reports those that have ended, and releases those that nobody needs.
     pub fn settle(&self) -> Vec<Done> {
         let running: Vec<(u64, Arc<Exchange>, Duration)> = {
             let state = self.state.lock();
@@ -271,7 +271,7 @@ impl LevelWork for Peers {
         })
     }
 
-    /// A part has been written to the node's files, or there is none and the rank's own shard has come to its end: the next part, or the end
+    /// A part has been written to the node's files, or there is none and the rank's own shard is finished: the next part, or the end
     /// of the level on this rank.
     fn written(&self, operation: u64, written: Written) -> Vec<Done> {
         let failure = match written {

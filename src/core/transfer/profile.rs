@@ -26,7 +26,7 @@ pub struct ProfileFile {
 }
 
 impl ProfileFile {
-    /// At `path`, for a group on so many nodes. `run`: the run directory, if there is one.
+    /// At `path`, for a group on this many nodes. `run`: the run directory, if there is one.
     pub fn new(path: PathBuf, nodes: u64, host: &str, command: &str, run: Option<RunDirectory>) -> ProfileFile {
         ProfileFile { path, nodes, host: host.to_owned(), command: command.to_owned(), run }
     }
@@ -101,7 +101,8 @@ fn parts(path: &Path) -> Result<(RunDirectory, &str), String> {
     Ok((RunDirectory::at(folder), name))
 }
 
-/// What an earlier session measured and a tuner can begin with. Rates of a bench are none: they know of no state.
+/// What an earlier session measured and a tuner can begin with. Rates of a benchmark do not count: they say nothing
+/// about the state.
 pub fn start(profile: &Profile) -> Option<Start> {
     let blocking = profile.figure(Name::Blocking, None)?.value;
     let latency = profile.figures.iter().filter(|figure| figure.name == Name::Latency);

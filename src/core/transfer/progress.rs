@@ -50,7 +50,7 @@ pub struct Progress {
     pub plan: Option<TierSet>,
     /// Verdicts so far, in the order in which they were heard. Without a tier: on the call itself.
     pub heard: Vec<(Option<TierId>, LevelVerdict)>,
-    /// All levels have come to an end.
+    /// All levels have ended.
     pub finished: bool,
 }
 

@@ -87,7 +87,7 @@ impl State {
     }
 }
 
-/// What this rank knows of what its files hold.
+/// What this rank knows about the contents of its files.
 pub(super) struct Reducer {
     is_on: bool,
     /// What is looked for of regions of which nothing else is said.
@@ -210,7 +210,7 @@ impl Reducer {
         Some(took)
     }
 
-    /// A shard was captured: what this rank says of it with its vote ([`super::core::References::choose`]).
+    /// A shard was captured: what this rank says about it with its vote ([`super::core::References::choose`]).
     pub fn captured(&self, source: &Source) -> Vec<(u64, u64)> {
         if !self.is_on {
             return Vec::new();

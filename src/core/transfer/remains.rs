@@ -115,7 +115,7 @@ impl Remains {
         self.0.clear();
     }
 
-    /// A capture has these digests, of which so many blocks differ from the newest shard, if that is known.
+    /// A capture has these digests, of which this many blocks differ from the newest shard, if that is known.
     pub fn captured(&mut self, name: &str, digests: &[Digest], changed: Option<usize>) {
         let Some(latest) = self.0.get_mut(name) else { return };
         let newest = latest.heads.back().map_or(&[][..], |(_, head)| &head.digests[..]);

@@ -129,7 +129,7 @@ impl Reporter {
         }
     }
 
-    /// All its levels have come to an end.
+    /// All its levels have ended.
     pub(super) fn on_finished(&self, operation: u64) {
         if let Some(progress) = self.of(operation) {
             progress.lock().finished = true;
@@ -292,7 +292,8 @@ impl Reporter {
         }
     }
 
-    /// `should_exit` has answered yes. Known to this rank, the reason is told; the supervisor hears of it in any case.
+    /// `should_exit` has answered yes. If this rank knows the reason, it reports it; the supervisor is told in any
+    /// case.
     pub(super) fn on_exit(&self, reason: Option<&str>) {
         let reason = reason.unwrap_or("requested on another rank").to_owned();
         let is_first = {

@@ -155,7 +155,7 @@ impl Setup {
         self.protection.role(scheme)
     }
 
-    /// What a manifest says of a checkpoint.
+    /// What a manifest says about a checkpoint.
     pub fn manifest(
         &self,
         of: &Facts,

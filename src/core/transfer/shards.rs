@@ -24,7 +24,7 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// What this rank tells the others with its vote.
+    /// What this rank reports to the others with its vote.
     pub fn payload(&self) -> Payload {
         Payload::Bits { all: self.on.bits(), any: self.on.bits() }
     }
@@ -38,7 +38,7 @@ struct Shard {
     direct: Option<Box<dyn Upload>>,
 }
 
-/// Those of the checkpoints that are under way, by operation.
+/// The shards of the checkpoints that are under way, by operation.
 #[derive(Default)]
 pub(super) struct Shards(Lock<HashMap<u64, Shard>>);
 

@@ -93,7 +93,7 @@ pub struct Reduction {
     pub partial_captures: u64,
     /// Shards whose regions in device memory were looked at there, chunk by chunk.
     pub looked_on_device: u64,
-    /// How long that took, beside their way down.
+    /// How long that took, alongside their way down.
     pub device_time: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What the root tells a supervisor, and how it is asked to halt.
+//! What the root reports to a supervisor, and how it is asked to halt.
 //!
 //! The root of a group that has a run directory writes its status there about once a second, as a piece of background
 //! work like any other, and at once when something happens that a supervisor waits for. Trouble with the directory is
@@ -24,7 +24,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// How long after the last time at least, when a checkpoint was committed: what a restart may take must be known to whoever reports on it.
 const SOON: Duration = Duration::from_millis(100);
 
-/// What the engine knows of its supervisor.
+/// What the engine knows about its supervisor.
 pub struct Supervision {
     /// The group's root has a run directory: `should_exit` looks at its halt conditions. The same on all ranks.
     pub is_on: bool,

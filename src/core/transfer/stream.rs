@@ -1,7 +1,7 @@
 //! Regions that the application writes as a stream of bytes, whose length nobody knows before its end.
 //!
 //! A stream is a region that is *held* (`transfer::held`) while it grows: what is written goes to its place in the slot at once, with the digest
-//! of each block as it becomes full. Where the slot comes to its end the shard is laid out anew in one of twice the length; the next
+//! of each block as it becomes full. If the slot is full, the shard is laid out anew in one of twice the length; the next
 //! stream of this name begins with as much room as the last one took. Where no slot is long enough it continues in a file, through
 //! one buffer.
 #![forbid(unsafe_code)]
@@ -43,7 +43,7 @@ pub struct ByteStream {
     limit: u64,
     /// Of a slot: those of the block that is not full, up to the last whole pair of words.
     sums: Sums,
-    /// Of a file: what belongs behind the last byte that was written to it, `length` modulo its own length.
+    /// For a file: the bytes that belong after the last byte written to it, `length` modulo its own length.
     staged: Option<PageBuffer>,
 }
 
@@ -73,7 +73,8 @@ impl ByteStream {
 }
 
 impl Engine {
-    /// Begins a stream beside the regions that are held in `before`, which are the first of `regions`; the last is the stream's, without a byte.
+    /// Begins a stream after the regions that are held in `before`, which are the first of `regions`; the last is the stream's, without a
+    /// byte.
     ///
     /// # Collective
     /// Local.
@@ -103,7 +104,7 @@ impl Engine {
         Ok(stream)
     }
 
-    /// Writes all of `bytes` behind what was written before.
+    /// Writes all of `bytes` after those written earlier.
     ///
     /// # Collective
     /// Local.
@@ -134,7 +135,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends it: its region, and what holds it beside the others.
+    /// Ends it: returns its region, and the holder of it and the others.
     ///
     /// # Collective
     /// Local.

@@ -15,7 +15,7 @@ use crate::tier::{TierId, TierSet};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// Checkpoints that are followed until their levels have come to an end.
+/// Checkpoints that are followed until their levels have ended.
 const OPEN_MAX: usize = 64;
 /// Series of which is known when the last one was.
 const SERIES_MAX: usize = 1024;
@@ -153,7 +153,7 @@ impl Tuning {
         }
     }
 
-    /// A level has come to its end, or (`None`) the checkpoint at its call.
+    /// A level has ended, or (`None`) the checkpoint at its call.
     pub fn on_ended(&self, operation: u64, tier: Option<TierId>, is_committed: bool, now: Duration) {
         let Some(mut state) = self.state.as_ref().map(Lock::lock) else { return };
         let Some((captured, pending)) = state.open.get_mut(&operation) else { return };

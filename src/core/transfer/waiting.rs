@@ -1,7 +1,7 @@
-//! Who waits for flushes: calls of the application that end no sooner than something has left device memory.
+//! Who waits for flushes: calls by the application that do not end before something has left device memory.
 //!
-//! Flushes are held back so that the application computes undisturbed ([`super::pacing`]). While it stands in such a call, it does
-//! not compute, and they go as fast as they can. The engine and the caches of a session share one count.
+//! Flushes are held back so that the application computes undisturbed ([`super::pacing`]). While it is in such a call, it does not
+//! compute, and they go as fast as they can. The engine and the caches of a session share one count.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

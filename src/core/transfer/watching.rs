@@ -1,4 +1,4 @@
-//! Which regions of a capture are left to be copied behind it ([`super::live`]).
+//! Which regions of a capture are left to be copied after it ([`super::live`]).
 #![forbid(unsafe_code)]
 
 use super::checkpoint::CaptureSpec;

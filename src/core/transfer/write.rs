@@ -20,7 +20,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// What a finished write tells the engine.
+/// What a finished write reports to the engine.
 pub enum Written {
     /// This rank's part is durable under its final name; the container is named where this rank published it.
     Published(Option<ContainerInfo>),
@@ -125,7 +125,8 @@ impl WriteJob {
         })
     }
 
-    /// Writes a file that nobody else writes to, from its beginning to its name. `progress` hears of the bytes of each piece.
+    /// Writes a file that nobody else writes to, from its beginning to its name. `progress` is told about the bytes of each
+    /// piece.
     ///
     /// # Errors
     /// [`TierError`]; nothing is left of the file then.
@@ -269,7 +270,7 @@ impl WriteJob {
         Ok(())
     }
 
-    /// What the engine hears of a file that this rank was to publish. One that was not leaves nothing behind.
+    /// What the engine is told about a file that this rank was to publish. One that was not leaves nothing behind.
     fn told(&self, published: Result<ContainerInfo, TierError>) -> Written {
         match published {
             Ok(info) => Written::Published(Some(info)),

@@ -106,7 +106,7 @@ class Boxes:
         call("bvk_boxes_close", byref(self._handle))
 
 
-#: What tells the library that there is a mistake.
+#: The value that tells the library about a mistake.
 MISTAKEN = {"bvk_boxes": (1, None, 0, None, None, None, None), "bvk_ids": (0, 1, None)}
 
 

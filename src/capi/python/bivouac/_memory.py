@@ -150,7 +150,7 @@ def _writable(what, array, written):
     if view.readonly:
         if written:
             raise ValueError(f"{what}: the buffer is read-only")
-        # Only a buffer that can be written to tells its address without a copy.
+        # Only a writable buffer reveals its address without a copy.
         raise TypeError(f"{what}: a read-only buffer cannot be saved in place; use bytearray or numpy.frombuffer")
     return view
 

@@ -900,7 +900,8 @@ class Attempt:
         self._ended = True
         all_ranks = self._restart._give_up()
         if all_ranks is not None and issubclass(kind, Exception):
-            # What all ranks have, so that they go on alike: the others close the session, for example, and wait for this one.
+            # The outcome that all ranks share, so that they all continue in the same way: the others close the session, for
+            # example, and wait for this one.
             raise all_ranks from error
         return False
 

@@ -1,4 +1,4 @@
-//! What Flux says of the instance that this process runs in: of its batch script, or of an interactive allocation.
+//! What Flux says about the instance that this process runs in: of its batch script, or of an interactive allocation.
 #![forbid(unsafe_code)]
 
 use super::questions::{answer, variable};

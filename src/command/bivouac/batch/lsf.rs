@@ -1,4 +1,4 @@
-//! What LSF says of the job that this process runs in.
+//! What LSF says about the job that this process runs in.
 #![forbid(unsafe_code)]
 
 use super::questions::{answer, ask, variable};

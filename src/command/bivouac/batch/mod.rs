@@ -72,7 +72,7 @@ impl System {
         self.hosts().ok().flatten().is_some_and(all)
     }
 
-    /// The end of the allocation, seconds since 1970, if it has one and the system tells.
+    /// The end of the allocation, seconds since 1970, if it has one and the system reports it.
     pub fn end_time(self) -> Option<u64> {
         match self {
             System::Flux => flux::seconds_left().map(from_now),

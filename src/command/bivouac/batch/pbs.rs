@@ -1,4 +1,4 @@
-//! What PBS says of the job that this process runs in: PBS Professional, OpenPBS and TORQUE.
+//! What PBS says about the job that this process runs in: PBS Professional, OpenPBS and TORQUE.
 #![forbid(unsafe_code)]
 
 use super::questions::{answer, from_now, seconds, variable};

@@ -1,4 +1,4 @@
-//! What SLURM says of the allocation that this process runs in.
+//! What SLURM says about the allocation that this process runs in.
 #![forbid(unsafe_code)]
 
 use super::questions::{answer, ask, from_now, seconds, variable};
@@ -46,7 +46,7 @@ pub(super) fn end_time() -> Option<u64> {
     answer("squeue", &["-h", "-j", &job, "-o", "%L"]).ok().and_then(|left| seconds(&left)).map(from_now)
 }
 
-/// The port of slurmd on the nodes, if SLURM tells.
+/// The port of slurmd on the nodes, if SLURM reports it.
 pub fn slurmd_port() -> Option<u16> {
     slurmd_port_in(&answer("scontrol", &["show", "config"]).ok()?)
 }

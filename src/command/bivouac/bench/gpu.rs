@@ -12,10 +12,10 @@ pub fn measure(_: u64, _: &AtomicBool) -> Result<Vec<Taken>, String> {
     Err("this bivouac was built without the feature cuda".into())
 }
 
-/// Links and pinning, or why not: each GPU downloads into pinned memory of its own, alone and then all at once.
+/// Links and pinning, or why not: each GPU downloads into its own pinned memory, first alone and then all at once.
 ///
 /// # Errors
-/// That there is no GPU, or what its driver says.
+/// There is no GPU, or its driver reports an error.
 #[cfg(feature = "cuda")]
 pub fn measure(size: u64, interrupted: &AtomicBool) -> Result<Vec<Taken>, String> {
     links::measure(size, interrupted)

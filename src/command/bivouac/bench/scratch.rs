@@ -14,10 +14,10 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A new one. Storage of a node that is memory is refused: a bench of it is none of a disk.
+    /// A new one. Node-local storage that is memory is refused: a benchmark of it says nothing about a disk.
     ///
     /// # Errors
-    /// Why it cannot be had, with the path.
+    /// Why it cannot be created, with the path.
     pub fn in_directory(directory: &Path, tier: TierId) -> Result<Scratch, String> {
         let failed = |error: &dyn std::fmt::Display| format!("cannot use {}: {error}", directory.display());
         let kind = rustix::fs::statfs(directory).map_err(|errno| failed(&std::io::Error::from(errno)))?.f_type as u64;

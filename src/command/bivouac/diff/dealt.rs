@@ -7,7 +7,7 @@ use bivouac_core::decomposition::{Identity, Rule, View};
 use bivouac_core::tier::source::FileShard;
 use std::collections::BTreeMap;
 
-/// How a region lies over the ranks.
+/// How a region is spread over the ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lie {
     On(Identity),

@@ -69,7 +69,7 @@ pub struct Launcher {
     pub name: &'static str,
     /// Where it is.
     pub path: PathBuf,
-    /// The first lines that it says of its version.
+    /// The first lines that it prints about its version.
     pub version: Option<String>,
 }
 
@@ -84,7 +84,7 @@ pub struct Ranks {
     pub thread_level: String,
     /// Why ranks do not reach each other over sockets, if they do not.
     pub cut_off: Option<String>,
-    /// What the library says of itself.
+    /// What the library says about itself.
     pub library: String,
     /// Ranks that do not see a file that rank 0 has made where the global directory is. `Err`: it could not be made.
     pub blind: Result<Vec<u32>, String>,

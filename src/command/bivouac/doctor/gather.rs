@@ -1,6 +1,6 @@
 //! Finds the facts: reads /proc and /sys, asks commands for their versions, and writes one small file to each directory.
 //!
-//! Nothing stays behind, nothing waits without a bound, and what cannot be found out is left open.
+//! Nothing is left behind, nothing waits without a bound, and facts that cannot be found out are left open.
 #![forbid(unsafe_code)]
 
 use super::facts::{
@@ -40,7 +40,7 @@ use std::time::{Duration, SystemTime};
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// How long the ranks of a job may take to find each other.
 const RANKS_LIMIT: Duration = Duration::from_secs(120);
-/// The program that initialises MPI, beside this one. It is a program of its own so that this one needs no MPI to start.
+/// The program that initialises MPI, next to this one. It is a separate program so that this one needs no MPI to start.
 const PROBE: &str = "bivouac-mpi-probe";
 
 /// Finds out everything; `with_ranks`: together with the other ranks of an MPI job. `None` on all of them but the first.

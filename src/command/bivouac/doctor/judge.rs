@@ -105,7 +105,7 @@ fn configuration(facts: &Facts) -> Finding {
 
 // ------------------------------------------------------------------------------------------- MPI
 
-/// Which MPI a launcher belongs to, by what it says of its version.
+/// Which MPI a launcher belongs to, by what it says about its version.
 fn family(launcher: &Launcher) -> Option<&'static str> {
     let text = launcher.version.as_ref()?.to_lowercase();
     let known = [
@@ -648,7 +648,7 @@ fn libraries(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// Who does not use live memory misses nothing, so it is no warning.
+/// A user without live memory misses nothing, so it is not a warning.
 fn live_memory(facts: &Facts) -> Finding {
     match &facts.watch {
         Ok(()) => ok("live memory", "writes to it can be watched (userfaultfd)"),

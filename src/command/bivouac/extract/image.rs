@@ -79,7 +79,7 @@ impl Image {
     }
 }
 
-/// Of a share from 0 to 1; what is no number is grey.
+/// The colour of a share from 0 to 1; grey if it is not finite.
 fn colour(share: f64) -> [u8; 3] {
     if !share.is_finite() {
         return [128; 3];

@@ -4,10 +4,10 @@
 use bivouac_core::decomposition::Cuboid;
 use bivouac_core::format::ElementType;
 
-/// The box that a text such as `0:100,20:,-1` is of an array.
+/// The box of an array that a text such as `0:100,20:,-1` describes.
 ///
 /// # Errors
-/// It is no such text, has another number of dimensions, or is not inside the array.
+/// It is not such a text, has a different number of dimensions, or is not inside the array.
 pub fn parse(text: &str, shape: &[u64]) -> Result<Cuboid, String> {
     let ranges: Vec<&str> = text.split(',').collect();
     if ranges.len() != shape.len() {

@@ -1,4 +1,4 @@
-//! What `inspect` shows of how the regions of a shard lie over the ranks. Pure.
+//! What `inspect` shows of how the regions of a shard are spread over the ranks. Pure.
 #![forbid(unsafe_code)]
 
 use crate::ending::{Ending, Problem};
@@ -18,7 +18,7 @@ const ARRAYS_MAX: usize = 20;
 /// Regions that are named because they bind a checkpoint to its number of ranks.
 const BOUND_SHOWN: usize = 6;
 
-/// How the regions of a shard lie over the ranks.
+/// How the regions of a shard are spread over the ranks.
 #[derive(Serialize, Default)]
 pub struct DealtView {
     /// What is wrong with the record; nothing else is known then.
@@ -26,7 +26,7 @@ pub struct DealtView {
     /// How bad that is.
     #[serde(skip)]
     pub ending: Ending,
-    /// Regions because of which the checkpoint can be restored by as many ranks only as took it. An empty list: any number of ranks can.
+    /// Regions because of which only as many ranks as took the checkpoint can restore it. An empty list: any number of ranks can.
     pub bound: Option<Vec<String>>,
     /// The arrays that regions are parts of.
     arrays: Vec<ArrayView>,
@@ -71,12 +71,13 @@ struct BoxView {
     extent: Vec<u64>,
 }
 
-/// What was said of a region.
+/// What was said about a region.
 #[derive(Serialize)]
 struct RuleView {
     region: String,
-    /// `array`: the rank's part of it; `numbered`: the elements of a list; `shared`; `rows`: a column of rows, which other ranks may get; `refuse`, `drop` or `ask`: each rank has its own, and what becomes of it on another
-    /// number of ranks; `own`: nothing was said, so it is its rank's own.
+    /// `array`: the rank's part of it; `numbered`: the elements of a list; `shared`; `rows`: a column of rows, which other ranks may get;
+    /// `refuse`, `drop` or `ask`: each rank has its own, and what happens to it on a different number of ranks; `own`: nothing was said, so
+    /// it is its rank's own.
     rule: &'static str,
     /// Which array.
     array: Option<usize>,

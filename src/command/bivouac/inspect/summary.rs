@@ -30,7 +30,8 @@ pub struct Summary {
     bytes: u64,
     /// In the order of the first rank that has them.
     regions: Vec<RegionSum>,
-    /// Regions that bind it to the number of ranks that took it, if the program has said how regions lie over the ranks.
+    /// Regions that bind it to the number of ranks that took it, if the program has said how regions are spread over the
+    /// ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     bound: Option<Vec<String>>,
     /// Containers that cannot be read, and why.

@@ -52,8 +52,8 @@ const fn scheme(name: &'static str, cost: f64, volume: f64) -> Scheme {
 }
 
 const BASELINE: Scheme = scheme("full and blocking", 1.0, 1.0);
-/// The ends of what the paper says of its two organisations. 0.4 to 0.5 of the volume is what our model takes for the
-/// paper's averages.
+/// The ends of the ranges that the paper gives for its two organisations. Our model takes 0.4 to 0.5 of the volume as
+/// the paper's averages.
 const SCHEMES: [Scheme; 5] = [
     BASELINE,
     scheme("driver, 3 times cheaper", 1.0 / 3.0, 1.0),

@@ -9,7 +9,7 @@
 /// A way to checkpoint, by the paper's name.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// I: what has changed. NB: while the program goes on. F: all. H: the program hears what has been sent. FG:
+    /// I: only changes. NB: while the program continues. F: everything. H: the program is told what has been sent. FG:
     /// blocks of 4 KiB, else 64. D: a buffer on the device, of half the memory.
     pub name: &'static str,
     /// Bytes of a block that has changed or not; `None` where all is sent.
@@ -47,8 +47,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// What checkpoints of each of the [`WAYS`] cost, of one that copies all while the program stands still. `None`
-    /// where that is not known of a program that goes on changing its memory.
+    /// What checkpoints of each of the [`WAYS`] cost, of one that copies everything while the program is stopped.
+    /// `None` if that is not known for a program that keeps changing its memory.
     pub fn costs(&self) -> [Option<f64>; 8] {
         self.added.map(|added| Some(added).filter(|added| !added.is_nan()))
     }

@@ -96,7 +96,7 @@ pub struct Restored {
 /// A checkpoint at its call.
 #[derive(Clone, Serialize)]
 pub struct Capture {
-    /// When the last rank went on.
+    /// When the last rank continued.
     pub unix: f64,
     /// The series.
     pub name: String,
@@ -349,7 +349,7 @@ impl Run {
         self.memory.sort_by(|one, other| one.0.total_cmp(&other.0));
     }
 
-    /// When its program began, or went on.
+    /// When its program began, or continued.
     pub fn work_began(&self) -> f64 {
         let restored = self.restored.as_ref().map_or(self.began, |restored| restored.unix);
         restored.clamp(self.began, self.ended)

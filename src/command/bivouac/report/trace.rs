@@ -1,5 +1,5 @@
 //! Events as a trace that Perfetto and `chrome://tracing` draw: for each rank a line for its calls, one for what comes down from its GPU, and
-//! one for each tier; what the root tells stands above as instants. Pure.
+//! one for each tier; the root's reports appear above them as instants. Pure.
 #![forbid(unsafe_code)]
 
 use super::gather::Gathered;

@@ -1,4 +1,4 @@
-//! What to do after an attempt: pure, from what is known to what is done.
+//! What to do after an attempt: pure, from the known facts to the decision.
 //!
 //! # Hosts
 //!
@@ -14,16 +14,16 @@
 //! |---|---|---|
 //! | 1 | the user interrupted | stop: interrupted |
 //! | 2 | the program ended with success and was not asked to end | stop: success |
-//! | 3 | it was asked to end (a signal, or a halt condition; what only the program heard of does not count if the watchdog ended it), or a condition is met by now | stop: halted; start again with another goal if that was all that was asked |
+//! | 3 | it was asked to end (a signal, or a halt condition; one that only the program was told about does not count if the watchdog ended it), or a condition is met by now | stop: halted; start again with another goal if that was all that was asked |
 //! | 4 | one attempt too many in a row without progress, and all its hosts answer | stop: no progress |
 //! | 5 | all restarts are used up | stop: exhausted |
 //! | 6 | too few hosts answer | stop: too few nodes |
-//! | 6a | they are enough for another number of ranks, but only as many as before can restore the newest checkpoint | stop: rank-bound |
+//! | 6a | they are enough for a different number of ranks, but only as many as before can restore the newest checkpoint | stop: rank-bound |
 //! | 7 | otherwise | start again |
 //!
-//! *Progress* is a checkpoint that is newer than what the attempt before had reached. What an attempt restores, the one before
-//! it had reached, whether or not it lived to hear of it. A lost host explains a failure: such an attempt does not count as one
-//! without progress.
+//! *Progress* is a checkpoint that is newer than the one that the previous attempt had reached. The checkpoint that an attempt
+//! restores had been reached by the previous one, whether or not that one lived to be told. A lost host explains a failure: such an attempt
+//! does not count as one without progress.
 #![forbid(unsafe_code)]
 
 use super::ranks::{Allowed, Binding, HOW_TO_RESIZE};
@@ -36,7 +36,7 @@ use std::time::Duration;
 /// No wait before a restart is longer.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// How the process of an attempt came to its end.
+/// How the process of an attempt ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// It ended by itself, with this exit status.
@@ -85,7 +85,7 @@ pub struct Attempt {
     pub exit_asked: Option<String>,
     /// A halt condition is met now.
     pub halt: Option<String>,
-    /// One that asks for another number of ranks is met now.
+    /// A condition that asks for a different number of ranks is met now.
     pub resize: Option<Resize>,
     /// The user asked for the last checkpoint by this signal.
     pub last_checkpoint: Option<String>,
@@ -97,11 +97,11 @@ pub struct Attempt {
     pub reached: Reached,
     /// Hosts that do not answer now, with the reason.
     pub down: BTreeMap<String, String>,
-    /// The newest checkpoint can be restored by so many ranks only.
+    /// Only this many ranks can restore the newest checkpoint.
     pub binding: Option<Binding>,
 }
 
-/// The wish that the job go on with another number of ranks.
+/// The request that the job continue with a different number of ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Resize {
     /// That number.
@@ -119,7 +119,7 @@ pub struct Limits {
     pub allowed: Option<Allowed>,
     /// Restarts in all.
     pub restarts: u32,
-    /// So many attempts in a row without progress are a crash loop.
+    /// This many attempts in a row without progress are a crash loop.
     pub fruitless: u32,
     /// Fewer hosts than this are too few.
     pub min_nodes: usize,
@@ -243,7 +243,7 @@ pub fn requeue(is_lost: bool, has_launched: bool, standing: Standing) -> Requeue
     }
 }
 
-/// The hosts of a job, and what it has come to so far.
+/// The hosts of a job, and its state so far.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Job {
     limits: Limits,
@@ -328,7 +328,7 @@ impl Job {
         with_ranks.map(|(ranks, host)| Host { slots: Some(ranks), ..host.clone() }).collect()
     }
 
-    /// A job that is taken over computes on these hosts, with so many ranks; all others are spares.
+    /// A job that is taken over runs on these hosts, with this many ranks; all others are spares.
     pub fn take_over(&mut self, seats: &[String], ranks: Option<u32>, goal: Option<u32>) {
         if self.is_elastic() {
             self.ranks = ranks.unwrap_or(self.ranks);
@@ -407,7 +407,8 @@ impl Job {
         if let Some(why) = asked.or_else(|| attempt.halt.clone()) {
             return Decision::Stop(Stop::Halted(why));
         }
-        // An attempt that failed before it heard of the wish is started again as any other, on that many ranks.
+        // An attempt that failed before it was told about the request is started again like any other, on that many
+        // ranks.
         self.limits.ranks = attempt.resize.as_ref().map_or(self.limits.ranks, |resize| resize.ranks);
         if is_resized {
             let _ = self.note(attempt);
@@ -458,7 +459,7 @@ impl Job {
     /// # Errors
     /// Why those that answer are too few.
     fn seat(&mut self, down: &BTreeMap<String, String>, binding: Option<&Binding>) -> Result<(), Stop> {
-        // Where the number stays it is no business of ours who can restore what.
+        // If the number stays the same, it does not matter here who can restore what.
         let binding = binding.filter(|_| self.is_elastic());
         let wanted = binding.map_or(self.limits.ranks, |binding| binding.ranks);
         let is_up = |host: &Host| !down.contains_key(&host.name);

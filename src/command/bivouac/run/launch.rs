@@ -148,7 +148,7 @@ pub struct CommandLine {
     is_elastic: bool,
 }
 
-/// The family of a launcher by its name, or by what it says of itself.
+/// The family of a launcher by its name, or by what it says about itself.
 pub fn family_of(program: &str) -> Family {
     let name = Path::new(program).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     match name.as_str() {
@@ -470,15 +470,15 @@ pub fn submit(command: &str) -> Result<String, String> {
     }
 }
 
-/// Starts a job in a process group of its own, with our standard output and error, so that nothing that happens to the
+/// Starts a job in its own process group, with our standard output and error, so that nothing that happens to the
 /// supervisor reaches it. A standard input that is a file is read from its start in each attempt; any other is empty.
 ///
 /// The shell in between writes its process id, which stays the launcher's, to `pid_file` before the launcher starts: a new
-/// supervisor can find the job even if this one dies at the next instruction. Where it cannot write, the launcher starts all
-/// the same.
+/// supervisor can find the job even if this one dies at the next instruction. If it cannot write, the launcher starts
+/// nevertheless.
 ///
 /// # Errors
-/// The system's answer.
+/// Any error that the system reports.
 pub fn start(words: &[String], variables: &[Variable], pid_file: &Path) -> io::Result<Child> {
     const INPUT: &str = "/proc/self/fd/0";
     // Looked at before it is opened: opening a pipe that nobody writes to would wait for ever.

@@ -1,4 +1,4 @@
-//! `bivouac run`: starts a job, watches it, and starts it again on the nodes that are left.
+//! `bivouac run`: starts a job, watches it, and starts it again on the remaining nodes.
 //!
 //! [`launch`] knows the launchers' command lines, [`crate::hosts`] the host lists, [`ranks`] which numbers of ranks a job may have, [`probe`] asks hosts whether they answer,
 //! [`watch`] reads what the sessions say in the run directory, [`record`] keeps the records, [`crate::batch`] asks the batch
@@ -26,9 +26,9 @@
 //!
 //! - A status file is a hint for the supervisor, not a fact about checkpoints: what can be restored, the next run elects. It
 //!   belongs to an attempt by its incarnation. A root that finds a later run's status in its place stops writing.
-//! - Whether `should_exit` looks at halt conditions is the root's to say: it tells all ranks when the session opens, so that
+//! - The root decides whether `should_exit` looks at halt conditions, and tells all ranks when the session opens, so that
 //!   all of them make the same reductions.
-//! - The launcher leads a process group of its own and writes to the inherited output; the supervisor's death changes
+//! - The launcher leads its own process group and writes to the inherited output; the supervisor's death changes
 //!   nothing for it. Its process id, start time and boot id are in the record by which the next supervisor finds it.
 //! - An attempt that follows one which had opened a session may take over its claim (`job.take_over`): what is left of it on a
 //!   node that was cut off is fenced.
@@ -74,7 +74,7 @@ use watch::{Patience, Watch};
 /// How often the job's process is looked at, and how often the status files are.
 const PAUSE: Duration = Duration::from_millis(20);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// So many times the time-out have hosts that are asked once more.
+/// Hosts that are asked once more have this many times the time-out.
 const LAST_PATIENCE: u32 = 6;
 
 /// Flux knows which of its hosts are up; one that is drained gets no job.
@@ -232,7 +232,7 @@ fn allocation_end() -> Option<u64> {
     batch::here().and_then(System::end_time)
 }
 
-/// May the job of a run directory be asked to go on with so many ranks?
+/// May the job of a run directory be asked to continue with this many ranks?
 ///
 /// # Errors
 /// Why not.
@@ -869,7 +869,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Removes the condition that has asked for another number of ranks. One that has come since then holds for the next attempt.
+    /// Removes the condition that has asked for a different number of ranks. One that has arrived since then holds for the next
+    /// attempt.
     ///
     /// # Errors
     /// It cannot be removed.
@@ -888,7 +889,7 @@ impl<'a> Supervisor<'a> {
         (self.is_placed || self.job.is_elastic()).then(|| self.job.ranks())
     }
 
-    /// Because of which checkpoint the job can only go on with as many ranks as took it.
+    /// The checkpoint because of which the job can continue only with as many ranks as took it.
     fn binding(&self) -> Option<Binding> {
         Binding::in_statuses(self.directory.read_statuses().0.iter())
     }

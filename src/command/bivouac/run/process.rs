@@ -53,10 +53,10 @@ impl Job {
         let _ = killpg(Pid::from_raw(self.pid() as i32), signal);
     }
 
-    /// Kills its group, and all that it has started on this machine: launchers give each rank a group of its own.
+    /// Kills its group, and everything that it has started on this machine: launchers give each rank its own group.
     ///
-    /// The ranks of srun are no descendants of it, and go on when it is killed. On TERM it has SLURM kill them at once; so it
-    /// gets the time for that, even if it was stopped itself or has only now been told to end.
+    /// The ranks of srun are not its descendants, and continue when it is killed. On TERM it makes SLURM kill them at once;
+    /// so it gets the time for that, even if it was stopped itself or has only just been told to end.
     ///
     /// # Blocking
     /// With srun, for at most a second.

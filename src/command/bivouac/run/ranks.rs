@@ -74,7 +74,7 @@ impl Allowed {
         Ok(Allowed { text: text.to_owned(), spans })
     }
 
-    /// May the job have so many?
+    /// May the job have this many ranks?
     pub fn has(&self, ranks: u32) -> bool {
         self.spans.iter().any(|span| span.has(ranks))
     }
@@ -101,7 +101,7 @@ impl fmt::Display for Allowed {
     }
 }
 
-/// The newest checkpoint of a series can be restored by so many ranks only.
+/// Only this many ranks can restore the newest checkpoint of a series.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Binding {
     /// As many as took it.
@@ -117,7 +117,7 @@ impl fmt::Display for Binding {
 }
 
 impl Binding {
-    /// That of one checkpoint.
+    /// The number for one checkpoint.
     pub fn of(group: &str, newest: &NewestStatus) -> Binding {
         let NewestStatus { name, version, ranks, bound, .. } = newest;
         let (name, of_group) =

@@ -98,7 +98,7 @@ pub struct Record {
     pub allowed: Option<String>,
     /// All hosts that it may compute on, with slots; empty: wherever the launcher puts it.
     pub hosts: Vec<String>,
-    /// Those of them that did not answer when they were asked last.
+    /// The hosts that did not answer when they were last asked.
     pub down: BTreeSet<String>,
     /// Incarnations of the status files that were there before.
     pub before: BTreeSet<String>,
@@ -143,7 +143,8 @@ impl Record {
         directory.replace(SUPERVISOR_FILE, &text).map_err(|error| error.to_string())
     }
 
-    /// May the job be asked to go on with so many ranks? `binding`: because of what it could only go on with as many as took its newest checkpoint.
+    /// May the job be asked to continue with this many ranks? `binding`: why it could continue only with as many as took its newest
+    /// checkpoint.
     ///
     /// # Errors
     /// Why not, and what to do.
@@ -307,7 +308,7 @@ impl Journal {
         }
     }
 
-    /// The run that this supervisor goes on with began earlier.
+    /// The run that this supervisor continues began earlier.
     pub fn go_on(&mut self, run_began: f64) {
         self.run_began = run_began;
     }

@@ -55,7 +55,7 @@ pub struct RegionDifference {
     pub pages: u64,
     /// Those that are on another node.
     pub elsewhere: u64,
-    /// Those of which it is not known any more.
+    /// The pages whose place is no longer known.
     pub unknown: u64,
     /// What else differs, in words.
     pub other: Option<String>,

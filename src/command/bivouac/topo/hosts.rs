@@ -8,13 +8,13 @@ use bivouac_core::affinity::pages::PAGE_BYTES;
 use bivouac_core::affinity::record::{RegionPlace, Role, ThreadPlace};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Ranks that ran beside each other: their machines are equal, and they name the same neighbours.
+/// Ranks that ran on the same host: their machines are equal, and they name the same neighbours.
 pub struct Host<'a> {
     /// The machine.
     pub machine: &'a Machine,
     /// Which of the different machines of the snapshot that is.
     pub kind: usize,
-    /// Those of its ranks that there are records of.
+    /// Its ranks for which there are records.
     pub ranks: Vec<&'a Placed>,
 }
 

@@ -98,8 +98,8 @@ fn look(pid: u32, problems: &mut Problems) -> Result<(Record, BTreeMap<String, u
     Ok((record, bytes))
 }
 
-/// Bytes on each node of all memory that no file is behind, from the text of `/proc/PID/numa_maps`. Lines are such as
-/// `7f0a00000000 default anon=512 dirty=512 N0=256 N1=256 kernelpagesize_kB=4`.
+/// Bytes on each node of all memory that is not backed by a file, from the text of `/proc/PID/numa_maps`. Lines are
+/// such as `7f0a00000000 default anon=512 dirty=512 N0=256 N1=256 kernelpagesize_kB=4`.
 fn parse_numa_maps(text: &str) -> BTreeMap<u32, u64> {
     let mut nodes: BTreeMap<u32, u64> = BTreeMap::new();
     for line in text.lines().filter(|line| !line.contains(" file=")) {

@@ -1,4 +1,5 @@
-//! How the regions of a checkpoint lie over the ranks: does each shard's record fit its shard, and do the records of all shards fit together?
+//! How the regions of a checkpoint are spread over the ranks: does each shard's record fit its shard, and do the records of all shards fit
+//! together?
 //!
 //! The first is asked of each shard when it is read ([`check_record`]). The second needs all shards of a checkpoint, and is asked at the end, one
 //! checkpoint after the other ([`prove`]): all say the same, each identity is the sum of what the ranks add to it, what is shared is the same

@@ -1,6 +1,7 @@
 //! A proof that each number is in one list, from the lists of all ranks. Pure.
 //!
-//! It has nothing in common with the proof that sessions make: a bit for each number, for so many numbers at a time as there is room for.
+//! It has nothing in common with the proof that sessions make: it uses a bit for each number, for as many numbers at a time as there is
+//! room for.
 #![forbid(unsafe_code)]
 
 use bivouac_core::base::Rank;

@@ -104,7 +104,7 @@ impl Crew {
         !matches!(self.wish, Wish::Nothing) && (self.has_widened || count.is_none() || count != self.count)
     }
 
-    /// Those of the living threads (the oldest first) that have not been served, each once.
+    /// The living threads (the oldest first) that have not been served, each once.
     pub fn arrivals<'a>(&mut self, live: &'a [Thread]) -> Vec<Arrival<'a>> {
         self.count = Some(live.len() as u64);
         let alive: BTreeSet<(i32, u64)> = live.iter().map(|thread| (thread.id, thread.started)).collect();

@@ -16,11 +16,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl Keeper {
-    /// Brings threads back to where a record says they were, and says where the pages of its regions belong. `None`: the record is of
-    /// no use, or nothing is to be restored.
+    /// Brings threads back to where a record says they were, and says where the pages of its regions belong. `None`: the record is
+    /// useless, or nothing is to be restored.
     ///
     /// # Blocking
-    /// For a few calls of the system for each thread.
+    /// For a few system calls per thread.
     pub fn restore(self: &Arc<Self>, bytes: &[u8]) -> Option<Placement> {
         let rank = self.settings.rank;
         let record = match Record::decode(bytes) {

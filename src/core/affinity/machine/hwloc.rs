@@ -37,7 +37,7 @@ pub(super) fn here(root: &Path) -> Result<Machine, String> {
     let mut parts = parts(&topology);
     let (nodes, distances) = sysfs::nodes(root);
     for (node, cpus) in &nodes {
-        // CPUs beside a node without memory belong to the next best node for hwloc, and to this one for the kernel.
+        // For hwloc, CPUs of a node without memory belong to the next best node; for the kernel, to this one.
         let own = parts.cpus.iter_mut().filter(|cpu| cpus.contains(&(cpu.number as usize)));
         own.for_each(|cpu| cpu.node = Some(node.number));
         if parts.nodes.iter().all(|known| known.number != node.number) {

@@ -22,7 +22,7 @@ pub enum Loss {
         /// And now.
         now: usize,
     },
-    /// Another number of ranks took the checkpoint: threads and pages were left where they are.
+    /// A different number of ranks took the checkpoint: threads and pages were left where they are.
     Resized {
         /// How many ranks took it.
         then: u32,

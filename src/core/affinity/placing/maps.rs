@@ -27,7 +27,7 @@ fn parse(line: &str) -> Option<(usize, (usize, bool))> {
 }
 
 impl Maps {
-    /// Those of this process; none where `/proc` is hidden, so that nothing is taken for anonymous.
+    /// The maps of this process; none if `/proc` is hidden, so that nothing is mistaken for anonymous memory.
     pub(super) fn of_this_process() -> Maps {
         Maps(LazyCell::new(read))
     }

@@ -138,7 +138,7 @@ pub(super) struct Progress {
     pub(super) dropped: u64,
     /// Pages that are where they are wanted.
     right: u64,
-    /// Those of them that were not asked for.
+    /// The pages among them that were not queried.
     assumed: u64,
     /// Those that are not, and whether they are present.
     wrong: Vec<(Range<u64>, bool)>,

@@ -1,10 +1,10 @@
-//! Hearing of `MPI_Finalize` in time.
+//! Learning about `MPI_Finalize` in time.
 //!
 //! An application may call `MPI_Finalize` before it closes its session, and a thread of ours that called MPI after
-//! that would bring the job down. The standard has one way to hear of it: attributes of `MPI_COMM_SELF` are deleted
-//! first thing in `MPI_Finalize`, while MPI still works, and their delete functions are called. One such attribute
-//! is attached when the first hook is registered; it calls all hooks that are registered then. It carries no
-//! pointer: the hooks stand in a list of this process, so that a dropped hook leaves nothing behind in MPI.
+//! that would bring the job down. The standard has one way to learn about it: attributes of `MPI_COMM_SELF` are
+//! deleted as the first thing in `MPI_Finalize`, while MPI still works, and their delete functions are called. One such
+//! attribute is attached when the first hook is registered; it calls all hooks that are registered then. It carries no
+//! pointer: the hooks are in a list of this process, so that a dropped hook leaves nothing behind in MPI.
 
 use super::calls::{self, Reporter};
 use crate::base::Rank;

@@ -14,12 +14,12 @@
 //! and short bodies from each peer (long ones stay with their sender until they are received). And a peer that is
 //! stuck can hold only a part of a receiver's places.
 //!
-//! **Work of a call.** Only the oldest request of each peer is asked about: those behind it must wait for it
+//! **Work of a call.** Only the oldest request of each peer is asked about: those after it must wait for it
 //! anyway. Inside a node some libraries copy a whole body in `MPI_Imrecv`; so a call that begins to receive a body and
 //! finds it here at once begins no more of them.
 //!
 //! **Errors.** After an error heads and bodies may no longer fit together. So the first error of MPI about a parcel is
-//! the last thing heard of parcels: every later call returns it. Messages continue.
+//! the last result for parcels: every later call returns it. Messages continue.
 
 use super::calls::{self, Reporter, Tag};
 use super::{Lent, TARGET};

@@ -45,7 +45,7 @@ pub(super) struct Inlet {
     /// The frame that is arriving: its head's bytes, then its head and its body's bytes.
     head: Vec<u8>,
     body: Option<(Head, Vec<u8>, usize)>,
-    /// How many frames it was told to have arrived, and of that word so many bytes are out.
+    /// How many frames it was told had arrived, and how many bytes of that message have been sent.
     told: Option<u64>,
     word: ([u8; 8], usize),
 }
@@ -76,10 +76,10 @@ impl Inlet {
         !self.head.is_empty() || self.body.is_some()
     }
 
-    /// Reads on, at most to the end of a frame. `memory` gives an empty buffer for so many bytes.
+    /// Continues to read, at most to the end of a frame. `memory` gives an empty buffer for a number of bytes.
     ///
     /// # Errors
-    /// The connection has come to an end, or is none of ours.
+    /// The connection has ended, or is not one of ours.
     pub(super) fn hear(&mut self, own: &Own, memory: impl FnOnce(usize) -> Vec<u8>) -> io::Result<Heard> {
         match &mut self.state {
             State::Strange(got) => {
@@ -140,7 +140,7 @@ impl Inlet {
     /// Tells the sender how many of its frames are here, if it does not know.
     ///
     /// # Errors
-    /// The connection has come to an end.
+    /// The connection has ended.
     pub(super) fn tell(&mut self, count: u64) -> io::Result<()> {
         loop {
             if self.word.1 < 8 {

@@ -89,7 +89,7 @@ pub(super) struct Link {
     /// What the other rank has not said to have; the first has the number `first`.
     frames: VecDeque<Frame>,
     first: u64,
-    /// Of them so many are written, and of the next one so many bytes.
+    /// This many of them are written, and this many bytes of the next one.
     written: usize,
     offset: usize,
     counts: Vec<u8>,

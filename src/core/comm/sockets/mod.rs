@@ -1,9 +1,9 @@
-//! The message layer of jobs whose MPI library leaves no thread but the application's to call it: streams of our own.
+//! The message layer of jobs whose MPI library allows only the application's thread to call it: our own streams.
 //!
 //! A session that can send only while the application is inside one of its calls commits late: a level that was written a second
 //! after the last call waits for the next one. With streams a thread of ours sends whenever there is something to send. Ranks of
-//! one node talk over sockets of the node, others over TCP. MPI serves once, to tell all ranks where the others listen and a
-//! secret that they share ([`SocketComm::open`]).
+//! one node talk over sockets of the node, others over TCP. MPI is used once, to tell all ranks where the others listen, and
+//! a secret that they share ([`SocketComm::open`]).
 //!
 //! Everything is done by the thread that calls, without waiting: [`Comm::receive`] looks which streams have something to read, and
 //! moves those along that have something to write. A stream goes one way and is made by the first thing that is sent there, so a
@@ -15,7 +15,7 @@
 //! | `places` | where a rank listens, and in which order its addresses are tried |
 //! | `link` | the stream to a rank: calls, greets, sends, and begins again where a broken one ended |
 //! | `inlet` | the stream of a rank that has called |
-//! | `open` | how ranks hear of each other, and try whether they reach each other |
+//! | `open` | how ranks find each other, and test whether they reach each other |
 #![forbid(unsafe_code)]
 
 mod inlet;

@@ -175,7 +175,7 @@ fn listen_at(family: AddressFamily, address: IpAddr, flags: SocketFlags) -> io::
     Ok((socket, bound.port()))
 }
 
-/// Begins to connect. The socket can be written to when that has come to an end, either way.
+/// Begins to connect. The socket can be written to when that has ended, either way.
 pub(super) fn call(address: &Address) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (socket, begun) = match address {

@@ -67,8 +67,8 @@ pub fn pack(list: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the numbers of one block of a list, for an array of so many elements. `None` if the block is truncated or impossible: it has a
-/// number beyond the array, or none. The memory that this takes is in proportion to the block.
+/// Decodes the numbers of one block of a list, for an array of this many elements. `None` if the block is truncated or impossible: it has
+/// a number beyond the array, or none. The memory that this takes is in proportion to the block.
 pub fn unpack(block: &[u8], total: u64) -> Option<Portion> {
     if block.len() > BLOCK {
         return None;

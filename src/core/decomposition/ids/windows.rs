@@ -47,7 +47,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// The windows for lists that have so many stretches on all ranks together.
+    /// The windows for lists that have this many stretches on all ranks together.
     pub fn new(stretches: u64, ranks: u32) -> Windows {
         let ranks = ranks.max(1);
         Windows { ranks, count: stretches.div_ceil(STRETCHES * u64::from(ranks)).max(1) }

@@ -1,5 +1,5 @@
-//! Copies to host memory that are enqueued in one call of the driver (CUDA 13.0). On an H100 pieces of 64 KiB cross the link with 17 GB/s one by one, and
-//! with 44 in batches (`benches/marks.rs`, granularity).
+//! Copies to host memory that are enqueued in one driver call (CUDA 13.0). On an H100, pieces of 64 KiB cross the link at 17 GB/s one by
+//! one, and at 44 in batches (`benches/marks.rs`, granularity).
 
 use super::super::Result;
 use super::stream::{EngineCopy, GpuStream};

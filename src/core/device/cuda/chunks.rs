@@ -192,7 +192,7 @@ impl CudaChunks {
         launched.map_err(|error| self.shared.failed("cuLaunchKernel", error))
     }
 
-    /// Waits for all that was enqueued, of which `enqueued` tells how that went: first without burning a processor, then for certain.
+    /// Waits for all enqueued work; `enqueued` is the result of enqueuing it: first without burning a processor, then for certain.
     fn wait(&self, enqueued: Result<()>) -> Result<()> {
         let finished = self.stream.finish();
         enqueued.and(finished).and(self.stream.drain())
@@ -232,7 +232,7 @@ impl CudaChunks {
     fn kept(&self, asked: &Question) -> Vec<KernelPart> {
         let Some((operation, parts)) = asked.kept() else { return Vec::new() };
         let Some(number) = self.versions.get(&operation).filter(|_| !self.before.is_empty()) else { return Vec::new() };
-        // Those of one that lies elsewhere now would get the wrong places.
+        // The chunks of a region that is now elsewhere would get the wrong places.
         let is_there = |part: &&Part| self.before[part.field].at == asked.fields[part.field].at;
         let firsts: Vec<u64> = asked
             .fields
@@ -359,7 +359,7 @@ impl CudaChunks {
         Ok(Some(self.found(asked, &runs)))
     }
 
-    /// What the runs say of each field.
+    /// What the runs say about each field.
     fn found(&self, asked: &Question, runs: &[[u64; 2]]) -> Found {
         let operations: BTreeMap<u64, u64> =
             self.versions.iter().map(|(operation, number)| (*number, *operation)).collect();

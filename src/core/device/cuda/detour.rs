@@ -34,8 +34,8 @@ impl<'a, T> Detour<'a, T> {
         Detour { stream, under_way: VecDeque::new() }
     }
 
-    /// A buffer that the device has done with, and what was said of it; a new one while there are few. `None`: no memory can be
-    /// pinned here at all.
+    /// A buffer that the device has finished with, and the note about it; a new one while there are few. `None`: no memory can
+    /// be pinned here at all.
     fn buffer(&mut self) -> Result<Option<(PinnedLoan, Option<T>)>> {
         if self.under_way.len() < DETOUR_BUFFERS {
             match self.stream.shared.pinned.take(DETOUR_BYTES) {
@@ -110,7 +110,7 @@ impl Through for &mut [u8] {
     fn pass(self, detour: &mut Detour<'_, Self>, device: u64) -> Result<()> {
         let bytes = self.len();
         let Some((buffer, filled)) = detour.buffer()? else {
-            // SAFETY: as in `Stream::download`: the part is borrowed until the stream has come to its end.
+            // SAFETY: as in `Stream::download`: the part is borrowed until the work of the stream has ended.
             return unsafe { detour.stream.enqueue(device, self.as_mut_ptr() as u64, bytes, true) };
         };
         if let Some(target) = filled {
@@ -127,7 +127,7 @@ impl Through for &mut [u8] {
 impl Through for &[u8] {
     fn pass(self, detour: &mut Detour<'_, Self>, device: u64) -> Result<()> {
         let Some((mut buffer, _)) = detour.buffer()? else {
-            // SAFETY: as in `Stream::upload`: the part is borrowed until the stream has come to its end.
+            // SAFETY: as in `Stream::upload`: the part is borrowed until the work of the stream has ended.
             return unsafe { detour.stream.enqueue(self.as_ptr() as u64, device, self.len(), false) };
         };
         pages::find(self.as_ptr_range());
@@ -149,7 +149,7 @@ impl Through for Gather<'_> {
     fn pass(self, detour: &mut Detour<'_, Self>, device: u64) -> Result<()> {
         let Some((mut buffer, _)) = detour.buffer()? else {
             return self.slices.iter().try_for_each(|(at, slice)| {
-                // SAFETY: as in `Stream::upload`: the slices are borrowed until the stream has come to its end.
+                // SAFETY: as in `Stream::upload`: the slices are borrowed until the work of the stream has ended.
                 unsafe { detour.stream.enqueue(slice.as_ptr() as u64, device + *at as u64, slice.len(), false) }
             });
         };
@@ -256,8 +256,8 @@ impl<'scope, 'env, T: Through + Send + 'scope> Team<'scope, 'env, T> {
         }
     }
 
-    /// Waits until all parts that were given are on the stream: what is enqueued after this comes behind them. False if a thread has failed,
-    /// which [`Team::end`] tells.
+    /// Waits until all parts that were given are on the stream: whatever is enqueued after this comes after them. False if a thread has
+    /// failed, which [`Team::end`] reports.
     pub(super) fn settle(&self) -> bool {
         let threads = self.threads.len();
         let counts = self.passed.counts.lock();

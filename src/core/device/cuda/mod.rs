@@ -223,7 +223,7 @@ impl Device for CudaDevice {
 /// loaded the driver, which then has no device memory.
 ///
 /// # Errors
-/// [`DeviceError::Lost`] or [`DeviceError::Failed`]: the driver tells of an earlier error instead of the address, which the
+/// [`DeviceError::Lost`] or [`DeviceError::Failed`]: the driver reports an earlier error instead of the address, which the
 /// processor cannot read.
 pub fn ordinal_of(address: u64) -> Result<Option<usize>> {
     static IS_USABLE: OnceLock<bool> = OnceLock::new();

@@ -1,8 +1,8 @@
-//! Host memory that the GPU reaches at the speed of the link: registrations, and small buffers of our own.
+//! Host memory that the GPU reaches at the speed of the link: registrations, and our own small buffers.
 //!
 //! A driver refuses a copy that crosses from one registration into another, or out of one. So the process keeps a book of what it
 //! has registered, and transfers are cut by it ([`cut`]). A registration lives for as long as somebody pins with it or copies
-//! through it: pinning what is pinned already shares it.
+//! through it: pinning memory that is already pinned shares it.
 
 use super::super::{DeviceError, HostRange, Pinned, Result};
 use super::context::{KeptContext, Shared, bind, failed};

@@ -95,7 +95,8 @@ impl GpuStream {
     /// Enqueues the kernel. What is returned is kept until it has run.
     ///
     /// # Safety
-    /// The runs lie in memory of this device, and in such memory or pinned memory of the process beside them, which stays until the stream has run the kernel.
+    /// The runs are in memory of this device, and their other ends in such memory or in pinned memory of the process, all of which stays
+    /// until the stream has run the kernel.
     unsafe fn copy_rows(&self, table: &Table) -> Result<Option<PinnedLoan>> {
         if table.items == 0 {
             return Ok(None);

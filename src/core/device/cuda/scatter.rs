@@ -117,7 +117,7 @@ impl GpuStream {
                 if !team.settle() {
                     break;
                 }
-                // The next batch comes to the staging memory behind it. Two are under way at most: each has tables of its own.
+                // The next batch goes to the staging memory after it. At most two are under way: each has its own tables.
                 let copied = self.copy_blocks(runs, block_bytes)?;
                 if let Some((pieces, copied)) = before.replace((pieces, copied)) {
                     sort(pieces, copied.digests()?);

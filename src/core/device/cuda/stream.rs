@@ -160,7 +160,7 @@ impl Table {
         if self.runs.len() > FEW { size_of_val(&self.runs[..]) } else { 0 }
     }
 
-    /// The bytes of what goes through memory: the runs, and behind them their owners.
+    /// The bytes that go through memory: the runs, followed by their owners.
     fn bytes(&self) -> usize {
         self.runs_bytes() + size_of_val(&self.owners[..])
     }
@@ -443,7 +443,7 @@ impl GpuStream {
     }
 }
 
-/// Memory of a caller that the device uses until the stream has come to its end: it is waited for also where a gate panics.
+/// Memory of a caller that the device uses until the work of the stream has ended: it is waited for even if a gate panics.
 pub(super) struct Lent<'a> {
     stream: &'a GpuStream,
     is_drained: bool,
@@ -454,7 +454,7 @@ impl<'a> Lent<'a> {
         Lent { stream, is_drained: false }
     }
 
-    /// Waits for all that was enqueued, of which `outcome` tells how that went.
+    /// Waits for all enqueued work; `outcome` is the result of enqueuing it.
     pub(super) fn take_back(mut self, outcome: Result<()>) -> Result<()> {
         self.is_drained = true;
         // First without burning a processor, then for certain.

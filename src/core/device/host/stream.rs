@@ -178,7 +178,7 @@ impl HostStream {
                 Ok(Some(digests)) => Ok(digests),
                 Err(error) => Err(error),
             };
-            // What it has had is given back before anybody hears of its end.
+            // Whatever it held is given back before anybody is told that it has ended.
             part = None;
             *lock(&there.outcome) = Some((outcome, begun.elapsed().as_secs_f64()));
             there.changed.notify_all();
@@ -197,7 +197,7 @@ impl HostStream {
         let part = move |shared: &Shared| {
             let spans: Vec<&DeviceSpan> = spans.iter().collect();
             let Some(kernel) = kernel.take() else { return Ok(Some(Vec::new())) };
-            // A kernel that fails loses the device, as on a GPU: who waits for the stream hears of it.
+            // A kernel that fails loses the device, as on a GPU: whoever waits for the stream gets the error.
             let run = || shared.compute(&spans, kernel);
             let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
             let lost = |_| DeviceError::Failed { ordinal: 0, call: "a host kernel", reason: "it panicked".into() };

@@ -1,17 +1,17 @@
-// Where the chunks of a shard are stored already: src/core/reduction/chunks.rs says what is found, and does the same on the processor.
+// Where the chunks of a shard are already stored: src/core/reduction/chunks.rs says what is found, and does the same on the processor.
 //
-// Four kernels, one behind the other, each with a thread block for each range of at most 1024 chunks:
+// Four kernels, one after the other, each with a thread block for each range of at most 1024 chunks:
 //   bvk_chunk_leaves  digests of chunks in blocks that have changed; what is not fixed is pending, and enters the table
 //   bvk_chunk_label   pending chunks are first or shifted; with trees, nodes above first ones enter the table
 //   bvk_chunk_lift    with trees: nodes above shifted ones are looked up, and what is found holds for all their chunks
-//   bvk_chunk_runs    the chunks that are not stored beside the one before them
+//   bvk_chunk_runs    the chunks that are not stored next to the one before them
 // Between two of them the whole shard is through, so what is found does not depend on the order of the work: of equal chunks
 // the one at the lowest place enters the table.
 //
 // A place is a word: 16 bits for the version, 46 for the offset in its bodies in units of 32 bytes; two more bits on top
-// say what is known of a chunk, between the kernels. Version 0 is none, and never alive.
+// say what is known about a chunk, between the kernels. Version 0 is not a version, and never alive.
 //
-// Compiled at run time behind digest.cuh, so there are no includes.
+// Compiled at run time after digest.cuh, so there are no includes.
 
 #define UNITS 46
 #define LABEL 62

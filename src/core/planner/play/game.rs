@@ -138,7 +138,7 @@ impl<'a> Game<'a> {
         }
     }
 
-    /// The job comes to its end, and the next one begins where it was.
+    /// The job ends, and the next one begins where it was.
     fn on_limit(&mut self, at: f64) {
         let Some(limit) = self.setting.limit else { return };
         let time = at - self.from.1;

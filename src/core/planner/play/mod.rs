@@ -1,4 +1,4 @@
-//! A job played from failure to failure: the Monte-Carlo beside the closed forms of [`crate::policy::intervals`].
+//! A job simulated from failure to failure: the Monte Carlo counterpart of the closed forms of [`crate::policy::intervals`].
 //!
 //! * `hazard` says when which failure comes: of nodes, exponential or Weibull, in bursts, of whole domains, of the system.
 //! * `timeline` says what is done and what counts when, while nothing fails. Nothing of it is left to chance, so a play costs as much as it has failures.
@@ -67,7 +67,8 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// A job of so many checkpoints of the pattern's highest level, and failures of each level at its rate, independent of each other.
+    /// A job of this many checkpoints of the pattern's highest level, and failures of each level at its rate, independent of each
+    /// other.
     ///
     /// # Panics
     /// As [`efficiency`](crate::policy::intervals::efficiency); if nothing fails.
@@ -92,7 +93,8 @@ impl Setting {
         }
     }
 
-    /// So many seconds of a job on a machine, with a pattern of its levels: [`Machine::levels`], or what was measured of them.
+    /// This many seconds of a job on a machine, with a pattern of its levels: [`Machine::levels`], or what was measured of
+    /// them.
     ///
     /// # Panics
     /// If the pattern has levels that are not among these.

@@ -1,8 +1,8 @@
 //! What is done when, and what counts when, from a start on while nothing fails.
 //!
-//! Nothing of that is left to chance. Where no checkpoint waits for another one it is known in closed form. Where flushes are behind, because they take longer
-//! than the time to the next one or because node memory has no room for another version, the first checkpoints are worked out one by one and the pace of the later ones is
-//! taken for what comes after.
+//! Nothing of that is left to chance. Where no checkpoint waits for another one it is known in closed form. If flushes fall behind, because
+//! they take longer than the time to the next one or because node memory has no room for another version, the first checkpoints are worked
+//! out one by one and the pace of the later ones is taken for what comes after.
 
 use crate::policy::intervals::LEVELS_MAX;
 
@@ -103,7 +103,7 @@ impl<'a> Timeline<'a> {
         low
     }
 
-    /// Work from the start to a time behind checkpoint `last`.
+    /// Work from the start to a time after checkpoint `last`.
     pub fn work(&self, last: u64, time: f64) -> f64 {
         last as f64 * self.pace.segment + (time - self.done(last)).clamp(0.0, self.pace.segment)
     }

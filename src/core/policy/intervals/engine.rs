@@ -1,5 +1,5 @@
-//! A job whose every failure ends all flushes, because the processes that do them die, and whose first checkpoint behind a start goes to all levels: what the
-//! engine does.
+//! A job whose every failure ends all flushes, because the processes that do them die, and whose first checkpoint after a start goes to all
+//! levels, as in the engine.
 //!
 //! A *run* is what lies between two failures: a recovery, and then work and checkpoints in always the same order, until the next failure. A failure that needs a
 //! level undoes what this run did since its last checkpoint there counted; where none has counted yet, all of the run, and what earlier runs did that
@@ -20,7 +20,7 @@ struct Runs {
     rate: f64,
     /// The share of failures that need a level.
     share: Levels,
-    /// The chance that a recovery from a level comes to its end.
+    /// The chance that a recovery from a level completes.
     recovers: Levels,
     /// The share of runs that compute.
     computes: f64,

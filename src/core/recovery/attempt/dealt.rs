@@ -422,7 +422,7 @@ impl Attempt {
         Ok(sums.first().map_or(0, |(_, left)| *left))
     }
 
-    /// How a region lies over the ranks.
+    /// How a region is spread over the ranks.
     pub(super) fn rule(&mut self, name: &str) -> Result<Option<Rule>, LoadError> {
         if let Shards::Resized(resized) = &self.shards {
             let present = || resized.outline.regions.iter().map(|region| region.name.clone()).collect();

@@ -131,7 +131,7 @@ impl Attempt {
     ///
     /// # Errors
     /// [`LoadError::Missing`]: there is no such set. [`LoadError::Decomposition`]: it was not saved with `save_rows`.
-    /// [`LoadError::Mismatch`]: the column by which owners are found is of another type. [`LoadError::Resized`]: with [`How::Own`], if
+    /// [`LoadError::Mismatch`]: the column by which owners are found has a different type. [`LoadError::Resized`]: with [`How::Own`], if
     /// a different number of ranks took the checkpoint. [`LoadError::Others`], on all ranks alike: a range that is not among the rows, or a
     /// row that is assigned to a rank that does not exist.
     pub fn load_rows(&mut self, name: &str, how: How<'_>) -> Result<LoadedRows<'_>, LoadError> {
@@ -297,7 +297,7 @@ impl LoadedRows<'_> {
 
 impl Attempt {
     /// Loads a column of rows that this attempt has dealt, as [`LoadedRows::columns_into`]. If there is no memory for it, the other ranks
-    /// hear why.
+    /// are told why.
     #[doc(hidden)]
     pub fn load_column(
         &mut self,

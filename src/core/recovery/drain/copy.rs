@@ -51,7 +51,7 @@ pub enum Fate {
     Copied,
     /// It was there already, and good.
     There,
-    /// No whole copy could be had; it was made again and is on the global tier now. (In a dry run: it would be.)
+    /// There was no whole copy; it was made again and is now on the global tier. (In a dry run: it would be.)
     Rebuilt,
     /// No copy on this node is usable, for these reasons.
     Damaged(Vec<String>),
@@ -152,7 +152,7 @@ struct Work {
     fates: BTreeMap<Rank, Fate>,
     spoiled: BTreeMap<Rank, String>,
     bytes: u64,
-    /// Ranks that nobody has come to an end with.
+    /// Ranks that nobody has finished with.
     left: usize,
     is_stale: bool,
     standing: Option<Result<Standing, TierError>>,
@@ -186,7 +186,7 @@ impl From<Fate> for Brought {
 
 impl Drain<'_> {
     /// Copies, with `jobs` threads, in the order given; a checkpoint is completed as soon as its last shard is done.
-    /// `progress` hears of bytes read or written.
+    /// `progress` is told about bytes read or written.
     ///
     /// # Blocking
     /// On all tiers.

@@ -32,7 +32,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Ranks whose shards cannot be had.
+/// Ranks whose shards cannot be obtained.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lacking {
     /// Which.
@@ -316,7 +316,7 @@ impl Drain<'_> {
             .collect()
     }
 
-    /// Missing shards that cannot be had from anything that this process can read, judged by heads alone.
+    /// Missing shards that cannot be obtained from anything that this process can read, judged by heads alone.
     ///
     /// # Errors
     /// [`TierError`] if the global tier cannot be read.

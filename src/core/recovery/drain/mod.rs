@@ -2,16 +2,16 @@
 //!
 //! One process per surviving node does this on its own; the processes exchange no message. [`collect`](collect()) lists the shards that the
 //! node still has: in memory segments and on its local tier, of whatever ranks. [`select`](select()) chooses the versions that are
-//! worth it. [`Drain`] copies their shards into the folders that the global tier has for them, one container of its own
-//! for each rank, by the same steps as the library: temp name, digests checked on the way, fsync, rename, fsync of the folder.
+//! worth it. [`Drain`] copies their shards into the folders that the global tier has for them, a separate container for
+//! each rank, by the same steps as the library: temp name, digests checked on the way, fsync, rename, fsync of the folder.
 //! Whoever then finds all shards of a checkpoint present writes its manifest, by the rule that a restart uses (roll forward).
 //!
 //! # Why several may do it at once, and again
 //!
-//! - A shard is captured once, so all copies of it are equal. Two nodes that hold a copy of the same one write under temp
-//!   names of their own and rename over each other; either result is right. The same goes for the manifest.
+//! - A shard is captured once, so all copies of it are equal. Two nodes that hold a copy of the same one write under
+//!   different temporary names and rename over each other; either result is right. The same goes for the manifest.
 //! - A temp file is locked while it is written. A later drain on the same host removes those whose lock is free.
-//! - What is there already, and good, is not written again: a drain that was killed continues where it stopped.
+//! - Anything that is already there, and good, is not written again: a drain that was killed continues where it stopped.
 //! - Names contain the generation, so nothing that a later run writes is touched. A folder that holds shards of another
 //!   run under the same name (a lost claim) is refused.
 //!

@@ -224,15 +224,16 @@ mod tests {
     }
 
     proptest! {
-        /// Versions are taken in order; each is committed on a tier when all nodes have it there, and nodes hear of that, and
-        /// give older ones up, at different times. Whatever instant the job dies at, all nodes take the newest committed version.
+        /// Versions are taken in order; each is committed on a tier when all nodes have it there, and nodes learn about that,
+        /// and give older ones up, at different times. Whatever instant the job dies at, all nodes take the newest committed
+        /// version.
         #[test]
         fn all_nodes_take_the_newest_committed_version(
             committed in 1u64..20, taken_by in proptest::collection::vec(0u64..3, 2..6),
             heard in proptest::collection::vec(any::<bool>(), 6), kept in proptest::collection::vec(0u64..4, 6),
         ) {
             for (node, ahead) in taken_by.iter().enumerate() {
-                // The first node is the one that knows; the others may have heard of the one before only.
+                // The first node is the one that knows; the others may have been told only about the previous version.
                 let knows = if node == 0 || heard[node] { committed } else { committed - 1 };
                 let oldest = knows.saturating_sub(kept[node]).max(1);
                 let on: Vec<_> = (oldest..=committed + ahead).map(|version| (TierId::MEMORY, v(version))).collect();

@@ -1,4 +1,4 @@
-//! A rank's side: what it tells the root, and what it makes of the answers.
+//! A rank's side: its reports to the root, and what it does with the answers.
 
 use super::super::discover::{Found, Held};
 use super::super::homes::{home, homed};
@@ -66,7 +66,7 @@ pub struct Election {
 }
 
 impl Election {
-    /// A restart of a series, with what this rank has found of it.
+    /// A restart of a series, with this rank's findings.
     pub fn new(engine: &Arc<Engine>, name: &str, want: Want, found: Found) -> Election {
         Election {
             engine: engine.clone(),
@@ -121,7 +121,8 @@ impl Election {
 
     /// Ends an attempt; `Ok(None)` if it counts, the next candidate if not.
     ///
-    /// A rank that has failed may come here while others load something together. They hear of it there, and come here too: it then votes again.
+    /// A rank that has failed may come here while others load something together. They are told there, and come here too: it then votes
+    /// again.
     ///
     /// # Collective
     /// All ranks.
@@ -169,7 +170,7 @@ impl Election {
         }
     }
 
-    /// Tells all ranks what the root has to say of the candidate that was elected; `None` if it has nothing.
+    /// Tells all ranks the root's data on the elected candidate; `None` if it has none.
     ///
     /// # Collective
     /// All ranks.
@@ -486,7 +487,7 @@ impl Election {
 /// What ranks tell each other of what they hold.
 #[derive(Serialize, Deserialize)]
 enum Message {
-    /// The sender, or somebody that it has heard of, holds these.
+    /// The sender, or somebody that it has been told about, holds these.
     Held(Vec<Holding>),
     /// Who holds the shard of that rank, of the candidate at that place of the window?
     Who(u8, Rank),

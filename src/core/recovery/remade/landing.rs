@@ -1,7 +1,7 @@
 //! Elements on their way into device memory: they are put together in pinned memory, and brought to their places by the device.
 //!
-//! What is read here lands by several threads, each with two pinned memories of its own: one is filled while the device empties the other ([`Lane`]). What comes
-//! from other ranks is put into one after the other of two more.
+//! Data that is read here is landed by several threads, each with its own two pinned memories: one is filled while the device empties the
+//! other ([`Lane`]). What comes from other ranks is put into one after the other of two more.
 
 use crate::base::sync::Lock;
 use crate::decomposition::strides::Strides;
@@ -42,10 +42,10 @@ impl<'t> Landing<'t> {
         Ok(RowCopy { rows, at: bytes.start as u64, bytes: bytes.len() as u64, packed: packed as u64 })
     }
 
-    /// Pinned memories for one thread, of so many bytes each.
+    /// Pinned memories for one thread, of this many bytes each.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     pub fn lane(&self, bytes: u64) -> device::Result<Lane<'t>> {
         Ok(Lane { now: self.stream.staging(bytes)?, other: self.stream.staging(bytes)? })
     }
@@ -117,7 +117,7 @@ impl Lane<'_> {
     /// The memory to fill, once the device has emptied it.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     pub fn memory(&mut self) -> device::Result<&mut [u8]> {
         self.now.memory()
     }
@@ -125,7 +125,7 @@ impl Lane<'_> {
     /// Has the device bring it to its places; the other memory is filled next.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     pub fn send(&mut self, copies: &[RowCopy]) -> device::Result<()> {
         for copies in copies.chunks(TOGETHER) {
             self.now.scatter(copies)?;
@@ -137,7 +137,7 @@ impl Lane<'_> {
     /// Waits until the device has emptied both.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     pub fn finish(mut self) -> device::Result<()> {
         self.now.memory()?;
         self.other.memory()?;

@@ -229,7 +229,7 @@ impl Finding<'_> {
         Ok((before, total))
     }
 
-    /// Tells ranks about the rows that they would get if all were dealt evenly, and hears of those of this rank.
+    /// Tells ranks about the rows that they would get if all were dealt evenly, and learns about those of this rank.
     fn places(&self, counts: &[Placed], first: u64, total: u64) -> Result<Vec<Placed>, LoadError> {
         let (together, (_, ranks)) = (&self.together, self.ranks);
         let (mut posts, mut first) = (BTreeMap::<Rank, Vec<u8>>::new(), first);
@@ -320,8 +320,8 @@ impl Finding<'_> {
         boxes.check().map_err(|mistake| self.together.of_this_rank(mistake.to_string()))
     }
 
-    /// Rows that go to the ranks that `owners` says, by the values of the column, whose rows have so many bytes. They stand in the order of the ranks that saved
-    /// them, and of the rows that these had.
+    /// Rows that go to the ranks that `owners` says, by the values of the column, whose rows have this many bytes. They are in the order of
+    /// the ranks that saved them, and of the rows that these had.
     ///
     /// # Collective
     /// All ranks.
@@ -400,7 +400,8 @@ impl Dealing {
         self.count
     }
 
-    /// Loads a column, whose rows have so many bytes, into memory for as many rows as this rank gets; an error of `memory` is what keeps this rank from that.
+    /// Loads a column, whose rows have this many bytes, into memory for as many rows as this rank gets; an error of `memory` is what keeps
+    /// this rank from that.
     ///
     /// # Collective
     /// All ranks.

@@ -9,8 +9,8 @@ use crate::decomposition::strides::Strides;
 use crate::decomposition::{Cuboid, DIMS, Own};
 use crate::device::{self, DeviceSpan, Stream};
 
-/// Has everybody got what it wanted? This rank wanted so many bytes, or could not take them. Nothing is under way any more: what has not come to its
-/// target never will.
+/// Has everybody got what it wanted? This rank wanted this many bytes, or could not take them. Nothing is under way any more: what has not
+/// come to its target never will.
 ///
 /// # Errors
 /// [`LoadError::Others`], the same on all ranks.
@@ -155,7 +155,7 @@ impl<'t> Target<'t> {
     /// How many bytes have come. They are there when this returns.
     ///
     /// # Errors
-    /// What the device says whose memory it is.
+    /// Any error that the device of that memory reports.
     ///
     /// # Blocking
     /// For the device.

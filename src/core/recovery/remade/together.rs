@@ -8,8 +8,7 @@ use crate::format::codec;
 use crate::transfer::Engine;
 use crate::transfer::posting::{Exchange, NextPost, OnPost};
 
-/// The decision on a round of an attempt in which some ranks had come to its end already, and others had not, or may not have: all come to the end
-/// now.
+/// The decision on a round of an attempt that some ranks had already ended, and others had not, or may not have: all end it now.
 pub const ELSEWHERE: [u8; 1] = [2];
 
 /// A step of an attempt.
@@ -41,7 +40,7 @@ impl Together<'_> {
         }
     }
 
-    /// Exchanges posts; `agreed` is the root's decision if nobody stands in the way.
+    /// Exchanges posts; `agreed` is the root's decision if nobody objects.
     ///
     /// # Errors
     /// [`LoadError::Others`], the same on all ranks.
@@ -68,7 +67,7 @@ impl Together<'_> {
         self.heard(self.engine.collective(ballot, Box::new(|ballot| unless_culprits(ballot, agreed))))
     }
 
-    /// Has everybody got what it wanted? This rank got so many bytes of those that it wanted, or could not.
+    /// Has everybody got what it wanted? This rank got this many of the bytes that it wanted, or could not.
     ///
     /// # Errors
     /// [`LoadError::Others`], the same on all ranks.
@@ -121,7 +120,7 @@ impl Together<'_> {
     }
 }
 
-/// Nothing beside that all agree.
+/// Nothing except that all agree.
 pub fn plainly(_: &Ballot) -> (Outcome, Vec<u8>) {
     (Outcome::Agreed, Vec::new())
 }

@@ -34,7 +34,7 @@ pub use kernel::{Factor, Kernel, add_to_all};
 
 use std::collections::BTreeSet;
 
-/// The most members of a set, data and parity together: so many different numbers has a byte.
+/// The most members of a set, data and parity together: a byte has this many different values.
 pub const MEMBERS_MAX: u32 = 256;
 
 /// A systematic code of `data` and `parity` members: any `data` of them determine all others.
@@ -45,7 +45,7 @@ pub struct Code {
 }
 
 impl Code {
-    /// The code of so many members. `None` if one of the numbers is zero or both together exceed [`MEMBERS_MAX`].
+    /// The code of this many members. `None` if one of the numbers is zero or both together exceed [`MEMBERS_MAX`].
     pub fn new(data: u32, parity: u32) -> Option<Code> {
         let fits = data >= 1 && parity >= 1 && data.checked_add(parity).is_some_and(|members| members <= MEMBERS_MAX);
         fits.then_some(Code { data, parity })

@@ -12,7 +12,7 @@ const NAME_BYTES_MAX: usize = 255;
 /// The most digits of a number in brackets.
 const DIGITS_MAX: usize = 9;
 
-/// Why a text is no list of hosts.
+/// Why a text is not a list of hosts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostListError {
     /// An opening bracket without its closing one, or the other way round.

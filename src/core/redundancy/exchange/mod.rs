@@ -18,10 +18,10 @@
 //! multiplied and added by the workers while the next ones are under way. Memory besides the slots: at most
 //! WINDOW segments of each parity.
 //!
-//! What partners do stands in `copies`, what the members of a set with parity do in `parity`; here is what both share: saying hello, room,
-//! whose turn it is, giving up, and the end.
+//! The part of partners is in `copies`, that of the members of a set with parity in `parity`; this file has what both share: saying hello,
+//! room, whose turn it is, giving up, and the end.
 //!
-//! Nothing here talks to MPI or knows of threads: [`Exchange::next_parcel`] says what to send, [`Exchange::on_parcel`] takes
+//! Nothing here talks to MPI or knows about threads: [`Exchange::next_parcel`] says what to send, [`Exchange::on_parcel`] takes
 //! what came, [`Exchange::take_job`] and [`Exchange::run`] do the arithmetic, from any thread.
 
 #![forbid(unsafe_code)]
@@ -63,7 +63,7 @@ pub fn is_exchange(label: &Label) -> bool {
     (HELLO..=ABORT).contains(&label[0])
 }
 
-/// Can this parcel come before its receiver has heard of the agreement?
+/// Can this parcel arrive before its receiver has been told about the agreement?
 pub fn is_early(label: &Label) -> bool {
     matches!(label[0], HELLO | ABORT)
 }

@@ -160,7 +160,7 @@ impl At {
 }
 
 impl Store {
-    /// Reads what a raw shard says of itself, if it is packed.
+    /// Reads a raw shard's description of itself, if it is packed.
     pub fn of(shard: FileShard) -> Result<Store, TierError> {
         let packed = match shard.head().header.content {
             Content::Packed => Some(OwnBytes::new(&shard, Arc::new(packing_of(&shard)?))?),
@@ -269,7 +269,7 @@ impl OwnBytes {
     }
 }
 
-/// Reads and checks what a packed shard says of itself.
+/// Reads and checks a packed shard's description of itself.
 ///
 /// # Errors
 /// [`TierError`] if it cannot be read, or is damaged.

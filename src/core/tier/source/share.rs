@@ -4,10 +4,10 @@
 //! the pairs that it copies, then all together have the digest of what was copied. Nobody reads more than it wants.
 //!
 //! A pair that two or more have bytes of is added by the one that has its first byte ([`BlockShare::copy`]), which reads the others with it, and lends
-//! them: it adds a weighed sum of them to its loan. Whoever copies those takes the same sum of what *it* has read off its own. Weights are odd, and each
-//! byte of a block has one of its own, so loans come to zero if the bytes that were added are those that were copied, also where memory has changed
-//! between the two; if not, they come to zero by one chance in 2^56 at most, and a single byte that differs is always seen. So what all have copied is right
-//! if their sums give the block's digest, and their loans are even.
+//! them: it adds a weighed sum of them to its loan. Whoever copies those takes the same sum of what *it* has read off its own. Weights are
+//! odd, and each byte of a block has its own, so loans come to zero if the bytes that were added are those that were copied, also where
+//! memory has changed between the two; if not, they come to zero by one chance in 2^56 at most, and a single byte that differs is always
+//! seen. So what all have copied is right if their sums give the block's digest, and their loans are even.
 
 use crate::base::Digest;
 use crate::base::digest::{PAIR, Sums, weight};

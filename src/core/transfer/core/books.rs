@@ -1,4 +1,4 @@
-//! All checkpoints of a rank that are not over, and what follows from what happens to them. [`super`] tells how it is used.
+//! All checkpoints of a rank that are not over, and the consequences of events. [`super`] explains how it is used.
 
 use super::flow::{FlowEffect, LevelState, Settled};
 use super::life::Life;
@@ -62,7 +62,7 @@ pub enum Effect<S> {
     OfUse(String, Vec<u64>),
     /// The verdict on a level, or on the call.
     Heard(Arc<Facts>, Option<TierId>, LevelVerdict),
-    /// All levels have come to an end.
+    /// All levels have ended.
     Finished(u64),
     /// Note in the slots that the ranks have it at this level.
     Mark(Vec<S>, Level),
@@ -279,7 +279,8 @@ impl<S: Copy> Books<S> {
         effects
     }
 
-    /// The session has failed: nothing more is committed, and nothing is heard of what is open. True if that is news.
+    /// The session has failed: nothing more is committed, and nothing more is reported about open checkpoints. True if
+    /// that is news.
     pub fn on_failed(&mut self, reason: &str) -> (bool, Effects<S>) {
         let is_news = self.failure.is_none();
         self.on_silence(reason);
@@ -335,7 +336,7 @@ impl<S: Copy> Books<S> {
         self.entries.get(&operation).map(|entry| entry.facts.clone())
     }
 
-    /// Is it in the books, and has not come to its end?
+    /// Is it in the books, and has it not ended?
     pub fn is_open(&self, operation: u64) -> bool {
         self.entries.get(&operation).is_some_and(|entry| !entry.life.is_finished())
     }
@@ -345,7 +346,7 @@ impl<S: Copy> Books<S> {
         self.entries.get(&operation).is_some_and(|entry| entry.life.is_coming_down())
     }
 
-    /// What has not come to its end.
+    /// The checkpoints that have not ended.
     pub fn in_flight(&self) -> impl Iterator<Item = &Arc<Facts>> {
         self.entries.values().filter(|entry| !entry.life.is_finished()).map(|entry| &entry.facts)
     }
@@ -435,7 +436,7 @@ impl<S: Copy> Books<S> {
 
     // ---- What follows.
 
-    /// Votes on calls in the order of the calls: behind a shard that is still landing, later ones wait.
+    /// Votes on calls in the order of the calls: later ones wait for a shard that is still landing.
     /// Does a vote wait for a shard that is landing?
     pub fn has_vote_waiting(&self) -> bool {
         let mut lives = self.entries.values().map(|entry| &entry.life);

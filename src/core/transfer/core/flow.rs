@@ -1,4 +1,4 @@
-//! Where a checkpoint that all ranks have captured stands on each tier that it goes to.
+//! The state of a checkpoint that all ranks have captured, on each tier that it goes to.
 //!
 //! ```text
 //!  Off ◄── not in the plan
@@ -9,9 +9,9 @@
 //!                              or is silent              └─── the root is silent ──────► Unknown
 //! ```
 //!
-//! What memory holds is committed with the call. Files are written one after the other, the nearest first, unless a nearer one's file system stands still; the exchange with
-//! the peers of the redundancy set runs beside them. Each level is voted on as soon as this rank has done its part or failed
-//! to: a failed write to one tier does not keep the checkpoint from the next one.
+//! What memory holds is committed with the call. Files are written one after the other, the nearest first, unless a nearer one's file
+//! system stands still; the exchange with the peers of the redundancy set runs at the same time. Each level is voted on as soon as this
+//! rank has done its part or failed to: a failed write to one tier does not keep the checkpoint from the next one.
 
 use crate::tier::{Means, PerTier, TierId, TierSet};
 
@@ -54,7 +54,7 @@ pub enum FlowEffect {
     Vote(TierId),
     /// No level needs the bytes of the capture any more.
     SourceFree,
-    /// All levels have come to an end.
+    /// All levels have ended.
     Finished,
 }
 
@@ -148,7 +148,7 @@ impl Flow {
         self.next()
     }
 
-    /// Have all levels come to an end?
+    /// Have all levels ended?
     pub fn is_finished(&self) -> bool {
         use LevelState::{Planned, Voted, Writing};
         !self.levels.iter().any(|(_, level)| matches!(level, Planned | Writing | Voted))

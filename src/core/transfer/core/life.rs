@@ -1,4 +1,4 @@
-//! The life of one checkpoint on one rank, up to the agreement on its call and behind it. [`super`] draws it.
+//! The life of one checkpoint on one rank, up to the agreement on its call and after it. [`super`] draws it.
 
 use super::flow::{Flow, FlowEffect};
 use crate::coordination::Ballot;
@@ -24,7 +24,7 @@ pub enum Life {
 }
 
 impl Life {
-    /// Has everything come to an end that a call could wait for? Bytes that nobody wants may still be on their way.
+    /// Has everything ended that a call could wait for? Bytes that nobody wants may still be on their way.
     pub fn is_finished(&self) -> bool {
         match self {
             Life::Landing | Life::Ready(_) | Life::Voting => false,

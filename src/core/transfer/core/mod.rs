@@ -1,7 +1,7 @@
 //! What the engine decides, as values: events in, effects out. No thread, no clock, no message, no file, no byte of a shard.
 //!
-//! [`Books`] has all checkpoints of a rank that are not over, one [`Life`] each, and behind the agreement on the call one [`Flow`] with a
-//! state for each tier. The engine tells it what has happened and performs the [`Effect`]s that come back, in their order, before
+//! [`Books`] has all checkpoints of a rank that are not over, one [`Life`] each, and, after the agreement on the call, one [`Flow`] with
+//! a state for each tier. The engine tells it what has happened and performs the [`Effect`]s that come back, in their order, before
 //! anything else can happen. Who does the work (captures, files, peers, reports) knows nothing of these states.
 //!
 //! # A checkpoint's life on one rank

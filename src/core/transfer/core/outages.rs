@@ -1,5 +1,5 @@
-//! What is said of a level that is refused again and again: a full disk is one line when it begins and one when it ends, however
-//! many checkpoints come in between. Pure.
+//! What is logged about a level that is refused again and again: a full disk is one line when it begins and one when it ends,
+//! however many checkpoints come in between. Pure.
 #![forbid(unsafe_code)]
 
 use crate::base::Level;

@@ -80,7 +80,7 @@ impl References {
     }
 
     /// Root: what files of a checkpoint may refer to that goes to these tiers. `uses` is what the ranks say
-    /// of it, added up and ascending ([`crate::reduction::Versions::uses`]).
+    /// about it, added up and ascending ([`crate::reduction::Versions::uses`]).
     pub fn choose(&mut self, facts: &Facts, plan: TierSet, uses: &[(u64, u64)]) -> Vec<SourceKey> {
         let planned = plan.and(referring());
         if !self.is_on() || planned.is_empty() {
@@ -153,8 +153,8 @@ impl References {
         Some((number, stay.into_iter().collect()))
     }
 
-    /// A level of a checkpoint has come to its end, committed or not, and the root may have said what stays on its tier. Returns what is still of
-    /// use of the series.
+    /// A level of a checkpoint has ended, committed or not, and the root may have said what stays on its tier. Returns the parts of the
+    /// series that are still useful.
     pub fn settled(
         &mut self,
         facts: &Facts,

@@ -16,8 +16,8 @@ const PAUSE_MIN: Duration = Duration::from_micros(100);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
 impl Caches {
-    /// Says that a time step of the application has ended and the next one begins. Worth while with `stagger.rate = "auto"`, which
-    /// compares steps with a flush beside them to steps without: call it once in every step, always at the same place. From
+    /// Says that a time step of the application has ended and the next one begins. Worthwhile with `stagger.rate = "auto"`, which
+    /// compares steps during a flush to steps without one: call it once in every step, always at the same place. From
     /// the first call on, steps are what the application says; before, they are guessed from the times between appends and
     /// captures.
     ///

@@ -1,19 +1,19 @@
 //! Staggering: flushes from the device that take turns with other ranks' and keep to a rate.
 //!
 //! After a checkpoint all GPUs of a node want to flush at once, each gets a fraction of the links and of host memory,
-//! and the application's own transfers beside them get little (ICS'19, section 3). Two things spread such a burst, each of
+//! and the application's own transfers at the same time get little (ICS'19, section 3). Two things spread such a burst, each of
 //! which can be switched on by itself (`[stagger]` of the configuration):
 //!
-//! - *turns* ([`super::turns`]): so many ranks at once over a link, or on the node, by tokens of the node segment;
+//! - *turns* ([`super::turns`]): a limited number of ranks at once over a link, or on the node, by tokens of the node segment;
 //! - a *pace* ([`crate::transfer::pacing`]): bytes per second of this rank, fixed or found by watching the application's steps
 //!   ([`super::steps`]).
 //!
 //! Both hold back the threads that flush, between pieces of a download, and nobody else. Pieces are those of the
-//! device, 16 MiB: one is 0.7 ms of a link of 25 GB/s, short beside the steps of an application and long beside the cost
-//! of asking, so the pace of a rank is even enough without smaller ones.
+//! device, 16 MiB: one is 0.7 ms of a link of 25 GB/s, short compared with the steps of an application and long compared
+//! with the cost of asking, so the pace of a rank is even enough without smaller ones.
 //!
 //! Staggering is a courtesy and never a reason to hang. Who waits for a turn for longer than `stagger.patience` continues without.
-//! The pace does not hold while a call of the application waits for room, for a version, for flushes or for a level of a checkpoint
+//! The pace does not hold while a call by the application waits for room, for a version, for flushes or for a level of a checkpoint
 //! ([`Waiting`]): slowing a flush down protects nobody then. When the caches are closed nothing is held back.
 #![forbid(unsafe_code)]
 
@@ -133,7 +133,7 @@ impl Bursts {
     }
 }
 
-/// The turns that the configuration asks for; `None` if they cannot be had.
+/// The turns that the configuration asks for; `None` if they are not available.
 fn turns(config: &StaggerConfig, capacity: u32, device: &dyn Device, segment: Option<&Arc<Segment>>) -> Option<Turns> {
     let Some(segment) = segment else {
         log::warn!("event=no-turns: stagger.bursts needs the memory tier");

@@ -33,13 +33,13 @@ impl<'a> Field<'a> {
         Field { name, element: T::TYPE, data: FieldData::Host(bytemuck::cast_slice(slice)) }
     }
 
-    /// Bytes of elements of a type that is known at run time only.
+    /// Bytes of elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn host_bytes(name: &'a str, element: ElementType, bytes: &'a [u8]) -> Field<'a> {
         Field { name, element, data: FieldData::Host(bytes) }
     }
 
-    /// Bytes in device memory of elements of a type that is known at run time only.
+    /// Bytes in device memory of elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn device_bytes(name: &'a str, element: ElementType, span: &'a DeviceSpan) -> Field<'a> {
         Field { name, element, data: FieldData::Device(span) }
@@ -78,13 +78,13 @@ impl<'a> FieldMut<'a> {
         FieldMut { name, element: T::TYPE, data: FieldDataMut::Host(bytemuck::cast_slice_mut(slice)) }
     }
 
-    /// Bytes of elements of a type that is known at run time only.
+    /// Bytes of elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn host_bytes(name: &'a str, element: ElementType, bytes: &'a mut [u8]) -> FieldMut<'a> {
         FieldMut { name, element, data: FieldDataMut::Host(bytes) }
     }
 
-    /// Bytes in device memory of elements of a type that is known at run time only.
+    /// Bytes in device memory of elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn device_bytes(name: &'a str, element: ElementType, span: &'a DeviceSpan) -> FieldMut<'a> {
         FieldMut { name, element, data: FieldDataMut::Device(span) }

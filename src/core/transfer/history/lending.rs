@@ -17,7 +17,7 @@ use std::time::Instant;
 /// The least that is worth being lent.
 const LEAST: u64 = 1 << 20;
 
-/// A hold on the caches' memory and turns, also behind the end of their threads.
+/// A hold on the caches' memory and turns, even after the end of their threads.
 #[derive(Clone)]
 pub struct CacheHandle(pub(super) Arc<Shared>);
 
@@ -41,7 +41,7 @@ impl Caches {
 }
 
 impl CacheHandle {
-    /// Would a copy of so many bytes lie in the GPU cache now, without waiting for anything?
+    /// Would a copy of this many bytes fit into the GPU cache now, without waiting for anything?
     pub fn has_room_at_once(&self, bytes: u64) -> bool {
         self.0.settle_enqueued(false);
         let mut books = self.0.lock();
@@ -66,13 +66,14 @@ impl CacheHandle {
         &self.0.device
     }
 
-    /// A part of the GPU cache, for as long as the answer lives: so many bytes, or what there is of them; `None` if that is hardly anything.
+    /// A part of the GPU cache, for as long as the answer lives: this many bytes, or as many as there are; `None` if that is hardly
+    /// anything.
     ///
     /// # Blocking
     /// Until the cache is mapped, some milliseconds.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     pub(in crate::transfer) fn lend(&self, bytes: u64) -> Result<Option<Lent>, DeviceError> {
         let (shared, begun) = (&self.0, Instant::now());
         let mut books = shared.lock();

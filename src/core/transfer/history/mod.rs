@@ -3,8 +3,8 @@
 //! # What happens
 //!
 //! [`History::append`] copies the application's fields into the GPU cache, on the application's stream, with the digest of
-//! every block made on the way; that is all that the application waits for while there is room. Behind its back two
-//! threads for each link move versions: device to host, host to file, file to host, host to device.
+//! every block made on the way; that is all that the application waits for while there is room. In the background,
+//! two threads for each link move versions: device to host, host to file, file to host, host to device.
 //! [`History::restore`] copies a version back and compares the digests. Which version rests where, what makes room and what is
 //! fetched ahead is decided by [`crate::cache`], and by nothing here: this module moves the bytes that it is told to.
 //!
@@ -22,8 +22,8 @@
 //!
 //! Device regions of collective checkpoints pass through the same GPU cache on their way to node memory ([`staging`](self)).
 //!
-//! A history belongs to its rank alone: no call of it communicates. Its versions are never candidates of a restart, and its
-//! memory and file vanish with the process. What has to outlive it is sealed: made part of a collective checkpoint
+//! A history belongs to its rank alone: no call to it communicates. Its versions are never candidates of a restart, and its
+//! memory and file vanish with the process. Versions that have to outlive it are sealed: made part of a collective checkpoint
 //! ([`CheckpointBuilder::save_history`](crate::CheckpointBuilder::save_history)).
 //!
 //! Sources: HPDC'23 (caching and prefetching), sections 2 and 4; HiPC'22 (cache allocation), section IV.

@@ -131,8 +131,8 @@ impl Caches {
         has_ended(MAP_THREAD) && (has_ended(PIN_THREAD) || self.shared.unpinned_line().is_none())
     }
 
-    /// Gives device memory back to the application: of the end of the cache, as much of `bytes` as can be had without losing a
-    /// version, in whole steps. The answer is how much it was. A cache that is still growing stops there.
+    /// Gives device memory back to the application: from the end of the cache, as much of `bytes` as is possible without
+    /// losing a version, in whole steps. Returns how much that was. A cache that is still growing stops there.
     ///
     /// # Blocking
     /// For flushes that have to end first, at most for `timeouts.room`.

@@ -1,5 +1,5 @@
-//! Memory made ready behind the application's back: GPU memory mapped, node memory leased and touched, and pinned. When it is
-//! touched is decided in [`super::ways`].
+//! Memory prepared in the background: GPU memory mapped, node memory leased and touched, and pinned. [`super::ways`] decides
+//! when it is touched.
 #![forbid(unsafe_code)]
 
 use super::shared::Shared;
@@ -38,7 +38,7 @@ impl Shared {
     /// Maps a step of device memory and makes it known.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     pub(super) fn map_step(&self, offset: u64, bytes: u64) -> Result<(), DeviceError> {
         let begun = Instant::now();
         self.range.map(offset, bytes)?;
@@ -205,8 +205,8 @@ pub(super) fn pin(shared: &Shared, place: Range<u64>, order: &mut PinOrder) -> b
     true
 }
 
-/// Waits for this rank's turn to pin; `None` if turns cannot be had, or none comes as long as one may wait: a process that hangs is
-/// not robbed of its turn.
+/// Waits for this rank's turn to pin; `None` if turns are not available, or none comes for as long as one may wait: a process that
+/// hangs is not robbed of its turn.
 fn turn(shared: &Shared, bytes: u64) -> Option<TokenGuard> {
     let segment = shared.segment.as_ref()?;
     let begun = Instant::now();

@@ -58,7 +58,7 @@ impl Registered {
     /// Pins one missing part. Memory that this rank has given back meanwhile is left alone.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     pub(super) fn pin(&self, part: Range<u64>, segment: &Segment, device: &dyn Device) -> Result<(), DeviceError> {
         let Some(memory) = segment.host_range(part.start, part.end - part.start) else { return Ok(()) };
         let pinned = device.pin(&memory)?;

@@ -264,8 +264,8 @@ impl History {
         }
     }
 
-    /// Waits for what was enqueued ([`Return::Enqueued`]), and says what was wrong with a restore of it that had not been heard of yet;
-    /// with several, the first: they are told one by one, until the answer is `Ok`. Call it before results leave the program, also into
+    /// Waits for what was enqueued ([`Return::Enqueued`]), and reports an error of such a restore that has not been reported yet; with
+    /// several, the first: they are reported one by one, until the answer is `Ok`. Call it before results leave the program, also into
     /// a checkpoint.
     ///
     /// # Collective

@@ -1,4 +1,5 @@
-//! What the application's calls and the threads of the caches share: the data behind one lock, and how its changes are told.
+//! What the application's calls and the threads of the caches share: the data behind one lock, and how its changes are
+//! signalled.
 #![forbid(unsafe_code)]
 
 use super::bursts::Bursts;
@@ -86,7 +87,7 @@ pub(super) struct Books {
     pub(super) enqueued: VecDeque<Enqueued>,
     /// How many of them threads are waiting for, which are in no queue then.
     pub(super) settling: usize,
-    /// What was wrong with such restores of each history, until its application hears of it.
+    /// What was wrong with such restores of each history, until its application is told.
     pub(super) late: BTreeMap<u32, VecDeque<HistoryError>>,
     /// Staged shards that wait for their download, oldest first.
     pub(super) landings: VecDeque<Landing>,
@@ -304,7 +305,7 @@ impl Books {
 }
 
 impl History {
-    /// Says that `versions` will be restored in this order, after those that were named before. Hints can come at any time, also
+    /// Says that `versions` will be restored in this order, after those named earlier. Hints can come at any time, also
     /// for versions that do not exist yet; they cannot be taken back, and restores may deviate from them.
     ///
     /// # Collective

@@ -48,7 +48,7 @@ impl CacheHandle {
     /// sooner than a download would be done, or the device has none for the copy's own tables.
     ///
     /// # Errors
-    /// What the device says.
+    /// Any error that the device reports.
     ///
     /// # Blocking
     /// For room, at most as long as a download of the regions would take.

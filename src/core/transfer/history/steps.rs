@@ -1,8 +1,8 @@
-//! The application's steps, and what was flushed beside them: what the control of the flush rate goes by. Pure.
+//! The application's steps, and what was flushed during them: the basis for the control of the flush rate. Pure.
 //!
 //! Only the time that the application spends outside of the library's calls counts: a call that waits for a flush says nothing about
-//! what the flush does to the computation. An application that tells its steps ([`super::Caches::step`]) has them taken as they are
-//! told. For any other a step lasts from the end of one append or capture to the beginning of the next; a step with
+//! what the flush does to the computation. If an application reports its steps ([`super::Caches::step`]), they are taken as
+//! reported. For any other a step lasts from the end of one append or capture to the beginning of the next; a step with
 //! other calls in it (a restore, a wait for flushes) is another kind of work and is left out.
 #![forbid(unsafe_code)]
 

@@ -84,7 +84,7 @@ pub struct HistoryStats {
     pub failures: [u64; 4],
     /// How long flushes from the device waited for this rank's turn, in seconds.
     pub turn_seconds: f64,
-    /// Flushes that went on without one, because it did not come in time.
+    /// Flushes that continued without one, because it did not come in time.
     pub turns_given_up: u64,
     /// How long flushes were held back to keep to a rate, in seconds.
     pub pace_seconds: f64,

@@ -1,8 +1,8 @@
 //! In which of the possible ways host memory is made ready: decided from rates that are measured while it happens.
 //!
-//! HiPC'22 (section IV) found that touching beside flushes slows both down, that ranks which pin at the same time slow
+//! HiPC'22 (section IV) found that touching during flushes slows both down, that ranks which pin at the same time slow
 //! each other down, and that the better way depends on the machine and on the interval; it chooses by a model that it describes in words.
-//! This is ours, in bytes per second:
+//! Here is ours, in bytes per second:
 //!
 //! ```text
 //!          alone  beside the other
@@ -15,8 +15,8 @@
 //! ```
 //!
 //! The interval between versions drops out: while both ways keep up with it the application does not wait in either, and when it
-//! is too short for one, the faster one waits less. What was not measured yet counts as no reason to take turns with
-//! oneself: memory is touched beside flushes. One line tries the other way.
+//! is too short for one, the faster one waits less. As long as something has not been measured, there is no reason
+//! to take turns: memory is touched during flushes. One line tries the other way.
 //!
 //! Pinning is not chosen by rates. Ranks that register memory at once are faster together (n R' > R), but each registration takes longer,
 //! and calls of the device wait for the one under way: milliseconds where it is tens of microseconds in turns (docs/GPU.md).

@@ -127,7 +127,7 @@ pub(super) struct Digesting {
     pub copied: Box<dyn Copied>,
     /// They are here.
     pub moment: Arc<dyn Moment>,
-    /// So many have been looked at.
+    /// This many have been examined.
     pub looked: usize,
 }
 

@@ -11,12 +11,12 @@
 //!
 //! `Offloader::mark` notes which blocks there are and enqueues a moment; the snapshot is what the stream has done by then. A thread sends blocks
 //! from where they lie (`Shared::step`). Who is about to write says so first (`Offloader::before`): what has not arrived is copied into a
-//! buffer on the writer's stream, or, if that is full, sent at once on a stream of its own, for which the writer's waits. The calling thread never
-//! does: hardware waits for hardware.
+//! buffer on the writer's stream, or, if that is full, sent at once on a separate stream, for which the writer's stream waits. The calling
+//! thread never does: hardware waits for hardware.
 //!
 //! What was sent or doubled has to have the digests of the mark. A difference is a write that nobody has declared: the shard is refused, with its
-//! region and bytes. Without the audit nothing is digested on the application's stream: the digests are made behind the mark, beside the application,
-//! and a write that nobody declares before a block is digested is not seen.
+//! region and bytes. Without the audit nothing is digested on the application's stream: the digests are made after the mark, while the
+//! application continues, and a write that nobody declares before a block is digested is not seen.
 //!
 //! Which state a block may be in is in `zones`, where it lies in the buffer in `ring`, when it is sent in `order` and `pace`: all pure.
 //!
@@ -73,7 +73,7 @@ const WIDTH: u32 = 8;
 const WIDTH_HURRIED: u32 = 32;
 /// Transfers on their way to keep the link busy.
 const AHEAD: usize = 4;
-/// One of so many blocks that have not changed is sent nevertheless, another one each time: no rotten bit lives for ever.
+/// One in this many unchanged blocks is sent nevertheless, a different one each time: no damaged bit survives forever.
 const REFRESHED: usize = 64;
 
 /// Why a write cannot be declared.

@@ -33,7 +33,7 @@ pub(crate) struct OffloadSpec {
     /// How long a shard may take at most.
     pub limit: Duration,
     pub segment: Option<Arc<Segment>>,
-    /// Does anything read shards in node memory: a level behind it, or what makes copies and parity?
+    /// Does anything read shards in node memory: a level after it, or the code that makes copies and parity?
     pub is_read: bool,
     pub stats: Counters,
     /// Does anything wait for what is marked?

@@ -1,4 +1,5 @@
-//! In which order pieces are sent: as the program wrote to them behind the mark before, because it will mostly do so again. Pure.
+//! In which order pieces are sent: as the program wrote to them after the previous mark, because it will mostly do so again.
+//! Pure.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
@@ -12,7 +13,8 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// A shard of so many pieces is marked: the order in which to send them, and from now on writes count for the next one.
+    /// A shard of this many pieces is marked: the order in which to send them, and from now on writes count for the next
+    /// one.
     pub fn on_mark(&mut self, pieces: usize) -> Vec<u32> {
         let mut order: Vec<u32> = (0..pieces as u32).collect();
         if self.first.len() == pieces {

@@ -30,8 +30,8 @@ impl Ring {
         }
     }
 
-    /// Takes at most so many bytes in one piece, a multiple of `unit` if they are not all; `None` if there is no room for a unit, or for all of
-    /// them.
+    /// Takes at most this many bytes in one piece, a multiple of `unit` if they are not all; `None` if there is no room for a unit, or for
+    /// all of them.
     pub fn take(&mut self, most: u64, unit: u64) -> Option<Range<u64>> {
         let fitting = |room: u64| if room >= most { most } else { room / unit * unit };
         let (start, room) = match (self.taken.front(), self.taken.back()) {

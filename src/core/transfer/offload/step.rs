@@ -29,7 +29,7 @@ pub(super) enum Next {
 /// Enqueues a transfer of parts on a stream, which has that number, and moves them on.
 ///
 /// # Errors
-/// What the device says.
+/// Any error that the device reports.
 pub(super) fn send(
     mark: &mut Mark,
     buffer: &[DeviceSpan],
@@ -221,7 +221,7 @@ impl Shared {
     /// Marks what the regions are once the stream has done what is enqueued on it. One mark is open at a time.
     ///
     /// # Errors
-    /// What the device says; the snapshot's `land` is not called then.
+    /// Any error that the device reports; the snapshot's `land` is not called then.
     pub(super) fn mark(
         &self,
         mut snapshot: Snapshot,
@@ -262,7 +262,8 @@ impl Shared {
         Ok(())
     }
 
-    /// What the call that marked has left to the thread: our streams go behind the mark, and without an audit the digests are made there.
+    /// The work that the call that marked has left to the thread: our streams wait for the mark, and without an audit the digests are
+    /// made there.
     fn begin(&self, mark: &mut Mark, start: &dyn Moment) -> Result<(), DeviceError> {
         self.lows.iter().try_for_each(|low| low.wait_for(start))?;
         if !mark.terms.is_audited {

@@ -74,7 +74,7 @@ impl Offloader {
     /// As [`Offloader::wait_for_turn`].
     ///
     /// # Errors
-    /// What the device says; the snapshot's `land` comes back.
+    /// Any error that the device reports; the snapshot's `land` comes back.
     pub fn mark(&self, snapshot: Snapshot, terms: Terms, stream: &dyn Stream) -> Result<(), (DeviceError, Land)> {
         self.wait_for_turn();
         self.shared.mark(snapshot, terms, stream)

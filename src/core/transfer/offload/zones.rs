@@ -55,7 +55,7 @@ impl Zone {
     /// All of them, by their numbers.
     const ALL: [Zone; 5] = [Zone::Pending, Zone::Moving, Zone::Awaited, Zone::Doubled, Zone::Safe];
 
-    /// The state behind it; `None` where that cannot happen.
+    /// The state after it; `None` if that cannot happen.
     pub fn after(self, happens: Happens) -> Option<Zone> {
         match (self, happens) {
             (Zone::Pending, Happens::Equal) => Some(Zone::Safe),
@@ -91,7 +91,7 @@ pub(super) struct Zones {
 }
 
 impl Zones {
-    /// So many blocks, all Pending, in pieces of `piece` blocks, a power of two.
+    /// This many blocks, all Pending, in pieces of `piece` blocks, a power of two.
     pub fn new(blocks: usize, piece: usize) -> Zones {
         debug_assert!(piece.is_power_of_two());
         let counts = |index: usize| piece.min(blocks - index * piece) as u32;
@@ -140,7 +140,7 @@ impl Zones {
         self.left -= of(before != Zone::Safe && after == Zone::Safe);
     }
 
-    /// Those of some blocks that lie in a piece.
+    /// The blocks, among these, that are in a piece.
     fn of_piece(&self, piece: usize, blocks: &Range<usize>) -> Range<usize> {
         blocks.start.max(piece << self.shift)..blocks.end.min((piece + 1) << self.shift)
     }

@@ -6,7 +6,7 @@ const FEW: [&str; 8] = ["#7fb3e6", "#f6b26b", "#86cf94", "#f08f8f", "#bfa2e0", "
 /// Around the wheel by this part of it no two of many ranks meet, and neighbours are far apart: the golden angle.
 const ANGLE: f64 = 137.508;
 
-/// The colour of the rank at this place among so many.
+/// The colour of the rank at this place among this many.
 pub fn of(place: usize, count: usize) -> String {
     match FEW.get(place).filter(|_| count <= FEW.len()) {
         Some(colour) => (*colour).to_owned(),

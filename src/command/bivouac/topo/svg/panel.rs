@@ -1,5 +1,5 @@
-//! Sizes, and drawing one machine: boxes are as large as what is in them, nodes of a machine are equally wide, and what does not fit
-//! beside each other goes below.
+//! Sizes, and drawing one machine: boxes are as large as what is in them, nodes of a machine are equally wide, and boxes that do not
+//! fit side by side go below.
 #![forbid(unsafe_code)]
 
 use super::super::gather::Kind;
@@ -9,12 +9,12 @@ use super::plan::{Cpu, Device, NodePlan, Package, Part, Plan};
 use crate::output;
 use bivouac_core::affinity::machine::PciKind;
 
-/// How wide packages beside each other may be.
+/// How wide packages may be that are side by side.
 const PAGE: f64 = 1300.0;
-/// How wide caches beside each other in a node may be: two of 8 cores.
+/// How wide caches may be that are side by side in a node: two of 8 cores.
 const NODE_MAX: f64 = 600.0;
-/// How wide caches beside each other may be in a node of up to [`FEW_CORES`]: one of 8 cores. The others stand below it, so that two
-/// packages with two nodes each fit beside each other.
+/// How wide caches may be that are side by side in a node of up to [`FEW_CORES`]: one of 8 cores. The others are below it, so that
+/// two packages with two nodes each fit side by side.
 const NODE_NARROW: f64 = 300.0;
 /// See [`NODE_NARROW`].
 const FEW_CORES: usize = 32;

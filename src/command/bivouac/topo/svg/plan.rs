@@ -40,10 +40,10 @@ pub struct Rank {
     pub bytes: u64,
 }
 
-/// A package, or what stands beside all packages.
+/// A package, or the parts that belong to no package.
 #[derive(Default)]
 pub struct Package {
-    /// Its number; without one it is what stands beside all packages.
+    /// Its number; without one, these are the parts that belong to no package.
     pub number: Option<u32>,
     /// What it is called.
     pub title: String,
@@ -211,7 +211,8 @@ fn add_memory(plan: &mut Plan, mut memory: BTreeMap<u32, Vec<Part>>) {
     }
 }
 
-/// A device stands at its node, in its package if it hangs at several nodes of that, and otherwise beside all packages.
+/// A device is drawn at its node, in its package if it is attached to several nodes of the package, and otherwise
+/// outside all packages.
 fn add_device(plan: &mut Plan, homes: &BTreeMap<u32, u32>, device: &PciDevice, ranks: &[&Placed]) {
     let has = |placed: &&Placed| {
         placed.record.regions.iter().any(|(_, place)| match place {
