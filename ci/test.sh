@@ -73,8 +73,8 @@ skipped() {
 # Tests that start mpirun use all cores themselves: one at a time (.config/nextest.toml says the same to nextest).
 all_tests() {
     if command -v cargo-nextest > /dev/null; then
-        # Many tests wait for most of their time: two more than there are cores.
-        cargo nextest run --locked "${all[@]}" --profile "$profile" --test-threads "$(($(nproc) + 2))"
+        # Many tests wait for most of their time: four more than there are cores.
+        cargo nextest run --locked "${all[@]}" --profile "$profile" --test-threads "$(($(nproc) + 4))"
         skipped
         $is_whole || echo "What nextest calls skipped was left to ci/test.sh whole (profile.ci in .config/nextest.toml)."
         return
