@@ -410,6 +410,33 @@ fn a_job_that_was_reset_begins_from_nothing() {
     assert_eq!(store.restart(), None);
 }
 
+/// The key of a job without a configured name has a hash of the working directory, which the user need not know.
+#[test]
+fn a_job_without_a_configured_name_is_reset_by_its_program() {
+    for has_folders in [true, false] {
+        let store = Store::empty();
+        let unnamed = |config: &mut Config| config.job.name = None;
+        store.run_killed(unnamed, |session, rank| take(session, rank, &[1], Level::System));
+        let jobs = entries(&store.global());
+        let job = jobs.iter().filter_map(|path| path.file_name()?.to_str()).find(|name| *name != "store");
+        let (program, _) = job.and_then(|job| job.rsplit_once('-')).expect("a program and a hash");
+        let segments = entries(store.memory.path());
+        assert_eq!(segments.len(), 1, "{segments:?}");
+        // Another program's is left alone.
+        let others = store.memory.path().join("bivouac-00000000-00000000-g000001-0123456789abcdef");
+        std::fs::write(&others, "no header").expect("written");
+        if !has_folders {
+            std::fs::remove_dir_all(store.global()).expect("removed");
+            std::fs::remove_dir_all(store.local()).expect("removed");
+        }
+        let mut command = command();
+        command.args(["reset", "--job", program, "--yes"]).env("BIVOUAC_GLOBAL_DIRECTORY", store.global());
+        command.env("BIVOUAC_MEMORY_DIRECTORY", store.memory.path()).env("BIVOUAC_LOCAL_DIRECTORY", store.local());
+        let done = ran(command);
+        assert!(done.status == 0 && entries(store.memory.path()) == [others], "{has_folders}: {done:?}");
+    }
+}
+
 #[test]
 fn reset_finds_local_copies_of_stores_that_are_gone() {
     let store = died(&[]);

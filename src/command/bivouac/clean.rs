@@ -18,7 +18,7 @@
 #![forbid(unsafe_code)]
 
 use crate::ending::Ending;
-use crate::living::{self, claimed, is_job, key_of, living_segment, no_job};
+use crate::living::{self, claimed, is_job, is_segment_of, living_segment, meant_keys, no_job};
 use crate::memory::{self, Stock};
 use crate::output::list;
 use crate::places::{Orphan, is_local_name, local_directories, no_store, orphans, own_tier, store_of};
@@ -179,7 +179,8 @@ impl<'a> Ground<'a> {
             Some(tier) => groups(tier)?,
             None => BTreeMap::new(),
         };
-        let keys = args.job.iter().flat_map(|job| [Some(text_hash(job)), key_of(job)]).flatten().collect();
+        let known = || names.values().map(|(job, _)| job.as_str());
+        let keys = args.job.as_ref().map_or_else(BTreeSet::new, |job| meant_keys(job, known()));
         let (orphans, claimed) = (orphans(&config, root, store)?, BTreeMap::new());
         Ok(Ground { args, keys, memory, tiers, global, store: store_hash(store), orphans, names, claimed })
     }
@@ -232,13 +233,8 @@ impl Ground<'_> {
             match Stock::open(folder, &name) {
                 Ok(stock) => {
                     let copies = stock.entries();
-                    let header = stock.segment.header();
-                    let is_meant = self.args.all_dead
-                        || self.keys.contains(&header.job)
-                        || copies
-                            .iter()
-                            .any(|copy| text_hash(&copy.series.job) == header.job && self.is_meant(&copy.series.job));
-                    if is_meant {
+                    let of = |job: &String| living::is_meant(&stock, &copies, &self.keys, job);
+                    if self.args.job.as_ref().is_none_or(of) {
                         stocks.push((stock, copies));
                     }
                 }
@@ -252,9 +248,7 @@ impl Ground<'_> {
     /// A segment whose header says nothing: unfinished, damaged, or made by another version of the library.
     fn add_unreadable(&self, folder: &Path, name: &str, error: &SegmentError, removal: &mut Removal) {
         let path = folder.join(name);
-        let is_meant = self.args.all_dead
-            || self.keys.iter().any(|key| name.starts_with(&format!("bivouac-{:08x}-", *key as u32)));
-        if !is_meant {
+        if !self.args.all_dead && !is_segment_of(name, &self.keys) {
             return;
         }
         match (error, segment::is_held(folder, name)) {

@@ -7,11 +7,14 @@ use crate::output::short;
 use bivouac_core::base::Generation;
 use bivouac_core::base::clock::SystemClock;
 use bivouac_core::base::ids::text_hash;
+use bivouac_core::catalog::LedgerEntry;
 use bivouac_core::config::Config;
 use bivouac_core::segment;
 use bivouac_core::session::place::{Place, Workers, job_key, segment_prefix};
 use bivouac_core::tier::Tier;
 use bivouac_core::tier::claims::{ClaimError, ClaimRecord, Claims};
+use bivouac_core::tier::names::Series;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// What this process would write into a claim of its own: its random identity, host and boot.
@@ -90,11 +93,30 @@ pub fn no_job(job: &str, places: &str) -> Problem {
 }
 
 /// The hash of the key that a job of this configured name and of this user has.
-pub fn key_of(name: &str) -> Option<u64> {
+fn key_of(name: &str) -> Option<u64> {
     let mut config = Config::default();
     config.job.name = Some(name.to_owned());
     let place = Place::here(&config, Workers::Inline, String::new()).ok()?;
     Some(text_hash(&job_key(&config, &place)))
+}
+
+/// The hashes that segments of the jobs that the user means may carry: that of the key itself, that of a job of this configured name, and
+/// those of the keys in `known`, which have a hash of the working directory if no name was configured.
+pub fn meant_keys<'k>(meant: &str, known: impl IntoIterator<Item = &'k str>) -> BTreeSet<u64> {
+    let known = known.into_iter().filter(|key| is_job(key, meant)).map(text_hash);
+    [Some(text_hash(meant)), key_of(meant)].into_iter().flatten().chain(known).collect()
+}
+
+/// Is a segment one of a job that the user means? Its shards have the job's key, of which the segment itself has only a hash.
+pub fn is_meant(stock: &Stock, copies: &[LedgerEntry<Series>], keys: &BTreeSet<u64>, meant: &str) -> bool {
+    let job = stock.segment.header().job;
+    keys.contains(&job)
+        || copies.iter().any(|copy| text_hash(&copy.series.job) == job && is_job(&copy.series.job, meant))
+}
+
+/// Is it the name of a segment with one of these keys?
+pub fn is_segment_of(name: &str, keys: &BTreeSet<u64>) -> bool {
+    keys.iter().any(|key| name.starts_with(&format!("bivouac-{:08x}-", *key as u32)))
 }
 
 #[cfg(test)]

@@ -9,13 +9,12 @@
 #![forbid(unsafe_code)]
 
 use crate::ending::Ending;
-use crate::living::{is_job, key_of, living_run, no_job};
+use crate::living::{is_job, is_meant, is_segment_of, living_run, meant_keys, no_job};
 use crate::memory::{self, Stock};
 use crate::places::{all_local_directories, no_store, own_tier, store_of};
 use crate::removal::{Doomed, How, Removal};
 use crate::survey::survey;
 use crate::target::Scope;
-use bivouac_core::base::ids::text_hash;
 use bivouac_core::config::{Config, Direct};
 use bivouac_core::segment::SegmentError;
 use bivouac_core::tier::directory::DirectoryTier;
@@ -69,13 +68,16 @@ fn plan(args: &Args, removal: &mut Removal) -> Result<(), String> {
     let memory = &config.node.memory_directory;
     let global = store.map(|_| (TierId::GLOBAL, root.clone()));
     let locals = all_local_directories(&config)?.into_iter().map(|local| (TierId::LOCAL, local));
+    let mut jobs = BTreeSet::new();
     for (kind, root) in global.into_iter().chain(locals) {
         let tier = own_tier(kind, storage(), root)?;
         for job in folders(tier.root())?.into_iter().filter(|job| is_job(job, &args.job)) {
             add_tree(&tier, &job, memory, removal)?;
+            jobs.insert(job);
         }
     }
-    add_segments(&args.job, memory, removal)?;
+    let keys = meant_keys(&args.job, jobs.iter().map(String::as_str));
+    add_segments(&args.job, &keys, memory, removal)?;
     if removal.is_empty() {
         removal.problems.add(no_job(&args.job, "the node's memory, its local tiers and the global directory"));
     }
@@ -124,18 +126,16 @@ pub fn add_tree(tier: &DirectoryTier, job: &str, memory: &Path, removal: &mut Re
     Ok(())
 }
 
-fn add_segments(job: &str, folder: &Path, removal: &mut Removal) -> Result<(), String> {
-    let keys: BTreeSet<u64> = [Some(text_hash(job)), key_of(job)].into_iter().flatten().collect();
+fn add_segments(job: &str, keys: &BTreeSet<u64>, folder: &Path, removal: &mut Removal) -> Result<(), String> {
     for name in memory::names(folder).map_err(|error| error.to_string())? {
-        let is_named = keys.iter().any(|key| name.starts_with(&format!("bivouac-{:08x}-", *key as u32)));
         match Stock::open(folder, &name) {
-            Ok(stock) if !keys.contains(&stock.segment.header().job) => {}
+            Ok(stock) if !is_meant(&stock, &stock.entries(), keys, job) => {}
             Ok(stock) if stock.is_alive => {
                 return Err(format!("{} is not removed: its run is alive", stock.segment.path().display()));
             }
             Ok(stock) => removal.doomed.push(Doomed::Segment(Box::new(stock))),
             Err(SegmentError::NotFound { .. }) => {}
-            Err(_) if is_named => removal.doomed.push(Doomed::Garbage(folder.to_owned(), name)),
+            Err(_) if is_segment_of(&name, keys) => removal.doomed.push(Doomed::Garbage(folder.to_owned(), name)),
             Err(_) => {}
         }
     }
