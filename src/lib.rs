@@ -116,6 +116,6 @@ pub mod history {
 pub use bivouac_core::format;
 
 /// Compiles the examples of this guide with the documentation tests.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "mpi"))]
 #[doc = include_str!("../docs/RUST.md")]
 struct RustGuide;
