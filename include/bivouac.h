@@ -1009,7 +1009,8 @@ int bvk_versions(bvk_session_t session,
 // `count` boxes, which may be 0. The `dimensions` numbers starting at `origins + b * dimensions` are the origin of box b, counted from 0, and
 // those starting at `extents + b * dimensions` are its extents. In memory each box has ghost cells around it: in each dimension as many
 // elements before it and after it as the `dimensions` numbers of `before` and `after` say; NULL for none. They are not saved, and a load
-// leaves them unchanged. `sparse`: 1 if the boxes of all ranks need not cover the array, as on a level of an adaptive mesh; 0 if they
+// leaves them unchanged. `sparse`: 1 if the boxes of all ranks together need not cover the array, as on a level of an adaptive mesh; 0 if
+// they
 // must.
 //
 // Collective: all ranks, with the same `dimensions`, `shape` and `sparse`; also a rank that owns nothing. Blocks until all have called.
@@ -1038,7 +1039,7 @@ int bvk_boxes(bvk_session_t session,
 // of an array of the same size.
 //
 // The array has `total` elements, numbered from 0. `numbers` lists the `count` numbers that this rank owns, in any order;
-// `count` may be 0. They are copied. `sparse`: 1 if the lists of all ranks need not have all numbers, 0 if they must.
+// `count` may be 0. They are copied. `sparse`: 1 if the lists of all ranks together need not have all numbers, 0 if they must.
 //
 // Collective: all ranks, with the same `total` and `sparse`; also a rank that owns nothing. Blocks until all have called.
 //

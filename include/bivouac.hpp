@@ -914,7 +914,8 @@ public:
     }
 
     // The same for an array of `total` numbered elements, like those of an unstructured mesh: this rank owns those in `numbers`, which count from 0,
-    // in any order. Its memory is one box with an element for each, in the order of the list. `sparse`: the lists of all ranks need not have
+    // in any order. Its memory is one box with an element for each, in the order of the list. `sparse`: the lists of all ranks together
+    // need not have
     // all numbers. Collective, and throws, as `boxes`; also if a number is not below `total` or twice in a list.
     bivouac::boxes ids(std::uint64_t total, const std::vector<std::uint64_t> &numbers, bool sparse = false) {
         const auto agreed = std::make_shared<detail::agreed_boxes>();

@@ -25,7 +25,7 @@ int VELOC_Init(MPI_Comm comm, const char *cfg_file);
 // MPI need not be initialised.
 int VELOC_Init_single(unsigned int unique_id, const char *cfg_file);
 
-// Ends the session. With `drain`, all that was captured is written first; without, it stays as far as it has come. A second call
+// Ends the session. With `drain`, all that was captured is written first; without, it stays where it is. A second call
 // does nothing, one before VELOC_Init fails. Collective.
 int VELOC_Finalize(int drain);
 

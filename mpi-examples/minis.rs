@@ -1,24 +1,25 @@
 //! Six small programs that continue while their GPU memory is being saved, and say what they are about to write to.
 //!
-//! They are of the kinds with which *GPU Snapshot: Checkpoint Offloading for GPU-Dense Systems* (Lee and others, ICS 2019) was measured:
+//! They resemble the programs that *GPU Snapshot: Checkpoint Offloading for GPU-Dense Systems* (Lee and others, ICS 2019) measured:
 //!
 //! | program | has | a step writes to |
 //! |---|---|---|
 //! | `stencil` | a plate of heat | everything, twice |
 //! | `cg` | a matrix, five vectors | three vectors of a hundredth to a fiftieth each |
 //! | `particles` | places, velocities, forces, lists of neighbours | the first three: a third |
-//! | `amr` | boxes of cells | three eighths, others each time |
+//! | `amr` | boxes of cells | three eighths, different ones each time |
 //! | `sweep` | fluxes in eight directions | everything, one direction after the other |
 //! | `rtm` | two wavefields, the ground | one wavefield, in turn |
 //!
-//! A program is in the file of its name in `minis/`, where its steps are and what it declares; the calls to Bivouac for checkpoints are in
+//! Each program is in the file of the same name in `minis/`, with its steps and its declarations; the calls to Bivouac for checkpoints are
+//! in
 //! `minis/checkpoints.rs`, those for declarations in `minis/apps.rs`; the kernels in `minis/kernels.cu` and `minis/kernels.rs`.
 //!
 //! ```sh
 //! export BIVOUAC_OFFLOAD_MODE=always
 //! mpirun -n 2 minis cg --dir /scratch/me/cg                                   # on the host twin of a GPU
 //! mpirun -n 2 minis cg --dir /scratch/me/cg --device cuda --mib 8192          # on GPUs
-//! mpirun -n 2 minis cg --dir /scratch/me/cg --forget direction                # a declaration is missing: refused, and said
+//! mpirun -n 2 minis cg --dir /scratch/me/cg --forget direction                # a declaration is missing: refused, and reported
 //! mpirun -n 2 minis stencil --dir /scratch/me/s --device cuda --mib 8192 --every 10 --measure 5
 //! ```
 //!
@@ -122,7 +123,7 @@ fn open_gpu(_: usize, _: Option<u32>) -> Result<Box<dyn Machine>> {
     Err(bivouac::device::DeviceError::NoLibrary.into())
 }
 
-/// All steps, from the newest checkpoint on. Collective.
+/// All steps, starting from the newest checkpoint. Collective.
 fn advance(options: &Options, app: &mut dyn App, run: &Run, mut checkpoints: Option<&mut Checkpoints>) -> Result<()> {
     let mut first = 0;
     if let Some(checkpoints) = &checkpoints {

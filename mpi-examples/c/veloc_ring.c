@@ -1,4 +1,4 @@
-// Heat on a ring, in the calls of VELOC: what a program that was written for it looks like. Nothing of Bivouac is in it.
+// Heat on a ring, with VELOC calls: what a program that was written for VELOC looks like. It contains no Bivouac calls.
 //
 //   mpicc -O2 veloc_ring.c -lveloc-client -o veloc_ring        (docs/VELOC.md has the long form)
 //   mpirun -n 2 ./veloc_ring veloc.cfg 2000 100                (steps in all, steps between checkpoints)

@@ -18,7 +18,7 @@ static __device__ bool is_edge(const unsigned *__restrict__ offsets, const unsig
     return false;
 }
 
-// Counts the subgraphs of `count` roots from `first` on. `orbits` has eight bytes for each mask of edges. A counter that is full
+// Counts the subgraphs of `count` roots starting at `first`. `orbits` has eight bytes for each mask of edges. A counter that is full
 // goes back to zero, and its index plus one into `overflowed`, which is zero otherwise.
 extern "C" __global__ void __launch_bounds__(128)
 graphlets_count(const unsigned *__restrict__ offsets, const unsigned *__restrict__ neighbours,

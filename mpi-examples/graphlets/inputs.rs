@@ -21,7 +21,7 @@ const PROCESSES: usize = 256;
 const EVENTS_MIN: usize = 16;
 /// Which part of the roads of a grid is there.
 const ROADS: f64 = 0.75;
-/// Most vertices between two junctions. With half as many in the middle, and 1.5 roads a junction, the mean degree is 2.1.
+/// The maximum number of vertices between two junctions. With half as many in the middle, and 1.5 roads a junction, the mean degree is 2.1.
 const CHAIN_MAX: u64 = 8;
 
 /// Which graph.

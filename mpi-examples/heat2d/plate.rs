@@ -219,7 +219,7 @@ impl Plane {
 
 /// The state of one rank's block.
 pub struct Field {
-    /// Temperatures now.
+    /// Current temperatures.
     pub now: Plane,
     /// Conductivities, from 0 to 1.
     pub conductivity: Plane,
@@ -250,7 +250,7 @@ impl Field {
         let (t, k) = (&self.now.cells, &self.conductivity.cells);
         for row in 0..self.now.height {
             let start = (row + 1) * stride + 1;
-            // Slices of one length, so that the compiler drops the bounds checks and vectorises the loop.
+            // Slices of the same length, so that the compiler drops the bounds checks and vectorises the loop.
             let both = |first: usize| (&t[first..][..width], &k[first..][..width]);
             let (t_mid, k_mid) = both(start);
             let (t_west, k_west) = both(start - 1);

@@ -1,4 +1,5 @@
-//! Boxes of cells, of which some need smaller steps than others: of MiniAMR's kind. A step writes to an eighth of the cells, where a front passes, and
+//! Boxes of cells, of which some need smaller steps than others: similar to MiniAMR. A step writes to an eighth of the cells, where a
+//! front passes, and
 //! to a fourth of all, which take turns.
 #![forbid(unsafe_code)]
 

@@ -74,7 +74,7 @@ impl App for Cg {
         }
         run.launch(Kernel::Multiply, &[&self.values, &self.columns, &self.p, &self.q], items)?;
         let along = self.product(&[&self.p, &self.q], run)?;
-        // A residual of nothing stays nothing.
+        // A residual of zero stays zero.
         let by = |one: f64, other: f64| if other > 0.0 { (one / other) as f32 } else { 0.0 };
         run.before(SOLUTION)?;
         let value = by(self.square, along);

@@ -23,13 +23,13 @@ static __device__ float noise(u64 index, u32 seed) {
     return (float)(u32)(x >> 40) * (1.0f / 16777216.0f);
 }
 
-// a: what is filled from element `at` on. step: the seed. value: the greatest.
+// a: what is filled, starting at element `at`. step: the seed. value: the greatest.
 KERNEL(fill) {
     ITEM;
     a[at + item] = noise(at + item, step) * value;
 }
 
-// a: heat of `width` x `height` cells. An item is a cell of the colour `step` in the rows from `at` on.
+// a: heat of `width` x `height` cells. An item is a cell of the colour `step` in the rows starting at `at`.
 KERNEL(relax) {
     ITEM;
     const u64 half = width / 2, y = at + item / half, x = 2 * (item % half) + ((y + step) & 1);
@@ -123,7 +123,7 @@ KERNEL(force) {
     for (u64 axis = 0; axis < 3; ++axis) b[axis * items + item] = sum[axis];
 }
 
-// a: cells from `at` on, in boxes of `width`. Those of a box move towards their mean with the next one, and are heated.
+// a: cells starting at `at`, in boxes of `width`. Those of a box move towards their mean with the next one, and are heated.
 KERNEL(refine) {
     ITEM;
     const u64 cell = at + item, place = cell % width;

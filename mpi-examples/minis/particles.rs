@@ -1,4 +1,4 @@
-//! Atoms of a crystal that swing about their sites, with lists of neighbours that nobody writes to: of CoMD's kind.
+//! Atoms of a crystal that swing about their sites, with lists of neighbours that are never written to, similar to CoMD.
 #![forbid(unsafe_code)]
 
 use super::apps::{App, Result, Run};

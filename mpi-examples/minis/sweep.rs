@@ -1,4 +1,4 @@
-//! Transport of particles in eight directions, one after the other: of SNAP's kind. A step writes to everything, in an order that is known.
+//! Transport of particles in eight directions, one after the other, similar to SNAP. A step writes to everything, in a known order.
 #![forbid(unsafe_code)]
 
 use super::apps::{App, Result, Run};
@@ -7,7 +7,7 @@ use bivouac::device::DeviceSpan;
 use mpi::traits::*;
 
 const DIRECTIONS: usize = 8;
-/// Groups of energy.
+/// Energy groups.
 const GROUPS: u64 = 8;
 /// Planes of cells in the direction of the sweep.
 const PLANES: u64 = 64;

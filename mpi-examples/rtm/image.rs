@@ -35,7 +35,7 @@ impl Image {
         format!("{:032x}", xxh3_128(bytemuck::cast_slice(&self.pixels)))
     }
 
-    /// Minus the Laplacian: what varies slowly, which is where source and receivers look along the same path, goes away. It is
+    /// Minus the Laplacian: it removes what varies slowly, where source and receivers look along the same path. The result is
     /// multiplied by the depth, because the waves grow weaker as they spread.
     #[allow(clippy::needless_range_loop, reason = "neighbours are reached by the same index")]
     pub fn filtered(&self) -> Image {

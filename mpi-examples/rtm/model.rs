@@ -172,7 +172,7 @@ impl Ground {
     }
 }
 
-/// Replaces `count` values, `stride` apart from `first` on, with their averages over `radius` neighbours on each side; beyond
+/// Replaces `count` values, `stride` apart and starting at `first`, with their averages over `radius` neighbours on each side; beyond
 /// the ends, the outermost value is repeated.
 fn average(values: &mut [f64], first: usize, stride: usize, count: usize, radius: usize) {
     let line: Vec<f64> = (0..count).map(|index| values[first + index * stride]).collect();

@@ -33,7 +33,7 @@ extern "C" __global__ void rtm_add_source(const float *courant, float *field, lo
     field[cell] += courant[cell] * amplitude;
 }
 
-// Notes what the receivers hear: `count` cells from `first` on, into the row of `traces` that belongs to `step`.
+// Records what the receivers hear: `count` cells starting at `first`, into the row of `traces` that belongs to `step`.
 extern "C" __global__ void rtm_record(const float *__restrict__ field, float *__restrict__ traces, long long first,
                                       int count, int step) {
     const int x = blockIdx.x * blockDim.x + threadIdx.x;

@@ -9,9 +9,9 @@ use bivouac_core::decomposition::rows::region_name;
 use bivouac_core::session::CheckpointBuilder;
 use std::ffi::{c_char, c_int, c_void};
 
-/// Most columns of a set: far more than anybody names by hand.
+/// The maximum number of columns of a set: far more than anybody names by hand.
 const COLUMNS_MAX: usize = 1 << 12;
-/// Most coordinates of a corner.
+/// The maximum number of coordinates of a corner.
 const CORNERS_MAX: usize = 8;
 
 /// A column of rows: `width` elements of the type `kind` for each row, row after row, starting at `data`.

@@ -15,7 +15,7 @@ pub const BVK_PART_BOXES: c_int = 2;
 /// A rank's part is a list of numbers.
 pub const BVK_PART_IDS: c_int = 3;
 
-/// Most dimensions of an array or of bounds.
+/// The maximum number of dimensions of an array or of bounds.
 const DIMENSIONS_MAX: usize = 8;
 
 /// What ranks that took a checkpoint had of an array or of rows.
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn bvk_boxes_of(
         let dims = shape.len();
         for (number, (origin, extent)) in boxes.iter().take(capacity).enumerate() {
             for (dim, (first, length)) in origin.iter().zip(extent).enumerate() {
-                // SAFETY: there is room for `capacity` times `dims` numbers, says the caller.
+                // SAFETY: the caller guarantees room for `capacity` times `dims` numbers.
                 unsafe {
                     put(origins.add(number * dims + dim), *first);
                     put(extents.add(number * dims + dim), *length);

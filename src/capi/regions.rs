@@ -75,7 +75,7 @@ impl Piece {
     }
 }
 
-/// The most bytes that the type and the length of a value take in addition to its elements.
+/// The maximum number of bytes that the type and the length of a value take in addition to its elements.
 const VALUE_HEAD: usize = 16;
 
 // The pointer is kept as a number: the memory that it points to is the application's, and only calls that the application

@@ -124,7 +124,7 @@ pub(super) unsafe fn load_described(open: &mut Open, running: &mut Running, regi
 }
 
 impl Running {
-    /// Keeps the error of something that is not there, which the application may have expected. If it then says that it has not loaded,
+    /// Keeps the error of something that does not exist, which the application may have expected. If it then says that it has not loaded,
     /// this is the reason.
     pub(super) fn missing(&mut self, error: LoadError) -> Failure {
         self.failed.get_or_insert_with(|| Unloaded::by(&error));

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::path::PathBuf;
 
-/// Most verdicts that are kept of checkpoints that nobody has waited for. The log has the older ones.
+/// The maximum number of verdicts that are kept of checkpoints that nobody has waited for. The log has the older ones.
 const PENDING_MAX: usize = 64;
 
 /// A checkpoint that was begun.

@@ -93,7 +93,7 @@ pub struct Array {
     pub dims: usize,
     /// All its elements.
     pub whole: Cuboid,
-    /// The parts of all ranks need not cover it.
+    /// The parts of all ranks together need not cover it.
     pub is_sparse: bool,
     kept: Kept,
 }

@@ -278,7 +278,7 @@ fn push(ranges: &mut Vec<[u64; 2]>, start: u64, bytes: u64) {
     }
 }
 
-/// The blocks of two regions of one length whose digests differ; `None` if the blocks have different lengths. Pure.
+/// The blocks of two regions of the same length whose digests differ; `None` if the blocks have different lengths. Pure.
 fn by_digests(heads: [&Head; 2], regions: [&Region; 2]) -> Option<Vec<[u64; 2]>> {
     let block = u64::from(heads[0].header.block_size);
     if heads[1].header.block_size != heads[0].header.block_size {
@@ -301,7 +301,7 @@ fn by_digests(heads: [&Head; 2], regions: [&Region; 2]) -> Option<Vec<[u64; 2]>>
 /// What differs, and the largest difference of two numbers with its element.
 type Found = (Vec<[u64; 2]>, Option<(f64, u64)>);
 
-/// The bytes of two regions of one length and type that differ.
+/// The bytes of two regions of the same length and type that differ.
 fn by_bytes(shards: [&FileShard; 2], regions: [&Region; 2]) -> Result<Found, TierError> {
     let (bytes, element) = (regions[0].bytes, regions[0].element);
     let (mut ranges, mut largest) = (Vec::new(), None);

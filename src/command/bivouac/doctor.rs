@@ -79,7 +79,7 @@ fn text(findings: &[Finding]) -> String {
     )
 }
 
-/// What stands between what was found and the advice.
+/// What is printed between what was found and the advice.
 fn link(found: &str) -> &'static str {
     match found.contains('\n') {
         true => "\n",

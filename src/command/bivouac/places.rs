@@ -52,7 +52,7 @@ const LOOK_MAX: usize = 1000;
 /// What a command looks at: the paths that the user has named, or else the global directory of the configuration.
 ///
 /// # Errors
-/// The configuration is wrong, or its directory is not there.
+/// The configuration is wrong, or its directory does not exist.
 pub fn named_or_global(named: &[PathBuf]) -> Result<Vec<PathBuf>, Problem> {
     if !named.is_empty() {
         return Ok(named.to_vec());
@@ -110,7 +110,7 @@ pub fn nothing_in(path: &Path) -> Problem {
 /// folders of that store in it or, when none is configured, in the temporary directory.
 ///
 /// # Errors
-/// What stands there belongs to somebody else.
+/// What is there belongs to somebody else.
 pub fn local_directories(
     config: &Config,
     root: &Path,
@@ -240,7 +240,7 @@ pub fn is_local_name(name: &str) -> bool {
     hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// A directory of the local tier that belongs to another store than the one that is looked at.
+/// A directory of the local tier that belongs to a store other than the one that is examined.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Orphan {
     /// The directory.

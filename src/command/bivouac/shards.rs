@@ -207,7 +207,7 @@ impl Place {
     }
 }
 
-/// The problem if a shard is of another checkpoint than the first one.
+/// The problem if a shard is of a different checkpoint from the first one.
 fn unlike_first(spot: &Spot, shard: &FileShard, first: &mut Option<(Common, u32)>) -> Option<Problem> {
     let header = &shard.head().header;
     let common = (header.key, header.agreement, header.group_size);

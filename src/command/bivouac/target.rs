@@ -175,7 +175,7 @@ fn of_file(path: PathBuf) -> Result<Target, TargetError> {
     }
 }
 
-/// A folder is placed by what stands in it: checkpoint folders are always four levels below the root.
+/// A folder is placed by what it contains: checkpoint folders are always four levels below the root.
 fn of_folder(path: PathBuf) -> Result<Target, TargetError> {
     let names = path.iter().map(|part| part.to_str().map(str::to_owned)).collect::<Option<Vec<_>>>();
     let Some(names) = names else { return Err(TargetError::Name { path }) };

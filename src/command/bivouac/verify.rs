@@ -652,7 +652,7 @@ fn check_container(
     Ok(())
 }
 
-/// Checks a shard that stands at an entry of a container.
+/// Checks a shard that is at an entry of a container.
 fn check_shard(
     tier: &Arc<dyn Tier>,
     path: &Path,

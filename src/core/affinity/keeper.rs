@@ -63,9 +63,9 @@ pub struct AffinityReport {
     pub losses: Vec<String>,
     /// How often it was looked whether something wandered.
     pub checks: u64,
-    /// Threads found with another mask than before, over all looks.
+    /// Threads found with a different mask from before, over all looks.
     pub threads_wandered: u64,
-    /// Pages found on another node than before, over all looks.
+    /// Pages found on a different node from before, over all looks.
     pub pages_wandered: u64,
 }
 

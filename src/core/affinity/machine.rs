@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const CPUS_MAX: usize = 8192;
 /// The most NUMA nodes, and one more than the highest number of one: Linux has no more bits for them.
 pub const NODES_MAX: usize = 1024;
-/// The most devices that are listed.
+/// The maximum number of devices that are listed.
 pub const DEVICES_MAX: usize = 4096;
 /// The largest number of nodes that a device is attached to. If it is near more, these are the first of them.
 pub const DEVICE_NODES_MAX: usize = 64;
@@ -257,7 +257,7 @@ impl Machine {
     }
 }
 
-/// The most bytes in the address of a device.
+/// The maximum number of bytes in the address of a device.
 pub(super) const ADDRESS_BYTES_MAX: usize = 32;
 
 #[cfg(test)]

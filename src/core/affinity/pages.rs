@@ -16,7 +16,7 @@ pub const PAGE_BYTES: u64 = 4096;
 pub const HUGE_BYTES: u64 = 2 << 20;
 /// Consecutive pages that are worth keeping together: shorter runs are pages that were spread over nodes in turn.
 pub const SHORT_PAGES: u64 = 16;
-/// The most runs in a map: 4 GiB whose pages alternate between nodes one by one, and 16 MiB of memory. The rest is unknown.
+/// The maximum number of runs in a map: 4 GiB whose pages alternate between nodes one by one, and 16 MiB of memory. The rest is unknown.
 pub const RUNS_MAX: usize = 1 << 20;
 
 /// Consecutive pages on one node.

@@ -1,6 +1,6 @@
 //! What a checkpoint says about where things were: the record that lies in each shard.
 //!
-//! It is small: some hundred bytes for the machine, a few for each pinned thread, and two or more for each run of pages. It comes back
+//! It is small: a few hundred bytes for the machine, a few for each pinned thread, and two or more for each run of pages. It comes back
 //! from files that may be damaged or foreign, so everything is checked before it is used, and its size is bounded.
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,7 @@ use crate::format::FormatError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// The most bytes in the name of a thread: four times what the system gives.
+/// The maximum number of bytes in the name of a thread: four times what the system gives.
 const NAME_BYTES_MAX: usize = 64;
 
 /// The most threads.

@@ -14,7 +14,7 @@ use std::io;
 pub const BLOCK_PAGES: u64 = 512;
 /// Pages that are asked for at once: the system answers them under locks that the application may want, too.
 const PART_PAGES: usize = 4096;
-/// The most runs that a whole scan distinguishes: more are single pages on changing nodes, for which the individual nodes say
+/// The maximum number of runs that a whole scan distinguishes: more are single pages on changing nodes, for which the individual nodes say
 /// little.
 pub const WHOLE_RUNS_MAX: usize = 1 << 16;
 

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! This is NH with words of 64 bits (Black, Halevi, Krawczyk, Krovetz, Rogaway: UMAC, CRYPTO 1999, section 4.2). Its authors prove for
-//! the sum modulo 2^128 that two different blocks of one length agree under at most one in 2^64 choices of the keys, whatever
+//! the sum modulo 2^128 that two different blocks of the same length agree under at most one in 2^64 choices of the keys, whatever
 //! the blocks are. Without the carry between the halves, which would need atomics of 128 bits on a GPU, the bound is one
 //! in 2^63. The proof needs each word to have a key of its own: keys that follow a formula in the position (an arithmetic progression,
 //! a polynomial, a row key plus a column key) let equal changes at regular distances cancel. The keys are the outputs of SplitMix64
@@ -417,7 +417,8 @@ mod x86 {
     }
 
     /// # Safety
-    /// The processor has AVX2 and BMI2. Both parts have as many rows, of one length, a multiple of 16; the rows are inside their memory, and as many bytes as
+    /// The processor has AVX2 and BMI2. Both parts have as many rows, of the same length, a multiple of 16; the rows are inside their
+    /// memory, and as many bytes as
     /// their target, for which there are keys.
     #[target_feature(enable = "avx2,bmi2")]
     pub unsafe fn copy_sum_rows(rows: [EqualRows<'_>; 2], targets: [&mut [u8]; 2], keys: [&[u64]; 2], sums: &mut Sums) {

@@ -19,7 +19,7 @@ pub fn short(name: &str) -> String {
     plain(&cut(name, NAME_MAX))
 }
 
-/// A message, cut in its middle: what was tried stands at its beginning, and why it failed at its end.
+/// A message, cut in its middle: what was tried is at its beginning, and why it failed at its end.
 pub fn message(text: &str) -> String {
     cut(text, MESSAGE_MAX)
 }

@@ -15,7 +15,7 @@ pub struct TierOptions {
     /// Allocations are rounded up to this many bytes. 64 KiB on the device and 4 KiB elsewhere keep copies and direct
     /// I/O aligned.
     pub unit: u64,
-    /// The most bytes that it may ever have; 0 for a tier that does not exist.
+    /// The maximum number of bytes that it may ever have; 0 for a tier that does not exist.
     pub capacity: u64,
 }
 

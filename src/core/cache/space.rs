@@ -158,7 +158,7 @@ impl Space {
     /// Gives pieces back.
     ///
     /// # Panics
-    /// If one of them was not allocated as it stands here.
+    /// If one of them was not allocated as it is listed here.
     pub fn free(&mut self, pieces: &[Piece]) {
         for piece in pieces {
             let used = self.used.remove(&piece.offset);

@@ -33,7 +33,7 @@ impl Cache {
         }
     }
 
-    /// Where a version stands in each queue.
+    /// Where a version is in each queue.
     pub(super) fn places(&self, id: EntryId, entry: &Entry) -> [Option<Place>; QUEUES] {
         let when = self.when(id);
         let flush = |link| entry.needs_flush(link).then_some(when);

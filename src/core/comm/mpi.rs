@@ -22,7 +22,7 @@
 //! is freed, the library may give its internal number to the next one that the application makes, and a message
 //! still under way to the old one would then arrive in the new one. So `cancel` frees the communicator only if
 //! [`MpiComm::quiesce`] has shown before that no message is under way; otherwise the communicator is left to
-//! `MPI_Finalize`. (That costs some hundred bytes and one of the library's context numbers: MPICH has about 2000.)
+//! `MPI_Finalize`. (That costs a few hundred bytes and one of the library's context numbers: MPICH has about 2000.)
 
 mod calls;
 pub mod finalize;

@@ -8,10 +8,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The most problems that are kept. Further ones are counted: a wrong file must not produce a megabyte of messages.
+/// The maximum number of problems that are kept. Further ones are counted: a wrong file must not produce a megabyte of messages.
 const PROBLEMS_MAX: usize = 100;
 
-/// The most characters of a value or a name in a message. A longer one is cut.
+/// The maximum number of characters of a value or a name in a message. A longer one is cut.
 const SHOWN_CHARS_MAX: usize = 80;
 
 /// Why there is no configuration.

@@ -1,7 +1,7 @@
 //! The name that was probably meant.
 #![forbid(unsafe_code)]
 
-/// The most edits of a misspelt word. With more it is another word.
+/// The maximum number of edits of a misspelt word. With more it is another word.
 const EDITS_MAX: usize = 3;
 /// The shortest beginning of a word that is taken for the word.
 const CUT_MIN: usize = 3;

@@ -5,7 +5,7 @@ use super::raw::Raw;
 use std::fmt;
 use std::str::FromStr;
 
-/// The most checkpoints that a checkpoint may refer to, also in files.
+/// The maximum number of checkpoints that a checkpoint may refer to, also in files.
 pub const SOURCES_MAX: u64 = 32;
 /// The shortest chunk.
 pub const CHUNK_MIN: u64 = 32;
@@ -231,7 +231,7 @@ pub struct ReductionConfig {
     pub chunk: Option<u64>,
     /// Regions with another method.
     pub regions: RegionMethods,
-    /// The most checkpoints that a checkpoint may refer to, 1 to 32.
+    /// The maximum number of checkpoints that a checkpoint may refer to, 1 to 32.
     pub sources: u64,
     /// The least part of a checkpoint's own bytes that must still be in use for files to refer to it, above 0 and up to 1.
     pub live: f64,

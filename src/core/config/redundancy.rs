@@ -13,11 +13,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The most copies that `partner` makes.
+/// The maximum number of copies that `partner` makes.
 const COPIES_MAX: u32 = 8;
 /// The most parity members of an `rs` set.
 const PARITY_MAX: u32 = 8;
-/// The most members of a set.
+/// The maximum number of members of a set.
 const MEMBERS_MAX: u32 = 64;
 /// The copies of a bare `partner`.
 const COPIES: u32 = 1;

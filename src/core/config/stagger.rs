@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// The most ranks that may hold a token of the node segment at once.
+/// The maximum number of ranks that may hold a token of the node segment at once.
 pub(super) const BURSTS_MAX: u32 = 8;
 
 /// How flushes from device to host memory are kept from disturbing each other and the application (ICS'19, section 3).

@@ -118,7 +118,7 @@ impl Boxes {
         self
     }
 
-    /// Makes the array sparse: the boxes of all ranks need not cover it. Elements may belong to nobody, but never to two ranks.
+    /// Makes the array sparse: the boxes of all ranks together need not cover it. Elements may belong to nobody, but never to two ranks.
     #[must_use]
     pub fn sparse(mut self) -> Boxes {
         self.is_sparse = true;
@@ -130,7 +130,7 @@ impl Boxes {
         &self.shape
     }
 
-    /// The boxes of all ranks need not cover the array.
+    /// The boxes of all ranks together need not cover the array.
     pub fn is_sparse(&self) -> bool {
         self.is_sparse
     }
@@ -209,7 +209,7 @@ impl Parts {
         &self.whole.to[..self.dims]
     }
 
-    /// The parts of all ranks need not cover the array.
+    /// The parts of all ranks together need not cover the array.
     pub fn is_sparse(&self) -> bool {
         self.is_sparse
     }

@@ -205,7 +205,7 @@ impl Grid {
         cell
     }
 
-    /// The owner of a cell. Neighbours have one owner as far as there are more cells than ranks.
+    /// The owner of a cell. Neighbours have the same owner where there are more cells than ranks.
     fn owner(&self, index: u64) -> Rank {
         Rank((u128::from(index) * u128::from(self.ranks) / u128::from(self.count())) as u32)
     }

@@ -6,7 +6,7 @@
 use crate::format::numbers;
 use std::fmt::{self, Display};
 
-/// The most dimensions of an array.
+/// The maximum number of dimensions of an array.
 pub const DIMS: usize = 8;
 
 /// A box of elements: in each dimension those from `from` up to `to`.
@@ -19,7 +19,7 @@ pub struct Cuboid {
 }
 
 impl Cuboid {
-    /// The box of this extent from `origin` on; `None` if it has more than [`DIMS`] dimensions, or if its end is not a number of 64 bits.
+    /// The box of this extent starting at `origin`; `None` if it has more than [`DIMS`] dimensions, or if its end does not fit in 64 bits.
     pub fn at(origin: &[u64], extent: &[u64]) -> Option<Cuboid> {
         if origin.len() != extent.len() || origin.len() > DIMS {
             return None;
@@ -37,7 +37,7 @@ impl Cuboid {
         self.to[dim].saturating_sub(self.from[dim])
     }
 
-    /// The number of its elements, as far as it fits in 64 bits.
+    /// The number of its elements, or `u64::MAX` if it does not fit in 64 bits.
     pub fn volume(&self) -> u64 {
         (0..DIMS).fold(1u64, |volume, dim| volume.saturating_mul(self.extent(dim)))
     }
@@ -158,8 +158,8 @@ impl Display for Shown {
     }
 }
 
-/// The first gap that `others`, which lie in `within`, leave there from dimension `dim` on. Between two of their borders the same boxes are
-/// present.
+/// The first gap that `others`, which lie in `within`, leave there, considering dimension `dim` and those after it. Between two of their
+/// borders the same boxes are present.
 fn gap(within: Cuboid, others: &[Cuboid], dim: usize) -> Option<Cuboid> {
     if others.is_empty() {
         return Some(within.first_row());

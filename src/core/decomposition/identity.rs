@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Identity(pub u128);
 
-/// The number of parts of an identity that are added up over ranks as numbers of 64 bits, so that no carry is lost.
+/// The number of parts of an identity that are added up over ranks as 64-bit numbers, so that no carry is lost.
 const LIMBS: usize = 4;
 
 impl Identity {

@@ -83,7 +83,8 @@ impl Ids {
         self
     }
 
-    /// Makes the array sparse: the lists of all ranks need not have all numbers. Elements may belong to nobody, but never to two ranks.
+    /// Makes the array sparse: the lists of all ranks together need not have all numbers. Elements may belong to nobody, but never to two
+    /// ranks.
     #[must_use]
     pub fn sparse(mut self) -> Ids {
         self.is_sparse = true;
@@ -95,7 +96,7 @@ impl Ids {
         self.total
     }
 
-    /// The lists of all ranks need not have all numbers.
+    /// The lists of all ranks together need not have all numbers.
     pub fn is_sparse(&self) -> bool {
         self.is_sparse
     }
@@ -132,7 +133,7 @@ impl Ids {
 pub struct Listed {
     /// The number of elements of the array.
     pub total: u64,
-    /// The lists of all ranks need not have all numbers.
+    /// The lists of all ranks together need not have all numbers.
     pub is_sparse: bool,
     /// The number of numbers that this rank has.
     pub count: u64,

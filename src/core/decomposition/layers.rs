@@ -52,7 +52,7 @@ impl Layers {
         if self.dims <= 3 { 2 } else { 1 }
     }
 
-    /// The most cells that a part touches.
+    /// The maximum number of cells that a part touches.
     fn touched_most(&self) -> u64 {
         2 << self.dims
     }

@@ -3,9 +3,10 @@
 use super::{Cuboid, DIMS};
 use crate::format::numbers;
 
-/// The most elements of an array, and of the memory of a box. With these the number of bytes fits in 64 bits for any element type.
+/// The maximum number of elements of an array, and of the memory of a box. With these the number of bytes fits in 64 bits for any element
+/// type.
 pub const ELEMENTS_MAX: u64 = (1 << 62) - 1;
-/// The most boxes of a rank.
+/// The maximum number of boxes of a rank.
 pub const BOXES_MAX: usize = 1 << 24;
 
 /// The box before the first one.
@@ -107,7 +108,7 @@ impl<'a> PackedParts<'a> {
         &self.head.whole.to[..self.head.dims]
     }
 
-    /// The parts of all ranks need not cover the array.
+    /// The parts of all ranks together need not cover the array.
     pub fn is_sparse(&self) -> bool {
         self.head.is_sparse
     }

@@ -7,7 +7,7 @@ use crate::format::numbers;
 
 /// The approximate length of a post in bytes. More runs go into several.
 const POST_BYTES: usize = 64 << 10;
-/// The most bytes of a run in a post: two differences of ten bytes each, a count and a rank of five.
+/// The maximum number of bytes of a run in a post: two differences of ten bytes each, a count and a rank of five.
 const RUN_BYTES: usize = 30;
 /// The fewest bytes: one for each number.
 const RUN_BYTES_MIN: usize = 4;

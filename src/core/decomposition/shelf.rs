@@ -3,8 +3,8 @@
 //! ```text
 //!   rank          for each part and each cell that it touches: what is in the cell      to the owner of the cell
 //!   owner         over 1,024 parts in a cell: cuts it into 64 and sends on what lies in each    to the owners of the pieces
-//!                 in layers, a cell that was not there: that it is                      to the owner of the cell around it
-//!                 in layers, what a cell that is there has in it of a part              to the owner of the inner cell
+//!                 in layers, a new cell: that it exists                                 to the owner of the cell around it
+//!                 in layers, what an existing cell contains of a part                   to the owner of the inner cell
 //! ```
 //!
 //! In layers (`layers.rs`), parts of one cell are also looked at in the cells inside it, as parts [above](Placed::is_above) those. What two
@@ -16,11 +16,11 @@ use crate::base::Rank;
 use crate::format::numbers;
 use std::collections::{BTreeMap, HashMap};
 
-/// The most parts in a cell before it is cut.
+/// The maximum number of parts in a cell before it is cut.
 const PARTS_MAX: usize = 1024;
 /// The number of pieces that it is cut into.
 const PIECES: usize = 64;
-/// The most pieces of a cell that a part in it may touch, on average, if the cell is to be cut.
+/// The maximum number of pieces of a cell that a part in it may touch, on average, if the cell is to be cut.
 const SPREAD: usize = 4;
 /// The approximate length of a post in bytes. More parts go into several.
 const POST_BYTES: usize = 64 << 10;
@@ -95,7 +95,7 @@ pub struct Post {
     pub place: Place,
     /// The parts in it.
     pub parts: Vec<Placed>,
-    /// Finer cells that exist, as far as the receiver does not know them.
+    /// Finer cells that exist and that the receiver does not know yet.
     pub inner: Vec<Cuboid>,
 }
 

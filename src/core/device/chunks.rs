@@ -38,7 +38,7 @@ pub struct TableSize {
     pub blocks: u64,
     /// Entries.
     pub entries: u64,
-    /// The most stretches that one version may come to.
+    /// The maximum number of stretches that one version may come to.
     pub runs: u64,
 }
 
@@ -79,7 +79,7 @@ impl TableSize {
         self.blocks * self.per_block()
     }
 
-    /// The most entries that may be in use.
+    /// The maximum number of entries that may be in use.
     pub fn most(&self) -> u64 {
         self.entries / 8 * FULL
     }

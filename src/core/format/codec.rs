@@ -7,7 +7,7 @@
 use super::FormatError;
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The most bytes that any encoded metadata may have, and that decoding may allocate. A region table of
+/// The maximum number of bytes that any encoded metadata may have, and that decoding may allocate. A region table of
 /// 100,000 regions with long names needs about 10 MiB.
 pub const LIMIT: usize = 64 << 20;
 

@@ -13,7 +13,7 @@ pub struct CompanionRecord {
     pub name: Vec<u8>,
     /// The file's own name. It differs from the path's where a restart has started another file.
     pub file: Vec<u8>,
-    /// How many bytes it had; 0 also if it was not there.
+    /// How many bytes it had; 0 also if it did not exist.
     pub length: u64,
     /// The digest of the last [`TAIL`] bytes, or of all if there were fewer.
     pub tail: [u8; 16],

@@ -77,7 +77,7 @@ impl Footer {
     /// Decodes the last [`FOOTER_LEN`] bytes of a file of `file_len` bytes.
     ///
     /// # Errors
-    /// [`FormatError`] if the bytes are damaged or the file has another length than when it was written.
+    /// [`FormatError`] if the bytes are damaged or the file no longer has the length with which it was written.
     pub fn decode(bytes: &[u8], file_len: u64) -> Result<Self, FormatError> {
         let fields = Fields::open(WHAT, bytes, FOOTER_LEN, MAGIC)?;
         fields.verify(AT_CHECKSUM)?;

@@ -143,7 +143,7 @@ pub enum What {
         /// Why.
         reason: String,
     },
-    /// The session was closed in order.
+    /// The session was closed normally.
     Closed,
     /// Events are missing here: the file could not be written, or it is full.
     Missing {
@@ -173,7 +173,7 @@ pub struct Opened {
     pub rank: u32,
     /// Ranks in the group.
     pub ranks: u32,
-    /// The lowest rank of this node: ranks of one node name the same one.
+    /// The lowest rank of this node: ranks of the same node name the same one.
     pub node: u32,
     /// The run's random identity, the same on all of its ranks.
     pub incarnation: String,

@@ -11,7 +11,7 @@ use super::shard::Region;
 use super::{FormatError, codec, numbers};
 use std::borrow::Cow;
 
-/// The most extents of a packed shard. What a reader makes of each takes 44 bytes, of all together 176 MiB.
+/// The maximum number of extents of a packed shard. What a reader makes of each takes 44 bytes, of all together 176 MiB.
 pub const EXTENTS_MAX: usize = 1 << 22;
 
 /// The largest unit is a page.

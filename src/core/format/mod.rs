@@ -36,7 +36,7 @@ pub const FORMAT_VERSION: u32 = 1;
 /// Written as a little-endian word: reads differently on a machine of the other byte order.
 pub const ENDIAN_MARK: u32 = 0x0102_0304;
 
-/// Where the version stands in every header.
+/// Where the version is in every header.
 pub(crate) const AT_VERSION: usize = 8;
 
 /// Why bytes are not what they claim to be.

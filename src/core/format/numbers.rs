@@ -3,7 +3,7 @@
 //! A number has one form, the shortest, so equal values are equal bytes. Whatever else arrives is refused.
 #![forbid(unsafe_code)]
 
-/// The most bytes of a number: ten hold 70 bits.
+/// The maximum number of bytes of a number: ten hold 70 bits.
 const BYTES_MAX: usize = 10;
 
 /// Puts a number behind others.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The names of the regions, in their order.
 pub const REGIONS: [&str; 5] = ["head", "sources", "extents", "frames", "bytes"];
 
-/// The most bytes that a frame stands for.
+/// The maximum number of bytes that a frame stands for.
 pub const FRAME_MAX: u64 = 1 << 20;
 
 const WHAT: &str = "packed shard";
@@ -34,18 +34,18 @@ pub struct SourceKey {
 /// Where the bytes of an extent are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stored {
-    /// In the packed shard itself, behind those of the extents before it.
+    /// In the packed shard itself, after those of the extents before it.
     Own,
     /// In a source.
     In {
         /// Which, by its place in the list.
         source: u32,
-        /// From this byte on of its bodies.
+        /// Starting at this byte of its bodies.
         offset: u64,
     },
     /// In the packed shard itself, for another extent.
     Same {
-        /// From this byte on of the bodies.
+        /// Starting at this byte of the bodies.
         offset: u64,
     },
 }
@@ -73,11 +73,11 @@ impl Extent {
     }
 }
 
-/// A run of the own bytes, as it is stored. Frames are in the order of the bytes that they represent, and cover all of them; none
+/// A run of own bytes, as it is stored. Frames are in the order of the bytes that they represent, and cover all of them; none
 /// extends beyond a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Frame {
-    /// The own bytes that it stands for: 1 to [`FRAME_MAX`].
+    /// The number of own bytes that it stands for: 1 to [`FRAME_MAX`].
     pub bytes: u32,
     /// How many are stored for them: as many if they are stored as they are, otherwise fewer.
     pub stored: u32,
@@ -86,7 +86,7 @@ pub struct Frame {
 /// A frame in its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlacedFrame {
-    /// The own bytes before those that it stands for.
+    /// The number of own bytes before those that it stands for.
     pub at: u64,
     /// How many it stands for.
     pub bytes: u64,
@@ -99,13 +99,13 @@ pub struct PlacedFrame {
 }
 
 impl PlacedFrame {
-    /// Is it stored in another form than its bytes are?
+    /// Is it stored in a form that differs from that of its bytes?
     pub fn is_compressed(&self) -> bool {
         self.stored < self.bytes
     }
 }
 
-/// Appends an extent to those from `first` on: it extends the last one if it is stored next to that.
+/// Appends an extent to those starting at `first`: it extends the last one if it is stored next to that.
 pub fn append(extents: &mut Vec<Extent>, first: usize, next: Extent) {
     match extents[first..].last_mut() {
         Some(last) if last.is_continued(next.stored) => last.length += next.length,
@@ -292,7 +292,7 @@ impl Packing {
         first..first + self.frames[first..].partition_point(|frame| frame.at < own.end)
     }
 
-    /// From where on in its own bytes a range of the bodies is stored, if it is stored there as a whole.
+    /// Where in its own bytes a range of the bodies begins, if all of the range is stored there.
     pub fn own_range(&self, range: Range<u64>) -> Option<u64> {
         let extents = self.extents_in(range.clone());
         let (first, last) = (extents.first()?, extents.last()?);
@@ -311,7 +311,7 @@ fn rule(holds: bool, why: &str) -> Result<(), FormatError> {
 /// The regions of a packed shard.
 ///
 /// # Errors
-/// [`FormatError::Invalid`] if they are others.
+/// [`FormatError::Invalid`] if they differ from these.
 pub fn regions_of(packed: &Head) -> Result<[&Region; REGIONS.len()], FormatError> {
     let found: Vec<&Region> = packed.meta.regions.iter().collect();
     let named = |regions: [&Region; REGIONS.len()]| regions.map(|region| region.name.as_str()) == REGIONS;

@@ -1,8 +1,8 @@
 //! The machine profile: what checkpoints were measured to cost on a machine, and how often a job failed there, as a TOML file that people can read
-//! and change. `bivouac bench` and sessions (`plan.profile`) write it, `bivouac plan --profile` reads it; `docs/FORMAT.md` draws it.
+//! and change. `bivouac bench` and sessions (`plan.profile`) write it, `bivouac plan --profile` reads it; `docs/FORMAT.md` describes it.
 //!
-//! Each number stands with when, where and by which command it was measured, how far the measurements lie apart, and how many there were. Whoever measures
-//! something again replaces that figure and leaves the others alone ([`Profile::renew`]).
+//! Each number comes with the time, the host and the command of its measurement, the range of the measurements, and how many there
+//! were. A new measurement replaces that figure and leaves the others alone ([`Profile::renew`]).
 //!
 //! A profile may have been written by anybody: its length is bounded before it is parsed, and each key and each number is checked.
 #![forbid(unsafe_code)]
@@ -25,13 +25,13 @@ pub const FIGURES_MAX: usize = 128;
 const TEXT_MAX: usize = 256;
 /// The largest count of whatever is counted.
 const COUNT_MAX: i64 = 1_000_000_000_000;
-/// The most bytes that a node saves or moves.
+/// The maximum number of bytes that a node saves or moves.
 const BYTES_MAX: f64 = 1e18;
 
 /// What a figure is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Name {
-    /// Copies into node memory while the program stands still, with digests.
+    /// Copies into node memory while the program waits, with digests.
     Capture,
     /// Makes node memory ready.
     Populate,
@@ -170,7 +170,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// With what is too long for a profile, or cannot stand there, cut or replaced.
+    /// With texts that are too long for a profile cut, and characters that it cannot hold replaced.
     pub fn new(unix: f64, host: &str, command: &str) -> Source {
         let cut = |text: &str| {
             let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
@@ -220,11 +220,11 @@ pub struct Failures {
     pub seconds: f64,
     /// These seconds multiplied by the number of nodes that it ran on.
     pub node_seconds: f64,
-    /// Ends after which all nodes were there.
+    /// Ends after which all nodes were still usable.
     pub process: u64,
     /// Nodes that were gone.
     pub node: u64,
-    /// Ends after which no node was there.
+    /// Ends after which no node was left.
     pub system: u64,
     /// Where these come from.
     pub source: Source,
@@ -237,7 +237,7 @@ pub struct Profile {
     pub nodes: u64,
     /// Ranks on them.
     pub ranks: u64,
-    /// Bytes that a node saves in a checkpoint, if a program was there.
+    /// Bytes that a node saves in a checkpoint, if a program was running.
     pub state: Option<f64>,
     /// What was measured.
     pub figures: Vec<Figure>,
@@ -442,7 +442,7 @@ fn figure(mut keys: Keys) -> Result<Figure, ProfileError> {
 
 /// The keys of a table that nobody has asked for yet.
 struct Keys {
-    /// What stands before their names: `figure[2].`.
+    /// The prefix of their names: `figure[2].`.
     place: String,
     table: Table,
 }

@@ -18,7 +18,7 @@ pub const HEADER_LEN: usize = 256;
 pub const BLOCK_MIN: u64 = 4 * KIB;
 /// The largest block that a digest may cover.
 pub const BLOCK_MAX: u64 = MIB;
-/// Zeros that may stand between the block index and the bodies, beyond those up to the next page.
+/// Zeros that may lie between the block index and the bodies, beyond those up to the next page.
 pub const SPARE_HEAD_MAX: u64 = MIB;
 
 const MAGIC: &[u8; 8] = b"BVKSHRD1";
@@ -27,7 +27,7 @@ const MAGIC_PACKED: &[u8; 8] = b"BVKPACK1";
 const WHAT: &str = "shard header";
 const WHAT_TABLE: &str = "shard region table";
 
-// Field offsets, as drawn in docs/FORMAT.md.
+// Field offsets, as listed in docs/FORMAT.md.
 const AT_CHECKSUM: usize = 16;
 const AT_GENERATION: usize = 24;
 const AT_VERSION: usize = 32;
@@ -48,7 +48,7 @@ const AT_TABLE_CHECKSUM: usize = 136;
 const AT_ORIGIN_OPERATION: usize = 144;
 const AT_ORIGIN_RESTART: usize = 152;
 const AT_FLAGS: usize = 160;
-/// Of those that a reader may ignore: the shard was taken from live memory, and nothing but declarations stood before a later write.
+/// One of the flags that a reader may ignore: the shard was taken from live memory, and only declarations kept later writes out.
 const FLAG_UNAUDITED: u32 = 1;
 
 /// The element type of a region, checked when it is loaded.
@@ -116,7 +116,7 @@ pub struct Region {
     pub name: String,
     /// Array or value.
     pub kind: RegionKind,
-    /// ElementType type.
+    /// Element type.
     pub element: ElementType,
     /// Extent of each dimension in elements; the product is the number of elements.
     pub shape: Vec<u64>,
@@ -162,7 +162,7 @@ pub enum Content {
     Shard,
     /// A rank's part of the parity of its redundancy set; the header's rank is the one that holds it.
     Parity,
-    /// The regions of a rank as far as no earlier file has them ([`super::packed`]).
+    /// What no earlier file has of the regions of a rank ([`super::packed`]).
     Packed,
 }
 
@@ -374,8 +374,8 @@ impl Layout {
         self.body_offset.saturating_sub(used) / 16
     }
 
-    /// Is this what [`Layout::behind_head`] makes of the same names and these regions? Costs a glance at each, where that makes everything
-    /// anew.
+    /// Is this what [`Layout::behind_head`] makes of the same names and these regions? Only compares them, where that computes
+    /// everything again.
     pub fn is_of<'r>(&self, regions: impl ExactSizeIterator<Item = &'r Region>, block_size: u64, head: u64) -> bool {
         let is_placed = |(known, region): (&Region, &Region)| {
             (known.kind, known.element, known.bytes) == (region.kind, region.element, region.bytes)
@@ -416,8 +416,8 @@ impl Layout {
     }
 }
 
-/// Writes header, region table and block index into `head`, the first `layout.body_offset` bytes of the shard. Returns the header as it
-/// stands there.
+/// Writes header, region table and block index into `head`, the first `layout.body_offset` bytes of the shard. Returns the header as
+/// written.
 ///
 /// # Panics
 /// If `head` or `digests` do not have the layout's lengths: the caller made both from the same layout.
@@ -451,7 +451,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// What [`encode_head`] has written with `layout` and `digests`, and answered with `header`.
+    /// The head that [`encode_head`] wrote with `layout` and `digests` when it returned `header`.
     pub fn written(layout: &Layout, header: ShardHeader, digests: Vec<Digest>) -> Self {
         Head { header, meta: layout.meta.clone(), digests, by_name: OnceLock::new() }
     }

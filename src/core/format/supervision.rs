@@ -101,7 +101,7 @@ pub struct Status {
     pub exit: Option<String>,
     /// Why the session has failed, if it has.
     pub failed: Option<String>,
-    /// The session was closed in order.
+    /// The session was closed normally.
     pub closed: bool,
 }
 

@@ -10,7 +10,7 @@ const PENDING: u8 = 0;
 const TAKEN: u8 = 1;
 const SAFE: u8 = 2;
 
-/// Blocks, each of which is copied once, by whoever comes first.
+/// Blocks, each of which is copied once, by the first thread that takes it.
 ///
 /// ```text
 ///  pending ── claim ─▶ taken ── done ─▶ safe
@@ -44,7 +44,7 @@ impl Blocks {
         self.states[block].compare_exchange(PENDING, TAKEN, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Takes the first blocks that are pending, from `from` on and then from the start: consecutive ones, at most `most` of them, and
+    /// Takes the first blocks that are pending, starting at `from`, then at the start: consecutive ones, at most `most` of them, and
     /// none past one of the `ends`, which ascend. An empty range if none is pending.
     pub fn claim_next(&self, from: usize, most: usize, ends: &[usize]) -> Range<usize> {
         let count = self.count();

@@ -43,7 +43,7 @@ pub struct Seen {
     pub seconds: f64,
     /// These seconds multiplied by the number of nodes that it ran on.
     pub node_seconds: f64,
-    /// Ends after which all nodes were there.
+    /// Ends after which all nodes were still usable.
     pub process: u64,
     /// Nodes that were gone, but for those of [`Seen::system`].
     pub node: u64,

@@ -105,7 +105,7 @@ impl Default for Site {
 /// How a checkpoint comes from the GPUs, or from live memory, to node memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Capture {
-    /// The program stands still until all of it is there.
+    /// The program waits until all of it is there.
     Blocking,
     /// It is copied inside the GPU, at so many bytes a second of a node, and lands behind the program.
     Cached {

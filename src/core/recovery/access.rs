@@ -39,7 +39,7 @@ pub struct Attempted {
     pub series: Series,
 }
 
-/// One shard of a checkpoint, as far as this rank can read it.
+/// The part of one shard of a checkpoint that this rank can read.
 pub struct ShardAccess {
     /// Whose it is.
     shard: Rank,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The longest record: one with as many boxes as a rank can have.
 const RECORD_MAX: u64 = 1 << 30;
 
-/// A region, as far as it is the same in all shards.
+/// What is the same in all shards about a region.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Outlined {
     /// Its name.
@@ -31,7 +31,7 @@ pub struct Outlined {
     pub rule: Option<Rule>,
 }
 
-/// A decomposition, as far as it is the same in all shards.
+/// What is the same in all shards about a decomposition.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct OutlinedDecomposition {
     /// What distinguishes it from others.

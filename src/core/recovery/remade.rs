@@ -1,4 +1,4 @@
-//! Loading a region on another decomposition than it was saved on, by all ranks together.
+//! Loading a region on a decomposition other than the one it was saved on, by all ranks together.
 //!
 //! ```text
 //!   plan       readers say what their shards have, and all what they want, to the owners of cells       posts, one reduction

@@ -1,6 +1,7 @@
 //! Duplicates of chunks: at the same place as before, or anywhere in what the files of a series store.
 //!
-//! Blocks that have not changed are passed over. The others are cut into chunks of one length, the leaves of a tree over contiguous ranges:
+//! Blocks that have not changed are passed over. The others are cut into chunks of the same length, the leaves of a tree over contiguous
+//! ranges:
 //! the node at place j of a level covers what the nodes 2j and 2j + 1 below it cover, so a level of n nodes has half as many above it,
 //! rounded up, and the root covers the block, or [`LEAVES_MAX`] chunks of a longer one. After Tan, Luettgau, Marquez, Teranishi, Morales, Bhowmick, Cappello, Taufer, Nicolae:
 //! Scalable Incremental Checkpointing using GPU-Accelerated De-Duplication (ICPP 2023), section 2.2. A leaf is
@@ -29,7 +30,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// What `chunk = "auto"` begins with.
 const CHUNK_AUTO: u64 = 128;
-/// The most leaves of a tree: what a thread block of a GPU has room for.
+/// The maximum number of leaves of a tree: what a thread block of a GPU has room for.
 pub const LEAVES_MAX: u64 = 1024;
 /// Bytes that are kept of a chunk: its digest, and a part of where it is stored.
 const LEAF_BYTES: u64 = 32;

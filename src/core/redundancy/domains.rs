@@ -22,7 +22,7 @@ use toml::{Table, Value};
 
 /// The longest text of a topology, in bytes: 64 bytes for each of 65536 switches.
 pub const TEXT_BYTES_MAX: usize = 4 << 20;
-/// The most hosts that a topology may list, all sections together: what is kept of each takes some 100 bytes.
+/// The maximum number of hosts that a topology may list, all sections together: what is kept of each takes some 100 bytes.
 pub const HOSTS_MAX: u64 = 1_000_000;
 
 /// Groups of hosts that fail together.
@@ -64,7 +64,7 @@ pub enum TopologyError {
         /// What belongs there.
         expected: &'static str,
     },
-    /// The key `domain` is needed to choose a section, or names one that is not there.
+    /// The key `domain` is needed to choose a section, or names one that does not exist.
     #[error(
         "domain must name the section to use{}; the sections are: {}",
         .named.as_ref().map(|name| format!("; there is no [{name}]")).unwrap_or_default(), .sections.join(", ")

@@ -21,7 +21,7 @@ use crate::base::units::PAGE;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// The most members that a set may have.
+/// The maximum number of members that a set may have.
 pub const MEMBERS_MAX: usize = 255;
 
 /// A redundancy set of one checkpoint: its members in order, how long their shards are, and how much parity there is.

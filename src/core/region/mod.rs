@@ -36,7 +36,7 @@ pub const DECOMPOSITION: &str = ".bivouac/decomposition";
 /// The region that says how long output files were.
 pub const COMPANIONS: &str = ".bivouac/companions";
 
-/// The most bytes of a value that other ranks may get.
+/// The maximum number of bytes of a value that other ranks may get.
 pub const SHARED_MAX: usize = 1 << 20;
 
 /// Is this the name of a region of Bivouac's own?
@@ -213,7 +213,7 @@ pub enum RegionError {
         /// The element type.
         element: ElementType,
     },
-    /// [`Element::TYPE`] of the application's own type has another size than the type.
+    /// [`Element::TYPE`] of the application's own type has a different size from the type.
     #[error("region {name:?}: element type {element} does not have the {bytes} bytes of the Rust type")]
     ElementSize {
         /// The name.
@@ -250,7 +250,7 @@ pub enum RegionError {
         /// How many it owns.
         boxes: usize,
     },
-    /// The memory of a box has another length than the box and its margin.
+    /// The memory of a box differs in length from the box and its margin.
     #[error("region {name:?}: the memory for box {number} has {given} elements, but needs {need} with its ghost cells")]
     Memory {
         /// The name.
@@ -262,7 +262,7 @@ pub enum RegionError {
         /// Elements of the box and its margin.
         need: u64,
     },
-    /// A column has another length than the rows of its set.
+    /// A column differs in length from the rows of its set.
     #[error("column {name:?} has {given} elements, but {rows} rows of {width} need {need}")]
     Column {
         /// The name of its region.

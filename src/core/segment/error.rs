@@ -18,7 +18,7 @@ pub enum SegmentError {
         /// The path.
         path: PathBuf,
     },
-    /// The file is there, but its creator has not finished it (or died while making it).
+    /// The file exists, but its creator has not finished it (or died while making it).
     #[error("memory segment {} is not finished yet", path.display())]
     Unfinished {
         /// The path.

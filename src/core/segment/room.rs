@@ -16,7 +16,8 @@ use crate::base::units::MIB;
 use crate::config::Budget;
 use std::path::{Path, PathBuf};
 
-/// The most threads of one rank that populate at once. Two populate 1.7 times as fast as one, four 3 times, eight 5 times (16 cores); but
+/// The maximum number of threads of one rank that populate at once. Two populate 1.7 times as fast as one, four 3 times, eight 5 times (16
+/// cores); but
 /// the application has work for them, too.
 pub(super) const THREADS_MAX: usize = 4;
 

@@ -16,7 +16,7 @@ use crate::region::{Element, RegionError};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::HashSet;
 
-/// The most regions that a warning names.
+/// The maximum number of regions that a warning names.
 const NAMES_MAX: usize = 6;
 
 /// A program's state, or a part of it: which of its parts are saved and loaded, and under which names.
@@ -410,7 +410,7 @@ impl Session {
     /// As [`Restore::run`].
     ///
     /// # Errors
-    /// As [`Session::restore`]; [`RestartError::NoSuchVersion`](crate::RestartError::NoSuchVersion) if it is not there.
+    /// As [`Session::restore`]; [`RestartError::NoSuchVersion`](crate::RestartError::NoSuchVersion) if it does not exist.
     pub fn restore_version<C: Checkpoint + ?Sized>(
         &self,
         name: &str,

@@ -8,7 +8,7 @@ use crate::format::supervision::{RestoredFrom, SeriesStatus};
 use crate::tier::TierId;
 use crate::transfer::Stats;
 
-/// The most series that a line names.
+/// The maximum number of series that a line names.
 pub(super) const SERIES_NAMED: usize = 4;
 
 /// A tier, as the root sees it.

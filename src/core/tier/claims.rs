@@ -8,7 +8,7 @@
 //! A claim of another run that is still alive refuses the start. A tool's claim, which only takes a number (a group of no ranks), refuses
 //! nobody. Alive is decided without comparing two clocks:
 //!
-//! 1. `gNNNNNN.closed` exists: the run ended in order.
+//! 1. `gNNNNNN.closed` exists: the run ended normally.
 //! 2. Its file is locked: alive (the lock ends with the process, however it ends).
 //! 3. Not locked, and made on this very boot of this machine: dead, the lock would be visible here.
 //! 4. Otherwise the lock may just not reach across hosts: the file is watched for three [`HEARTBEAT`]s. Its holder renews the
@@ -375,7 +375,7 @@ impl Claims {
         self.wrap("touch", &claim.path, self.records.touch(&claim.path))
     }
 
-    /// Marks the claim as ended in order, unless another run has its number: that one may be alive.
+    /// Marks the claim as ended normally, unless another run has its number: that one may be alive.
     ///
     /// # Errors
     /// [`TierError::Io`].

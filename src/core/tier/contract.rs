@@ -152,7 +152,7 @@ pub trait Tier: Send + Sync {
     /// The error of the storage.
     fn remove_folder(&self, folder: &Path) -> io::Result<()>;
 
-    /// The id of the store at the root: the one that is there, or `fresh`, which is then recorded. Only for tiers that all nodes share.
+    /// The id of the store at the root: the existing one, or `fresh`, which is then recorded. Only for tiers that all nodes share.
     ///
     /// # Errors
     /// [`TierError::Io`] if the place cannot be used, or is somebody else's.

@@ -65,7 +65,7 @@ pub enum TierError {
         /// What was looked for.
         expected: String,
     },
-    /// A file refers to an earlier checkpoint that is not there, or not as it was.
+    /// A file refers to an earlier checkpoint that does not exist, or has changed.
     #[error("{tier} tier: {}: the shard of rank {rank} refers to {key}: {cause}", path.display())]
     Source {
         /// Which tier.

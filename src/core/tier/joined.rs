@@ -338,7 +338,8 @@ fn check_source(shard: &FileShard, series: &Series, source: &SourceKey, rank: Ra
     Err(TierError::Foreign { tier: shard.tier(), path: shard.path().to_owned(), found, expected })
 }
 
-/// The container in which a rank stands with those of its node: the manifest names it, or, where that cannot be read, a look into each shows it.
+/// The container in which a rank is with those of its node: the manifest names it, or, where that cannot be read, a look into each shows
+/// it.
 fn container_of<T: Tier + ?Sized>(tier: &T, folder: &Path, rank: Rank) -> Result<Option<String>, TierError> {
     let manifest = tier.open(&folder.join(manifest::FILE_NAME)).and_then(|file| read_whole(&*file, MANIFEST_MAX));
     let manifest = manifest.ok().and_then(|bytes| Manifest::decode(&bytes).ok());

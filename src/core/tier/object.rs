@@ -375,7 +375,7 @@ impl ObjectTier {
         result.map_err(|source| TierError::io(self.kind, action, path, source))
     }
 
-    /// Does the store refuse a second object of one name? It is tried: not all that take the question heed it.
+    /// Does the store refuse a second object of the same name? It is tried: not all that take the question heed it.
     fn probe(&self) -> io::Result<bool> {
         let path = self.root.join(format!("probe-{}", word()?));
         let key = self.key(&path)?;

@@ -1,6 +1,6 @@
-//! Whose a root directory is: the id of the store at the global directory, and the store that a local directory belongs to.
+//! Who owns a root directory: the id of the store at the global directory, and the store that a local directory belongs to.
 //!
-//! Both are in a file that is written once, by whoever comes first.
+//! Each is in a file that is written once, by the first process.
 
 use super::ours::Trust;
 use super::storage::{Create, Storage, WriteFile};
@@ -28,12 +28,12 @@ pub fn id_of(bytes: &[u8]) -> Option<Incarnation> {
 const ATTEMPTS: u32 = 600;
 const FILE_MAX: u64 = 64 << 10;
 
-/// Takes hold of the store at `root`, which is made if it is not there, and reads its id or makes one: 32 hexadecimal digits in
+/// Opens the store at `root`, creating it if it does not exist, and reads its id or creates one: 32 hexadecimal digits in
 /// `<root>/store`.
 ///
 /// # Errors
-/// [`TierError::Io`] if the root cannot be created, read or written, or is not ours, or if the file holds no id and it cannot be told that nobody
-/// writes it.
+/// [`TierError::Io`] if the root cannot be created, read or written, or is not ours, or if the
+/// file holds no id and another process may still be writing it.
 ///
 /// # Blocking
 /// Up to half a minute for somebody else who has begun to write the id.
@@ -48,8 +48,8 @@ pub fn store_id(
     settle(storage, TierId::GLOBAL, &root.join(STORE_FILE), &fresh, |text| text.parse().ok(), clock)
 }
 
-/// To which store a directory of the local tier belongs: to the first that has used it. Copies of another store are not to be
-/// restored, nor written over: runs of both count their checkpoints from one.
+/// To which store a directory of the local tier belongs: to the first that used it. Copies of another store must not be
+/// restored or overwritten: runs of both count their checkpoints from one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LocalOwner {
     /// The name of a folder that is that store's alone, as the session makes it of the store.
@@ -70,8 +70,8 @@ impl LocalOwner {
         name.starts_with("bivouac-").then(|| LocalOwner { name: name.to_owned(), global: global.to_owned() })
     }
 
-    /// Is that another store? Not if it was lost, and made again where it was: its local copies may be all that is left. Nor can it
-    /// be told of a job without a global directory.
+    /// Is that another store? Not if it was lost, and made again where it was: its local copies may be all that is left. For a job
+    /// without a global directory this cannot be determined, and counts as no.
     pub fn is_another(&self, than: &LocalOwner) -> bool {
         let is_known = !self.global.is_empty() && !than.global.is_empty();
         self.name != than.name && is_known && self.global != than.global
@@ -83,7 +83,7 @@ impl LocalOwner {
         LocalOwner::parse(std::str::from_utf8(&bytes).ok()?.trim())
     }
 
-    /// Makes a directory that is there this store's, if it is nobody's yet, and says whose it is.
+    /// Makes an existing directory this store's, unless it already has an owner, and returns its owner.
     ///
     /// # Errors
     /// As [`store_id`].
@@ -95,8 +95,8 @@ impl LocalOwner {
     }
 }
 
-/// What a file says that is written once, in a directory that is there: `fresh`, unless somebody has come before. What somebody may
-/// be writing is never written over.
+/// The content of a file that is written once, in an existing directory: `fresh`, unless another process wrote it first. A file that
+/// another process may be writing is never overwritten.
 fn settle<T: Clone + Display>(
     storage: &dyn Storage,
     tier: TierId,
@@ -138,9 +138,9 @@ fn settle<T: Clone + Display>(
                 };
                 return written.map(|()| fresh.clone()).map_err(|source| wrap("write", source));
             }
-            // Another has written it since we have opened it.
+            // Another process has written it since we opened it.
             (Err(error), _) if error.kind() == io::ErrorKind::NotFound => {}
-            // No locks here: the one who has made the file writes it.
+            // No locks here: the process that created the file writes it.
             (Err(_), Some(file)) => {
                 write_into(file).map_err(|source| wrap("write", source))?;
                 return Ok(fresh.clone());

@@ -125,7 +125,7 @@ impl RunDirectory {
         Ok(found)
     }
 
-    /// The names of what is in it, as far as they are text.
+    /// The names of what is in it, except those that are not text.
     fn names(&self) -> io::Result<impl Iterator<Item = String> + use<>> {
         let entries = fs::read_dir(&self.path)?;
         Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()))

@@ -264,7 +264,7 @@ impl Engine {
         }
     }
 
-    /// Marks the claim as ended in order (root only).
+    /// Marks the claim as ended normally (root only).
     pub fn close_claim(&self) {
         if let Some(fence) = &self.fence {
             fence.close();

@@ -14,7 +14,7 @@ use crate::tier::run_directory::RunDirectory;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Where the profile is, and what stands with its numbers.
+/// Where the profile is, and what accompanies its numbers.
 pub struct ProfileFile {
     path: PathBuf,
     /// Nodes of the group.

@@ -307,7 +307,7 @@ impl Reducer {
         Ok(packed)
     }
 
-    /// The most bytes that what compressing makes may take until the file is written.
+    /// The maximum number of bytes that what compressing makes may take until the file is written.
     pub fn room(&self) -> u64 {
         self.budget
     }

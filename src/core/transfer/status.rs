@@ -55,7 +55,7 @@ pub struct Teller {
     before: String,
 }
 
-/// What happened, as far as a supervisor wants to know.
+/// What happened that a supervisor wants to know.
 #[derive(Default)]
 pub(super) struct Told {
     /// Checkpoints that have reached some level.
@@ -107,7 +107,7 @@ impl Supervision {
         Supervision { is_on, teller, events, calls, complaints, writing: Lock::at(Order::File, ()) }
     }
 
-    /// Warns of a problem that was not there the last time.
+    /// Warns of a problem that did not exist the last time.
     pub(super) fn complain(&self, event: &'static str, problem: Option<String>) {
         let mut complaints = self.complaints.lock();
         let Some(problem) = problem else {

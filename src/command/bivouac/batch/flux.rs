@@ -17,7 +17,7 @@ pub(super) fn seconds_left() -> Option<u64> {
     limit(&answer("flux", &["job", "timeleft"]).ok()?)
 }
 
-/// A job without a limit has the largest number of 32 bits.
+/// A job without a limit has the largest 32-bit number.
 fn limit(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|seconds| *seconds < u64::from(u32::MAX))
 }

@@ -58,7 +58,7 @@ pub struct Facts {
 pub struct Objects {
     /// There is a store of Bivouac at its place.
     pub has_store: bool,
-    /// It refuses a second object of one name.
+    /// It refuses a second object of the same name.
     pub can_fence: bool,
 }
 
@@ -181,7 +181,7 @@ pub struct Slurm {
     pub requeue: Option<bool>,
     /// Number within a job array.
     pub array_task: Option<String>,
-    /// SLURM's commands that are not there.
+    /// SLURM's commands that were not found.
     pub missing: Vec<&'static str>,
 }
 
@@ -194,7 +194,7 @@ impl Slurm {
     }
 }
 
-/// A library that is used if it is there.
+/// A library that is used if it is installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Library {
     /// Its file name without the version.

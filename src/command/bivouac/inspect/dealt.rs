@@ -42,7 +42,7 @@ struct ListView {
     identity: String,
     /// Elements of the array.
     total: u64,
-    /// The lists of all ranks need not have all of them.
+    /// The lists of all ranks together need not have all of them.
     sparse: bool,
     /// Numbers that this rank has.
     count: u64,
@@ -54,7 +54,7 @@ struct ArrayView {
     /// What tells this way to lay it over the ranks from all others.
     identity: String,
     shape: Vec<u64>,
-    /// The boxes of all ranks need not cover it.
+    /// The boxes of all ranks together need not cover it.
     sparse: bool,
     boxes: usize,
     /// Elements in them.

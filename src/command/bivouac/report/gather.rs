@@ -12,7 +12,7 @@ use std::path::PathBuf;
 pub struct Gathered {
     /// Attempts of `bivouac run` that have ended, the oldest first.
     pub attempts: Vec<Attempt>,
-    /// How the groups stood at last.
+    /// The final state of the groups.
     pub statuses: Vec<Status>,
     /// The events of each rank of each group, in the order of their time.
     pub events: BTreeMap<String, BTreeMap<u32, Vec<Event>>>,

@@ -79,7 +79,7 @@ pub struct Attempt {
     pub outcome: Outcome,
     /// It opened at least one session.
     pub opened: bool,
-    /// All its sessions were closed in order.
+    /// All its sessions were closed normally.
     pub closed: bool,
     /// `should_exit` has answered yes to it, and why.
     pub exit_asked: Option<String>,

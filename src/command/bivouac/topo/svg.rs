@@ -29,7 +29,7 @@ pub struct Drawing {
     pub notes: Vec<String>,
 }
 
-/// What stands below a title.
+/// What is below a title.
 struct Section {
     title: String,
     panels: Vec<Panel>,

@@ -13,7 +13,7 @@ use bivouac_core::base::units::show_cpus;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// Masks of threads of one name that are shown one by one.
+/// Masks of threads of the same name that are shown one by one.
 const MASKS_MAX: usize = 16;
 /// Differing threads of a rank that are shown one by one.
 const DIFFERENCES_MAX: usize = 8;

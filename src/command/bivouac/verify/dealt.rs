@@ -335,7 +335,7 @@ fn array_of(parts: &[u8]) -> Option<(Vec<u64>, bool)> {
     PackedParts::of(parts).map(|parts| (parts.shape().to_vec(), parts.is_sparse()))
 }
 
-/// The shard that stands in a file, joined with what it refers to; `None` for a parity part.
+/// The shard in a file, joined with what it refers to; `None` for a parity part.
 fn whole(tier: &dyn Tier, shard: FileShard) -> Result<Option<FileShard>, TierError> {
     match shard.head().header.content {
         Content::Shard => Ok(Some(shard)),

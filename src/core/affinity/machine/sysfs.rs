@@ -49,7 +49,7 @@ pub(super) fn nodes(root: &Path) -> (Vec<(Node, Cpus)>, Distances) {
     (nodes, distances)
 }
 
-/// A CPU, and where it stands in the logical order.
+/// A CPU, and where it is in the logical order.
 ///
 /// The sets of CPUs that it shares something with lie in one another. From the largest to the smallest, each named
 /// by its first CPU: that is a path from the root of a tree to the CPU, and the order of the paths is the order of hwloc.

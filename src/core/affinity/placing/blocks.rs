@@ -132,7 +132,7 @@ impl Block {
         Block { place, own, wishes, addresses }
     }
 
-    /// Its own pages, counted from its first one, that are present on another node than they are wanted on; by that.
+    /// Its own pages, counted from its first one, that are present on a node other than the one where they are wanted; by that.
     fn astray(&self, found: &[i32]) -> BTreeMap<u32, Vec<u64>> {
         let mut astray: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for (index, (wish, status)) in self.wishes.iter().zip(found).enumerate() {

@@ -1,7 +1,7 @@
 //! The record as bytes: a version, then the fields below by [`codec`].
 //!
 //! Lists of numbers are packed ([`packed`](crate::affinity::packed)). CPUs stand column by column (numbers, cores, caches, packages,
-//! nodes), sets of CPUs as ranges, each set once however many threads have it, and threads of one role and name together.
+//! nodes), sets of CPUs as ranges, each set once however many threads have it, and threads of the same role and name together.
 #![forbid(unsafe_code)]
 
 use super::{Policy, Record, RegionPlace, Role, THREADS_MAX, ThreadPlace};

@@ -72,7 +72,7 @@ impl Drop for FinalizeHook {
 /// called in the reverse order of their registration. A panic in one is caught and logged; the others run.
 ///
 /// # Errors
-/// [`CommError::Unusable`] if MPI is not initialized, is finalized or being so, or if this thread may not call it.
+/// [`CommError::Unusable`] if MPI is not initialized, is finalized or is being finalized, or if this thread may not call it.
 /// [`CommError::Mpi`] if the attribute cannot be attached.
 pub fn on_finalize(f: impl FnOnce() + Send + 'static) -> Result<FinalizeHook, CommError> {
     calls::usable_from_this_thread()?;

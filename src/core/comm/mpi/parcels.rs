@@ -128,7 +128,7 @@ enum Stage {
     Here(Label, Vec<u8>),
 }
 
-/// Our own communicator, as far as parcels need it.
+/// What parcels need of our own communicator.
 #[derive(Clone, Copy)]
 pub(super) struct Channel {
     pub(super) comm: MPI_Comm,

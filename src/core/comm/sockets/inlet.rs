@@ -15,7 +15,7 @@ pub(super) struct Arrived {
 }
 
 enum State {
-    /// The hello, as far as it is here.
+    /// The part of the hello that has arrived.
     Strange(Vec<u8>),
     /// It has been challenged.
     Challenged {

@@ -72,7 +72,7 @@ enum State {
 
 enum Step {
     Connects,
-    /// The answer to the hello, as far as it is here.
+    /// The part of the answer to the hello that has arrived.
     IsChallenged(Vec<u8>),
     /// How many frames the other one has.
     IsProven(Vec<u8>),

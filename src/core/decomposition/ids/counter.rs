@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// The approximate length of a post in bytes. More goes into several.
 const POST_BYTES: usize = 64 << 10;
-/// The most bytes of a stretch in a post.
+/// The maximum number of bytes of a stretch in a post.
 const STRETCH_BYTES: usize = 30;
 
 /// What a rank says about some numbers.

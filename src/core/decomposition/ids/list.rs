@@ -13,9 +13,9 @@ use crate::format::numbers;
 pub const BLOCK: usize = 4 << 10;
 /// The encoding of a difference of one.
 const NEXT: u8 = 2;
-/// The most bytes of a number.
+/// The maximum number of bytes of a number.
 const NUMBER: usize = 10;
-/// The most bytes of place and count.
+/// The maximum number of bytes of place and count.
 const HEAD: usize = 2 * NUMBER;
 
 /// Some numbers of a list.

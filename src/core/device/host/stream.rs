@@ -29,7 +29,7 @@ const CHUNK_BYTES: u64 = 256 << 10;
 /// A piece of work: does a part of it, and says whether that was the last one.
 type Work = Box<dyn FnMut() -> bool + Send>;
 
-/// What stands in the queue of a stream.
+/// What is in the queue of a stream.
 enum Task {
     Work(Work),
     /// What stands behind it waits for another stream.

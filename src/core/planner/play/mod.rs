@@ -135,7 +135,7 @@ impl Setting {
         }
     }
 
-    /// This setting with other rules than those that suit the machine.
+    /// This setting with rules other than those that suit the machine.
     pub fn with(mut self, conduct: Conduct) -> Setting {
         if conduct == Conduct::Chain {
             self.walked = None;

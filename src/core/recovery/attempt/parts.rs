@@ -9,7 +9,7 @@ use crate::format::numbers;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Most boxes in one answer: 256 KiB of them.
+/// The maximum number of boxes in one answer: 256 KiB of them.
 const PAGE: usize = 2 << 10;
 
 /// The first byte of an answer about rows. An answer about boxes begins with the number of their dimensions.

@@ -73,7 +73,7 @@ pub struct Drained {
     pub parts: Parts,
     /// Bytes written.
     pub bytes: u64,
-    /// How it stands on the global tier now.
+    /// Its state on the global tier now.
     pub standing: Result<Standing, TierError>,
     is_stale: bool,
 }
@@ -104,7 +104,7 @@ impl Drained {
     }
 }
 
-/// How a checkpoint stands on the global tier.
+/// The state of a checkpoint on the global tier.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Standing {
     /// Ranks of which no usable file there is known to hold a shard, as ranges.

@@ -10,7 +10,7 @@
 //!   end        did all of them?                                  one reduction, which elects the next if not
 //! ```
 //!
-//! When nodes were lost, ranks moved, or there are more or fewer of them, a shard may lie on another node than its [home](super::homes) does, or
+//! When nodes were lost, ranks moved, or there are more or fewer of them, a shard may lie on a node other than its [home](super::homes), or
 //! have to be rebuilt. In *gather*, whoever found a copy tells its home, and homes that have not been told about any say
 //! which shards they seek. Members of the sets of those then tell these homes what they hold, which ask the homes of other members for
 //! the rest; and each home knows the ways to its shards. A rank that finds its own copy damaged makes all ranks gather and try

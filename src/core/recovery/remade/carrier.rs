@@ -13,7 +13,7 @@ use crate::transfer::posting::{Handled, Next};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// The most bytes of a packet, about.
+/// The maximum number of bytes of a packet, about.
 const PACKET: usize = 512 << 10;
 /// The most before it is known how much its receiver takes at once.
 const FIRST_PACKET: usize = 64 << 10;

@@ -1,4 +1,4 @@
-//! Loading elements that have numbers, on other lists than they were saved on, by all ranks together.
+//! Loading elements that have numbers, on lists other than those they were saved on, by all ranks together.
 //!
 //! ```text
 //!   numbers    how many stretches of them there are: so many windows                                  one reduction

@@ -1,4 +1,4 @@
-//! Rows that go to other ranks than saved them.
+//! Rows that go to ranks other than those that saved them.
 //!
 //! ```text
 //!   counts     readers tell homes how many rows their shards have                            posts

@@ -34,7 +34,7 @@ pub use kernel::{Factor, Kernel, add_to_all};
 
 use std::collections::BTreeSet;
 
-/// The most members of a set, data and parity together: a byte has this many different values.
+/// The maximum number of members of a set, data and parity together: a byte has this many different values.
 pub const MEMBERS_MAX: u32 = 256;
 
 /// A systematic code of `data` and `parity` members: any `data` of them determine all others.

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 
 /// The longest host name, in bytes: that of the domain name system, rounded up.
 const NAME_BYTES_MAX: usize = 255;
-/// The most digits of a number in brackets.
+/// The maximum number of digits of a number in brackets.
 const DIGITS_MAX: usize = 9;
 
 /// Why a text is not a list of hosts.
@@ -18,7 +18,7 @@ pub enum HostListError {
     /// An opening bracket without its closing one, or the other way round.
     #[error("brackets do not match in {0:?}")]
     Brackets(String),
-    /// What stands in brackets is no list of numbers and ranges.
+    /// What is in brackets is not a list of numbers and ranges.
     #[error("{0:?} is not a range of numbers like 01-16")]
     Range(String),
     /// A name that no host can have.
@@ -181,7 +181,7 @@ fn pattern(text: &str, limit: u64) -> Result<Vec<Part>, HostListError> {
 }
 
 impl Numbers {
-    /// The most digits that a number of the range has.
+    /// The maximum number of digits that a number of the range has.
     fn digits(&self) -> usize {
         self.width.max(self.last.checked_ilog10().map_or(1, |digits| digits as usize + 1))
     }

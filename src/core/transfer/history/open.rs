@@ -107,7 +107,7 @@ impl Caches {
         Ok(caches)
     }
 
-    /// A new history. Two of one name are two histories.
+    /// A new history. Two of the same name are two histories.
     pub fn history(&self, name: &str, keep: Keep) -> History {
         let id = self.shared.histories.fetch_add(1, Ordering::Relaxed);
         // Host memory is leased for histories only: programs without any leave it to checkpoints.

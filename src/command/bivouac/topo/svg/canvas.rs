@@ -16,7 +16,7 @@ pub struct Canvas {
     body: String,
 }
 
-/// Where words stand at a point.
+/// Where words are placed at a point.
 #[derive(Clone, Copy)]
 pub enum Anchor {
     /// They begin there.
