@@ -53,10 +53,8 @@ all=(--features object-store)
 
 document() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps "${all[@]}"; }
 
-# The program that the tests have built; the release build of launch/demo-object.sh takes minutes.
-object_demo() {
-    HEAT2D=${CARGO_TARGET_DIR:-$root/target}/debug/examples/heat2d DEMO_STEPS=800 DEMO_CHECKPOINTS=16 "$root/launch/demo-object.sh"
-}
+# The demos, with the programs that the tests have built; their release builds take minutes.
+demo() { HEAT2D=${CARGO_TARGET_DIR:-$root/target}/debug/examples/heat2d DEMO_STEPS=800 DEMO_CHECKPOINTS=16 "$root/launch/demo$1.sh"; }
 
 # The site of the documentation, with mdBook from its package where it is not installed.
 site() {
@@ -104,10 +102,11 @@ if $is_whole; then targets=(--all-targets); fi
 run "clippy without MPI" cargo clippy --quiet --locked "${targets[@]}" --no-default-features -- -D warnings
 run "documentation" document
 run "tests" all_tests
+run "demo" demo ""
 run "documentation tests" cargo test --quiet --locked "${all[@]}" --doc
 if $is_whole; then
     run "site" site
-    run "object store" object_demo
+    run "object store" demo -object
     run "second MPI" ci/mpich-smoke.sh
 elif $quick; then
     echo "== second MPI: skipped (quick)"
