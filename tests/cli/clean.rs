@@ -385,9 +385,9 @@ fn a_flipped_bit_in_a_header_does_not_hide_that_a_run_lives() {
 
 // ------------------------------------------------------------------------------------------- reset
 
-fn reset(store: &Store, temporary: Option<&Path>) -> Ran {
+fn reset(store: &Store, job: &str, temporary: Option<&Path>) -> Ran {
     let mut command = command();
-    command.args(["reset", "--job", "cli", "--yes"]).env("BIVOUAC_GLOBAL_DIRECTORY", store.global());
+    command.args(["reset", "--job", job, "--yes"]).env("BIVOUAC_GLOBAL_DIRECTORY", store.global());
     command.env("BIVOUAC_MEMORY_DIRECTORY", store.memory.path());
     match temporary {
         Some(temporary) => command.env("TMPDIR", temporary),
@@ -399,12 +399,12 @@ fn reset(store: &Store, temporary: Option<&Path>) -> Ran {
 #[test]
 fn a_job_that_was_reset_begins_from_nothing() {
     let store = died(&[20]);
-    let done = reset(&store, None);
+    let done = reset(&store, "cli", None);
     assert!(done.status == 0 && entries(store.memory.path()).is_empty(), "{done:?}");
     assert!(entries(&store.local()).is_empty(), "{done:?}");
     // The store itself stays one.
     assert_eq!(entries(&store.global()), [store.global().join("store")]);
-    let again = reset(&store, None);
+    let again = reset(&store, "cli", None);
     assert!(again.status == 3 && again.out == "nothing was removed\n", "{again:?}");
     store.run(|_| (), |session, _| assert_eq!(session.generation(), 1));
     assert_eq!(store.restart(), None);
@@ -429,10 +429,7 @@ fn a_job_without_a_configured_name_is_reset_by_its_program() {
             std::fs::remove_dir_all(store.global()).expect("removed");
             std::fs::remove_dir_all(store.local()).expect("removed");
         }
-        let mut command = command();
-        command.args(["reset", "--job", program, "--yes"]).env("BIVOUAC_GLOBAL_DIRECTORY", store.global());
-        command.env("BIVOUAC_MEMORY_DIRECTORY", store.memory.path()).env("BIVOUAC_LOCAL_DIRECTORY", store.local());
-        let done = ran(command);
+        let done = reset(&store, program, None);
         assert!(done.status == 0 && entries(store.memory.path()) == [others], "{has_folders}: {done:?}");
     }
 }
@@ -445,7 +442,7 @@ fn reset_finds_local_copies_of_stores_that_are_gone() {
     let orphan = temporary.path().join(format!("bivouac-{user}-0123456789abcdef"));
     std::fs::rename(store.local(), &orphan).expect("moved");
     std::fs::create_dir_all(orphan.join("other-00000000/world/heat")).expect("made");
-    let done = reset(&store, Some(temporary.path()));
+    let done = reset(&store, "cli", Some(temporary.path()));
     assert!(done.status == 0 && done.out.contains("0123456789abcdef"), "{done:?}");
     let left = ["of-store", "other-00000000"].map(|name| orphan.join(name));
     assert_eq!(entries(&orphan), left, "another job's is left alone");
@@ -523,7 +520,7 @@ fn reset_refuses_a_living_job_and_removes_nothing() {
     store.while_it_runs(
         |_| (),
         || {
-            let refused = reset(&store, None);
+            let refused = reset(&store, "cli", None);
             assert!(refused.status == 2 && refused.err.contains("living run"), "{refused:?}");
         },
     );

@@ -179,8 +179,8 @@ impl<'a> Ground<'a> {
             Some(tier) => groups(tier)?,
             None => BTreeMap::new(),
         };
-        let known = || names.values().map(|(job, _)| job.as_str());
-        let keys = args.job.as_ref().map_or_else(BTreeSet::new, |job| meant_keys(job, known()));
+        let known = names.values().map(|(job, _)| job.as_str());
+        let keys = args.job.as_ref().map(|job| meant_keys(job, known)).unwrap_or_default();
         let (orphans, claimed) = (orphans(&config, root, store)?, BTreeMap::new());
         Ok(Ground { args, keys, memory, tiers, global, store: store_hash(store), orphans, names, claimed })
     }
