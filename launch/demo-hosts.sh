@@ -20,6 +20,9 @@ if [ -z "$built" ]; then
     built=${CARGO_TARGET_DIR:-$root/target}/release
 fi
 PATH=$built/examples:$built:$PATH
+bivouac=$built/bivouac
+shown=${DEMO_SHOWN:-${CARGO_TARGET_DIR:-$root/target}/demo}
+. "$root/launch/demo-picture.sh"
 
 for variable in "${!BIVOUAC_@}"; do unset "$variable"; done
 work=$(mktemp -d "${TMPDIR:-/tmp}/bivouac-demo.XXXXXX")
@@ -71,8 +74,8 @@ supervise() {
     supervisor=$!
 }
 
-# lose_a_host: one of the first four, at a moment when some checkpoints exist and some steps are left; $victim and $died say which
-# and when. Waits for the end of the job.
+# lose_a_host [DIRECTORY]: one of the first four, at a moment when some checkpoints exist and some steps are left; $victim and $died say which
+# and when. Shows the plate as it is then in the global directory DIRECTORY, if there is one, and waits for the end of the job.
 lose_a_host() {
     local version=$((300 + 100 * (RANDOM % (steps / 300))))
     until grep -q "^committed version=$version " run.log; do
@@ -83,6 +86,7 @@ lose_a_host() {
     died=$(date +%s.%N)
     "$hosts" kill "$victim"
     echo "   $victim is dead: its processes, its memory and its disk are gone."
+    [ -z "${1:-}" ] || picture "$1" before-hosts.png || true
     wait "$supervisor" || fail "the supervised job ended with status $?"
     supervisor=
 }
@@ -111,7 +115,6 @@ tell_what_happened() {
 
 # report: a page about the job, which is kept.
 report() {
-    local shown=${DEMO_SHOWN:-${CARGO_TARGET_DIR:-$root/target}/demo}
     mkdir -p "$shown"
     bivouac report run -o "$shown/report-hosts.html" 2> report.log || fail "there is no report: $(cat report.log)"
     echo "   A report on the job: $shown/report-hosts.html"

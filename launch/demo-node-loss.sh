@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A job survives the loss of a node, in one command: sets up, builds, starts four hosts and a spare one on this machine,
 # runs heat2d on them under `bivouac run`, ends one host with all its processes, its memory and its disk, and watches the
-# job come back on the spare with what the other hosts' memory holds. Exit status 1 if the result differs.
+# job come back on the spare with what the other hosts' memory holds. Exit status 1 if the result differs. A report of the
+# job and pictures of the plate are left in target/demo.
 set -euo pipefail
 
 usage() {
@@ -44,9 +45,9 @@ scheme = "$scheme"
 directory = "$BIVOUAC_TEST_HOSTS/local"
 allow_tmpfs = true
 
-[global]                # the parallel file system: not needed in this story
+[global]                # the parallel file system: every second checkpoint, for the pictures; the restart does not need it
 directory = "$work/global"
-every = 1000000
+every = 2
 END
 
 echo "1. Nobody disturbs heat2d on 8 ranks."
@@ -56,13 +57,14 @@ calm 8
 echo "2. The same on node1 to node4, two ranks on each, with node5 as a spare, protected by $scheme:"
 echo "     bivouac run --hosts node[1-5]:2 --spares 1 -- mpirun -x BIVOUAC_CONFIG -n 8 heat2d ..."
 supervise --hosts 'node[1-5]:2' --spares 1 -- -n 8
-lose_a_host
+lose_a_host "$work/global"
 
 echo "3. What happened, in seconds after the death of $victim:"
 tell_what_happened
 lost=$(grep -c 'event=restored .*tier=peers' run.log || true)
 global=$(grep -c 'event=restored .*tier=global' run.log || true)
 echo "   $lost ranks got their state from the memory of other hosts, $global from the parallel file system."
+picture "$work/global" after-hosts.png || fail "the run has ended, but its last checkpoint cannot be shown"
 report
 compare_digests
 [ "$lost" -gt 0 ] && [ "$global" -eq 0 ] || fail "the state came from elsewhere than the other hosts' memory"

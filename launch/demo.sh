@@ -43,6 +43,7 @@ fi
 # The command `bivouac` is next to the program's folder; without it there is no report and there are no pictures.
 bivouac=$(dirname "$(dirname "$heat2d")")/bivouac
 shown=${DEMO_SHOWN:-${CARGO_TARGET_DIR:-$root/target}/demo}
+. "$root/launch/demo-picture.sh"
 
 # Everything that the runs leave behind goes into these two directories.
 work=$(mktemp -d "${TMPDIR:-/tmp}/bivouac-demo.XXXXXX")
@@ -98,23 +99,6 @@ finish() {
     return "$status"
 }
 
-# picture JOB FILE: the plate as it is in the newest checkpoint in the global directory. A run that was killed may have none there yet,
-# or only in an object store.
-picture() {
-    local folder said="there is no complete checkpoint in $work/$1/global"
-    [ -x "$bivouac" ] || return 0
-    mkdir -p "$shown"
-    # The newest one may be incomplete.
-    for folder in $(ls -dr "$work/$1"/global/*/world/heat/g* 2> /dev/null || true); do
-        if said=$("$bivouac" extract "$folder" temperature --picture -o "$shown/$2" 2>&1); then
-            echo "   The plate in version $(basename "$folder" | sed 's/.*-v0*\([0-9]*\)-.*/\1/'): $shown/$2"
-            return 0
-        fi
-    done
-    echo "   There is no picture of the plate: $said"
-    return 1
-}
-
 value() { sed -n "s/^$1.* $2=\([^ ]*\).*/\1/p" "$3"; }
 # The lines that report a commit: at any level, or at the one that survives the loss of all nodes.
 told="^committed version=\([0-9]*\) .*${DEMO_LOSES_NODES:+level=system}"
@@ -154,7 +138,7 @@ $killed || fail "the run was over before it could be killed, five times" "$work/
 committed=$(newest_committed "$work/killed.log")
 echo "   Rank $victim (process $pid) was killed; the newest checkpoint reported as committed was that of step $committed."
 
-picture "killed-$attempt" before.png || true
+picture "$work/killed-$attempt/global" before.png || true
 
 if [ -n "${DEMO_LOSES_NODES:-}" ]; then
     echo "   All nodes are lost, and with them all that they had in memory."
@@ -178,7 +162,7 @@ esac
 echo "   All ranks elected the checkpoint of step $elected, loaded it from $where in $took s, and continued from there."
 echo "   Digest of the final field: $found"
 
-picture "killed-$attempt" after.png || [ -n "${DEMO_SETTINGS:-}" ] || fail "the run has ended, but its last checkpoint cannot be shown"
+picture "$work/killed-$attempt/global" after.png || [ -n "${DEMO_SETTINGS:-}" ] || fail "the run has ended, but its last checkpoint cannot be shown"
 if [ -x "$bivouac" ]; then
     mkdir -p "$shown"
     "$bivouac" report "$work/killed-$attempt.run" -o "$shown/report.html" 2> "$work/report.log" ||

@@ -215,7 +215,9 @@ fn tells_its_story(demo: &str, parts: &[&str]) {
     let demo = Path::new(env!("WORKSPACE_ROOT")).join("launch").join(demo);
     let programs = Path::new(env!("CARGO_BIN_EXE_bivouac")).parent().unwrap();
     let mut command = Command::new(demo);
+    let shown = tempfile::tempdir().unwrap();
     command.args(["--scheme", "partner(1)"]).env("DEMO_PROGRAMS", programs).env("DEMO_STEPS", "1200");
+    command.env("DEMO_SHOWN", shown.path());
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
@@ -224,11 +226,13 @@ fn tells_its_story(demo: &str, parts: &[&str]) {
     {
         assert!(text.contains(part), "{part:?} is missing in\n{text}");
     }
+    assert!(shown.path().join("report-hosts.html").exists(), "no report was kept\n{text}");
 }
 
 #[test]
 fn the_demo_tells_its_story() {
-    tells_its_story("demo-node-loss.sh", &["from the memory of other hosts, 0 from the parallel file system"]);
+    let from = "from the memory of other hosts, 0 from the parallel file system";
+    tells_its_story("demo-node-loss.sh", &[from, "The plate in version 1200"]);
 }
 
 #[test]
