@@ -230,7 +230,7 @@ mod beside {
         let caches = open(options, device, segment, 2 * options.versions * VERSION);
         let stream = device.adopt(&app.stream).expect("own stream");
         let span = app.arrays[0].part(0, VERSION).expect("inside");
-        let mut history = caches.history("warm-up", Keep::Discard);
+        let mut history = caches.history("warm-up", Keep::UntilRead);
         while !caches.is_ready() {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -290,7 +290,7 @@ mod beside {
     /// A new history in place of an old one.
     fn next(caches: &Caches, old: History) -> History {
         drop(old);
-        caches.history("round", Keep::Discard)
+        caches.history("round", Keep::UntilRead)
     }
 
     fn ready(
@@ -303,7 +303,7 @@ mod beside {
         let caches = open(options, device, segment, host);
         world.barrier();
         let begun = Instant::now();
-        let history = caches.history("ready", Keep::Discard);
+        let history = caches.history("ready", Keep::UntilRead);
         let mut leased = None;
         while !caches.is_ready() {
             std::thread::sleep(Duration::from_millis(1));
@@ -329,7 +329,7 @@ mod beside {
         (0..100).for_each(|_| _ = app.step(1, 1 << 20));
         world.barrier();
         let caches = open(options, device, segment, host);
-        let history = caches.history("pinned", Keep::Discard);
+        let history = caches.history("pinned", Keep::UntilRead);
         let (mut during, mut after) = (Vec::new(), Vec::new());
         while !caches.is_ready() {
             during.push(app.step(1, 1 << 20));

@@ -205,7 +205,7 @@ impl Simulation {
 
     fn append(&mut self, version: u64, bytes: u64) -> Tier {
         let tier = loop {
-            match self.ask(|cache, now| cache.admit(id(version), bytes, Keep::Discard, now)) {
+            match self.ask(|cache, now| cache.admit(id(version), bytes, Keep::UntilRead, now)) {
                 Admission::Device(_) => break Tier::Device,
                 Admission::Host(_) => break Tier::Host,
                 Admission::Store(_) => break Tier::Store,
@@ -311,7 +311,7 @@ fn stuck(count: u64) {
     let now = Duration::ZERO;
     (0..32 + count).rev().for_each(|version| cache.hint(id(version)));
     for version in 0..32 + count {
-        assert!(matches!(cache.admit(id(version), bytes, Keep::Discard, now), Admission::Device(_)));
+        assert!(matches!(cache.admit(id(version), bytes, Keep::UntilRead, now), Admission::Device(_)));
         cache.written(id(version), true);
         while let Some(job) = cache.next(Link::Down, now) {
             cache.done(&job, true, now);

@@ -15,11 +15,11 @@
 // protect_per_rank() take the place of protect(), and protect_rows() is for particles and other items whose number changes.
 // docs/ELASTIC.md has more.
 //
-// A protected object is inspected when a checkpoint is taken or restored: where a vector is then, and how long it is.
-// It is referenced, not copied: unprotect it before its lifetime ends, or let the session end first.
+// When a checkpoint is taken or restored, each protected object is inspected: where a vector is at that moment, and how long it is.
+// Objects are referenced, not copied: unprotect an object before its lifetime ends, or end the session first.
 //
-// An error is a bivouac::error, which has the status of bivouac.h and its text. Functions marked Collective are called by all ranks in
-// the same order. A rank that throws inside one of them has told the others, and nobody waits for it.
+// Errors are thrown as bivouac::error, which has the status of bivouac.h and its text. Functions marked Collective are called by all
+// ranks in the same order. A rank that throws inside one of them has told the others, and nobody waits for it.
 #ifndef BIVOUAC_HPP
 #define BIVOUAC_HPP
 
@@ -76,7 +76,7 @@ private:
     int status_;
 };
 
-// A structure of yours is saved and loaded as bytes if you say that this makes sense (no pointers, no references):
+// A structure of your own is saved and loaded as bytes if you declare that this makes sense (no pointers, no references):
 //   template <> struct bivouac::as_bytes<particle> : std::true_type {};
 template <typename T>
 struct as_bytes : std::false_type {};
@@ -159,7 +159,7 @@ struct element<double> {
     static constexpr int kind = BVK_F64;
 };
 
-// As in Bivouac's interfaces for Fortran and Rust.
+// Types that are composed of several elements are records, as in Bivouac's interfaces for Fortran and Rust.
 template <typename T, std::size_t Bytes>
 struct composed {
     static_assert(element<T>::kind != 0, "bivouac: arrays are of what can be protected itself");
@@ -191,7 +191,7 @@ memory memory_of(T *data, std::size_t count) {
     return memory{data, count, static_cast<std::uint64_t>(count) * sizeof(T), element<T>::kind};
 }
 
-// The size of a region in a checkpoint: it starts on a page boundary, and the table has an entry for it.
+// The room that a region takes in a checkpoint: the region starts on a page boundary, and the table has an entry for it.
 inline std::uint64_t room_of(std::uint64_t bytes) { return (bytes + 4095) / 4096 * 4096 + 1024; }
 
 // What is protected under a name.
@@ -229,7 +229,7 @@ public:
     bool load(bvk_restart_t restart, const std::string &name) override {
         std::uint64_t count = 0;
         int kind = 0;
-        // Loading refuses what is missing or of another type.
+        // bvk_load refuses a region that is missing or has another type.
         const bool is_there = bvk_region_size(restart, name.c_str(), &count, &kind) == BVK_OK;
         if (is_there && kind == now().kind) resize(count);
         const memory where = now();
@@ -360,7 +360,7 @@ public:
     }
 
 private:
-    // As bivouac.h takes them.
+    // The lists that bivouac.h takes.
     struct lists {
         explicit lists(const boxes_place &place) {
             for (const auto &one : place.where_) {
@@ -397,7 +397,7 @@ struct owner_function {
     std::function<void(const void *values, std::size_t count, int *owners)> owners;
     std::exception_ptr thrown;
 
-    // An exception may not leave it: the rows get no rank, and loading fails on all ranks.
+    // No exception may leave this function: after one, the rows get no rank, and loading fails on all ranks.
     static void call(const void *values, std::size_t count, int *owners, void *user) {
         owner_function &self = *static_cast<owner_function *>(user);
         try {
@@ -416,7 +416,7 @@ public:
         setp(bytes_.data(), bytes_.data() + bytes_.size());
     }
 
-    // What is left in the buffer. Throws if the region cannot be written.
+    // Writes what is left in the buffer. Throws if the region cannot be written.
     void finish() {
         send(pbase(), static_cast<std::size_t>(pptr() - pbase()));
         setp(bytes_.data(), bytes_.data() + bytes_.size());
@@ -572,13 +572,13 @@ inline int exceptions_in_flight() noexcept {
 
 }  // namespace detail
 
-// How an array is spread over the ranks: what session::boxes() returns. Copies are the same boxes.
+// How an array is spread over the ranks: what session::boxes() returns. Copies refer to the same boxes.
 class boxes {
 public:
-    // None yet.
+    // No boxes yet.
     boxes() = default;
 
-    // How many of them this rank owns.
+    // The number of boxes that this rank owns.
     std::size_t count() const noexcept { return agreed_ ? agreed_->count : 0; }
 
 private:
@@ -586,12 +586,12 @@ private:
     std::shared_ptr<const detail::agreed_boxes> agreed_;
 };
 
-// Rows whose number changes freely, like particles: columns, each a vector that follows the number of rows.
+// Rows whose number changes freely, such as particles. Each column is a vector whose length follows the number of rows.
 //
 //   session.protect_rows("electrons", bivouac::rows().column("x", x).column("v", v, 3).column("id", id), bivouac::deal::even());
 class rows {
 public:
-    // Adds a column with `width` elements for each row, one row after the other. Its name has no '/'.
+    // Adds a column with `width` elements for each row, row after row. Its name must not contain '/'.
     template <typename T, typename Allocator>
     rows &column(const std::string &name, std::vector<T, Allocator> &values, std::uint32_t width = 1) {
         static_assert(!std::is_same<T, bool>::value, "bivouac: a std::vector<bool> has no elements in memory: use char");
@@ -600,8 +600,8 @@ public:
         return *this;
     }
 
-    // The least and the greatest coordinate of this rank's rows in each dimension (at most 8), as they are in these vectors at each checkpoint:
-    // bvk_parts gives them to a program that uses them to redistribute rows.
+    // Records the least and the greatest coordinate of this rank's rows in each dimension (at most 8), as they are in these vectors
+    // at each checkpoint. bvk_parts gives them to a program that uses them to redistribute rows.
     rows &bounds(const std::vector<double> &low, const std::vector<double> &high) {
         low_ = &low;
         high_ = &high;
@@ -615,10 +615,10 @@ private:
     const std::vector<double> *high_ = nullptr;
 };
 
-// Which rows a rank gets in a restart; the same on all ranks.
+// Which rows a rank gets in a restart. All ranks make the same choice; only the numbers of a range may differ.
 class deal {
 public:
-    // Those that it saved, on the same number of ranks.
+    // The rows that it saved; only on the same number of ranks.
     static deal own() { return deal(BVK_ROWS_OWN); }
 
     // Its share of all rows, in the order of the ranks that saved them.
@@ -632,9 +632,9 @@ public:
         return made;
     }
 
-    // The rows for which `owner` returns its number, by the `width` elements of type T that a row has of a column: it gets a pointer to
-    // the first of them. It depends only on them, because it is called on whichever rank reads the row, and calls neither Bivouac nor MPI. If it
-    // throws, the restart ends on all ranks, on this one with that exception.
+    // The rows for which `owner` returns this rank's number. `owner` gets a pointer to the `width` elements of type T that the row
+    // has in the column. It must depend only on these elements, because it is called on whichever rank reads the row, and it must
+    // call neither Bivouac nor MPI. If it throws, the restart ends on all ranks, and on the throwing rank with that exception.
     template <typename T, typename Owner>
     static deal by(const std::string &column, Owner owner, std::uint32_t width = 1) {
         static_assert(alignof(T) <= 16, "bivouac: rows are read from memory that is aligned to 16 bytes");
@@ -735,7 +735,7 @@ private:
 
 }  // namespace detail
 
-// A checkpoint on its way to its levels. It continues without this object, too.
+// A checkpoint on its way to its levels. It continues even without this object.
 class pending {
 public:
     explicit pending(bvk_pending_t handle = nullptr) noexcept : handle_(handle) {}
@@ -748,7 +748,7 @@ public:
     pending &operator=(const pending &) = delete;
     ~pending() { bvk_release(&handle_); }
 
-    // Is every level reached or given up? Local, never waits.
+    // Has each level been reached or given up? Local, never waits.
     bool finished() const {
         int answer = 0;
         detail::check(bvk_poll(handle_, &answer));
@@ -762,8 +762,9 @@ public:
         return static_cast<bivouac::level>(answer);
     }
 
-    // Waits until all ranks have reached `wanted` or more, and returns what they have reached. Throws BVK_ERR_NOT_COMMITTED as soon as
-    // it is known that it will not be reached. Local, but returns only when all ranks have done their part.
+    // Waits until all ranks have reached `wanted` or a higher level, and returns the level that they have reached. Throws
+    // BVK_ERR_NOT_COMMITTED as soon as it is known that `wanted` will not be reached. Local, but returns only when all ranks have
+    // done their part.
     bivouac::level wait(bivouac::level wanted = bivouac::level::system) const {
         int answer = 0;
         detail::check(bvk_wait(handle_, static_cast<int>(wanted), &answer));
@@ -774,7 +775,7 @@ private:
     bvk_pending_t handle_;
 };
 
-// What a restart restored; false if there was nothing.
+// What a restart restored; false if there was nothing to restore.
 struct restored {
     bool found = false;
     std::uint64_t version = 0;
@@ -790,7 +791,7 @@ struct restored {
 // Unknown: the root could not be reached.
 enum class verdict : int { unknown = -1, abandoned = 0, committed = 1 };
 
-// What the ranks have agreed on one level of one checkpoint.
+// The verdict on one level of one checkpoint.
 struct report {
     std::string name;  // empty: a configured tier that cannot be used
     std::uint64_t version;
@@ -799,14 +800,14 @@ struct report {
     std::string reason;  // why it was not committed
 };
 
-// How a session is configured; the environment alone if nothing is set.
+// How a session is configured: by the environment alone if nothing is set.
 struct options {
     std::string config_file;
     std::string config_text;
     std::vector<std::string> settings;  // "section.key=value"
 };
 
-// Ranks that take and restore checkpoints together. It can be moved, not copied.
+// Ranks that take and restore checkpoints together. A session can be moved, but not copied.
 class session {
 public:
     // Collective over `comm`. Throws on all ranks or on none.
@@ -836,19 +837,21 @@ public:
     session(const session &) = delete;
     session &operator=(const session &) = delete;
 
-    // Closes the session, as close() does, and never throws: call that to learn what failed. Collective. On the way out of an exception,
-    // which only this rank may have seen, it leaves the session as a killed process would: the others need not call it.
+    // Closes the session as close() does, but never throws: call close() to learn what failed. Collective. While an exception
+    // propagates, which perhaps only this rank has seen, the destructor leaves the session as a killed process would: the other ranks
+    // need not call it.
     ~session() {
         if (detail::exceptions_in_flight() <= in_flight_) bvk_close(&handle_);
     }
 
-    // Waits for what is being written and ends the session. Collective. Throws BVK_ERR_UNDRAINED and others; it is closed nevertheless.
+    // Waits for checkpoints that are being written, and ends the session. Collective. May throw BVK_ERR_UNDRAINED and other errors;
+    // the session is closed nevertheless.
     void close() {
         places_.clear();
         detail::check(bvk_close(&handle_));
     }
 
-    // Protects a vector under a name, and replaces what had that name. A restart restores its length.
+    // Protects a vector under a name, and replaces whatever was protected under that name. A restart restores the vector's length.
     template <typename T, typename Allocator>
     void protect(const std::string &name, std::vector<T, Allocator> &values) {
         static_assert(!std::is_same<T, bool>::value, "bivouac: a std::vector<bool> has no elements in memory: use char");
@@ -861,32 +864,33 @@ public:
         keep(name, new detail::fixed_place(detail::memory_of(&value, 1)));
     }
 
-    // Protects `count` elements at `data`, on the host or on a GPU, which must not move.
+    // Protects `count` elements at `data`, on the host or on a GPU. They must not move.
     template <typename T>
     void protect(const std::string &name, T *data, std::size_t count) {
         keep(name, new detail::fixed_place(detail::memory_of(data, count)));
     }
 
 #if __cplusplus >= 202002L
-    // The same for a span: what it refers to now.
+    // The same for a span, with the memory that it refers to now.
     template <typename T, std::size_t Extent>
     void protect(const std::string &name, std::span<T, Extent> values) {
         protect(name, values.data(), values.size());
     }
 #endif
 
-    // Protects what `look` returns, a bivouac::view<T>, each time a checkpoint is taken or restored: for containers of other libraries
-    // and for memory that moves. In a restart it must have the length that was saved. If it throws, the checkpoint is aborted on all ranks.
+    // Protects the memory that `look` returns as a bivouac::view<T> each time a checkpoint is taken or restored. This is for
+    // containers of other libraries, and for memory that moves. In a restart the view must have the length that was saved. If `look`
+    // throws, the checkpoint is aborted on all ranks.
     template <typename Look>
     void protect_view(const std::string &name, Look look) {
         keep(name, new detail::view_place<Look>(std::move(look)));
     }
 
-    // Says which elements of an array of this shape this rank owns, any number of boxes or none, and proves together with the other
-    // ranks that each has one owner. In memory a box has `before` ghost cells before it in each dimension and `after` after it. `after` defaults
-    // to `before`, `before` to none. They are not saved, and a restart leaves them as they are. `sparse`: the boxes of
-    // all ranks need not cover the array. Collective, once for each decomposition. Throws on all ranks if two of them own an
-    // element, or none does.
+    // Says which elements of an array of this shape this rank owns, in any number of boxes or none, and proves together with the
+    // other ranks that each element has one owner. In memory each box has, in each dimension, `before` ghost cells before it and
+    // `after` ghost cells after it. `after` defaults to `before`, and `before` to none. Ghost cells are not saved, and a restart
+    // leaves them unchanged. With `sparse`, the boxes of all ranks together need not cover the array. Collective, once for each
+    // decomposition. Throws on all ranks if an element has two owners or none.
     bivouac::boxes boxes(const extents &shape, const std::vector<box> &own, const extents &before = extents(),
                          const extents &after = extents(), bool sparse = false) {
         extents origins, lengths;
@@ -913,10 +917,10 @@ public:
         return made;
     }
 
-    // The same for an array of `total` numbered elements, like those of an unstructured mesh: this rank owns those in `numbers`, which count from 0,
-    // in any order. Its memory is one box with an element for each, in the order of the list. `sparse`: the lists of all ranks together
-    // need not have
-    // all numbers. Collective, and throws, as `boxes`; also if a number is not below `total` or twice in a list.
+    // The same for an array of `total` numbered elements, for example those of an unstructured mesh. This rank owns the elements in
+    // `numbers`, which are counted from 0 and may be in any order. Its memory is one box with an element for each number, in the
+    // order of the list. With `sparse`, the lists of all ranks together need not contain all numbers. Collective, and throws as
+    // `boxes` does; it also throws if a number is not below `total`, or occurs twice in a list.
     bivouac::boxes ids(std::uint64_t total, const std::vector<std::uint64_t> &numbers, bool sparse = false) {
         const auto agreed = std::make_shared<detail::agreed_boxes>();
         agreed->count = 1;
@@ -926,8 +930,9 @@ public:
         return made;
     }
 
-    // Protects this rank's part of an array: the memory of its box with the ghost cells around it. A restart loads it on any number of
-    // ranks. The vector has that length already, and keeps it; that of a rank that owns nothing is empty.
+    // Protects this rank's part of an array: the memory of its box with the ghost cells around it. A restart loads it on any number
+    // of ranks. The vector must already have the length of the box with its ghost cells, and keeps it. A rank that owns nothing
+    // passes an empty vector.
     template <typename T, typename Allocator>
     void protect_on(const std::string &name, const bivouac::boxes &on, std::vector<T, Allocator> &values) {
         static_assert(!std::is_same<T, bool>::value, "bivouac: a std::vector<bool> has no elements in memory: use char");
@@ -936,13 +941,13 @@ public:
         keep(name, place.release());
     }
 
-    // The same for memory of other kinds.
+    // The same for other kinds of memory.
     template <typename T>
     void protect_on(const std::string &name, const bivouac::boxes &on, T *data, std::size_t count) {
         protect_boxes_on(name, on, std::vector<view<T>>{view<T>{data, count}});
     }
 
-    // The same for a rank that owns any number of boxes: the memory of each, which stays there.
+    // The same for a rank that owns any number of boxes: `memories` lists the memory of each box, which must not move.
     template <typename T>
     void protect_boxes_on(const std::string &name, const bivouac::boxes &on, const std::vector<view<T>> &memories) {
         std::unique_ptr<detail::boxes_place> place(new detail::boxes_place(agreed(on), detail::element<T>::kind));
@@ -957,51 +962,52 @@ public:
         protect_shared(name, &value, 1);
     }
 
-    // The same for `count` elements, which stay there.
+    // The same for `count` elements, which must not move.
     template <typename T>
     void protect_shared(const std::string &name, T *data, std::size_t count) {
         keep(name, new detail::shared_place(new detail::fixed_place(detail::memory_of(data, count))));
     }
 
     // Protects a variable of this rank only: less than 1 MiB. `becomes` says what happens to it on a different number of ranks; all
-    // ranks say the same.
+    // ranks pass the same value.
     template <typename T>
     void protect_per_rank(const std::string &name, T &value, on_resize becomes) {
         protect_per_rank(name, &value, 1, becomes);
     }
 
-    // The same for `count` elements, which stay there.
+    // The same for `count` elements, which must not move.
     template <typename T>
     void protect_per_rank(const std::string &name, T *data, std::size_t count, on_resize becomes) {
         keep(name, new detail::own_place(new detail::fixed_place(detail::memory_of(data, count)), becomes, ranks_));
     }
 
-    // Protects rows, whose number may differ between ranks and between checkpoints. A restart redistributes them, and the vectors
-    // are resized to match. All ranks protect them, those without rows too, with the same columns.
+    // Protects rows, whose number may differ between ranks and between checkpoints. A restart redistributes them, and the vectors are
+    // resized to match. All ranks protect them with the same columns, including ranks without rows.
     void protect_rows(const std::string &name, bivouac::rows rows, bivouac::deal how) {
         keep(name, new detail::rows_place(std::move(rows), std::move(how)));
     }
 
-    // Protects what a serialiser writes, of any length: `save` writes it at each checkpoint, `load` reads it at a restart, for example with the
-    // archives of cereal or Boost. An exception from either one is thrown by checkpoint() or restore().
+    // Protects data of any length that a serialiser writes, for example with the archives of cereal or Boost: `save` writes the data
+    // at each checkpoint, and `load` reads it at a restart. An exception from either one is thrown by checkpoint() or restore().
     void protect_stream(const std::string &name, std::function<void(std::ostream &)> save, std::function<void(std::istream &)> load) {
         keep(name, new detail::stream_place(std::move(save), std::move(load)));
     }
 
-    // Protects a file that the application, or a library that needs a path, writes and reads: `save` writes it to the path that it is given at
-    // each checkpoint, `load` reads it at a restart. An exception from either one is thrown by checkpoint() or restore().
+    // Protects a file that the application, or a library that needs a path, writes and reads. At each checkpoint, `save` writes the
+    // file to the path that it is given; at a restart, `load` reads it. An exception from either one is thrown by checkpoint() or
+    // restore().
     void protect_file(const std::string &name, std::function<void(const std::string &)> save,
                       std::function<void(const std::string &)> load) {
         keep(name, new detail::file_place(std::move(save), std::move(load)));
     }
 
-    // Keeps an output file, to which the application appends, consistent with the checkpoints of the series `name`: see bvk_companion. Ranks that do not write a
-    // file give an empty path. Collective. Throws on all ranks or on none.
+    // Keeps an output file, to which the application appends, consistent with the checkpoints of the series `name`: see
+    // bvk_companion. Ranks that do not write a file pass an empty path. Collective. Throws on all ranks or on none.
     void companion(const std::string &name, const std::string &path, bivouac::on_restart how = bivouac::on_restart::truncate) {
         detail::check(bvk_companion(handle_, name.c_str(), path.empty() ? nullptr : path.c_str(), static_cast<int>(how)));
     }
 
-    // Where the application writes it now: another path after a restart with on_restart::another.
+    // The path to which the application writes the file now: a different one after a restart with on_restart::another.
     std::string companion_path(const std::string &name, const std::string &path) const {
         const char *current = nullptr;
         detail::check(bvk_companion_path(handle_, name.c_str(), path.c_str(), &current));
@@ -1022,23 +1028,25 @@ public:
         detail::check(bvk_prepare(handle_, bytes));
     }
 
-    // Takes version `version` of the series `name`, of all protected data. When it returns, the application may overwrite it. Collective,
-    // with the same names and types on all ranks; lengths may differ. If it throws, this rank has no part in the checkpoint, the
-    // others are told, and the application may continue.
+    // Takes version `version` of the series `name`, a checkpoint of all protected data. When this returns, the application may
+    // overwrite the data. Collective, with the same names and types on all ranks; lengths may differ. If it throws, this rank has no
+    // part in the checkpoint, the others are told, and the application may continue.
     pending checkpoint(const std::string &name, std::uint64_t version) {
         detail::begun parts(handle_, name, version);
         for (const auto &entry : places_) entry.second->save(parts.handle(), entry.first);
         return pending(parts.capture());
     }
 
-    // Restores a version of the series `name` into all protected data; false if there is nothing. Vectors get the length that they
-    // had. Collective. Throws on all ranks or on none; then the protected data is unspecified.
+    // Restores a version of the series `name` into all protected data; the result is false if there is nothing to restore. Vectors
+    // get the length that they had when they were saved. Collective. Throws on all ranks or on none; after an exception the protected
+    // data is unspecified.
     bivouac::restored restore(const std::string &name, std::uint64_t version = newest) {
         return restore(name, [] { return std::string(); }, version);
     }
 
     // Restores as above, and calls `check` whenever all protected data has been loaded. A non-empty result is the reason why this
-    // version must not be used, such as a NaN: then all ranks continue with the next older one. An exception from `check` ends the restart on all ranks.
+    // version must not be used, such as a NaN: all ranks then continue with the next older version. An exception from `check` ends
+    // the restart on all ranks.
     bivouac::restored restore(const std::string &name, const std::function<std::string()> &check, std::uint64_t version = newest) {
         bvk_restart_t restart = nullptr;
         if (detail::check(bvk_begin_restore(handle_, name.c_str(), version, &restart)) == BVK_NOTHING) return bivouac::restored();
@@ -1047,7 +1055,7 @@ public:
         int status;
         do {
             const bool loaded = load(restart, check, thrown);
-            // No other version would help after an exception from the application, for example out of memory.
+            // No other version would help after an exception from the application, for example if it is out of memory.
             status = bvk_end_restore(&restart, thrown ? -1 : loaded, &told);
         } while (status == BVK_AGAIN);
         if (status < 0 && thrown) std::rethrow_exception(thrown);
@@ -1072,7 +1080,7 @@ public:
         return all;
     }
 
-    // For the calls of bivouac.h that have no function here: streams, histories, statistics. This object keeps it.
+    // The handle, for the calls of bivouac.h that have no function here: streams, histories, statistics. This object still owns it.
     bvk_session_t handle() const noexcept { return handle_; }
 
 private:
@@ -1121,7 +1129,7 @@ private:
     }
 
     bvk_session_t handle_ = nullptr;
-    // Uncaught exceptions when the session was opened.
+    // The number of uncaught exceptions when the session was opened.
     int in_flight_ = 0;
     int ranks_ = 0;
     // By name, so that all ranks save in the same order.

@@ -1,8 +1,9 @@
-// VELOC's interface for C++ on Bivouac: a header alone (C++11 and later) over veloc.h; link with libveloc-client.so. Names and arguments
-// are those of VELOC's public sources whose C interface has 25 functions; docs/VELOC.md explains what differs.
+// VELOC's interface for C++ on Bivouac: header-only (C++11 and later), on top of veloc.h; link with libveloc-client.so. Names and
+// arguments are those of VELOC's public sources, in the version whose C interface has 25 functions; docs/VELOC.md explains what
+// differs.
 //
-// Functions return false, or what their description says, after a failure; the reason is on standard error. veloc.h says which of
-// them are collective. There is one client per process, which get_client makes or returns.
+// After a failure, functions return false, or what their description says, and the reason is on standard error. veloc.h says which
+// functions are collective. There is one client per process, which get_client makes or returns.
 #ifndef BIVOUAC_VELOC_HPP
 #define BIVOUAC_VELOC_HPP
 
@@ -27,9 +28,9 @@ class client_t {
 public:
     // Writes a data structure.
     typedef std::function<void(std::ostream &)> serializer_t;
-    // Reads it again; false if it cannot.
+    // Reads the structure again; returns false if it cannot.
     typedef std::function<bool(std::istream &)> deserializer_t;
-    // Is called with name and version.
+    // Called with the name and the version of a checkpoint.
     typedef std::function<void(const std::string &, int)> observer_t;
 
     client_t(const client_t &) = delete;
@@ -41,13 +42,13 @@ public:
         current() = nullptr;
     }
 
-    // Protects `count` elements of `base_size` bytes as region `id`: of all checkpoints, or of those called `name` only. False if it has
-    // taken the place of another one of that number, as with VELOC.
+    // Protects `count` elements of `base_size` bytes as region `id` of all checkpoints, or only of those called `name`. Returns false
+    // if the region has replaced another one of that number, as VELOC does.
     bool mem_protect(int id, void *ptr, size_t count, size_t base_size, const std::string &name = "default") {
         return lend(id, group(name), ptr, count, base_size) && keep(id, name, region_t());
     }
 
-    // The same for a data structure: it is written by `s` when a checkpoint takes it, and read by `d` when it is recovered.
+    // The same for a data structure: `s` writes it when a checkpoint takes it, and `d` reads it when it is recovered.
     bool mem_protect(int id, const serializer_t &s, const deserializer_t &d, const std::string &name = "default") {
         return lend(id, group(name), nullptr, 0, 1) && keep(id, name, region_t(s, d));
     }
@@ -63,7 +64,7 @@ public:
         else VELOC_Region_clear(name.c_str());
     }
 
-    // `obs` is called for each event of that type (VELOC_OBSERVE_CKPT_END); false if it has taken another one's place.
+    // Calls `obs` for each event of that type (VELOC_OBSERVE_CKPT_END); returns false if it has replaced another observer.
     bool register_observer(int type, const observer_t &obs) {
         const bool is_new = observers_.count(type) == 0;
         observers_[type] = obs;
@@ -78,7 +79,7 @@ public:
 
     bool cleanup(const std::string &name) { return done(VELOC_Cleanup(name.c_str())); }
 
-    // All of it: begins, adds all regions, ends. If a serializer throws, the checkpoint is given up on all ranks.
+    // A whole checkpoint: begins it, adds all regions, and ends it. If a serializer throws, the checkpoint is given up on all ranks.
     bool checkpoint(const std::string &name, int version) {
         if (!checkpoint_begin(name, version)) return false;
         return whole([this] { return checkpoint_mem(VELOC_CKPT_ALL, std::set<int>()); },
@@ -91,7 +92,7 @@ public:
         return true;
     }
 
-    // Adds regions: all, those of the numbers `ids`, or the others (VELOC_CKPT_...).
+    // Adds regions: all of them, those with the numbers `ids`, or all others (VELOC_CKPT_...).
     bool checkpoint_mem(int mode, const std::set<int> &ids) {
         buffers_t buffers;
         const bool is_written = each_serialized(mode, ids, [&](int id, const std::string &group, const region_t &region) {
@@ -106,7 +107,7 @@ public:
         return is_added;
     }
 
-    // Captures what was added. If something could not be, no rank keeps it.
+    // Captures what was added. If something could not be added, no rank keeps the checkpoint.
     bool checkpoint_end(bool success) {
         const bool is_done = done(VELOC_Checkpoint_end(success && is_whole_));
         const std::map<int, observer_t>::const_iterator observer = observers_.find(VELOC_OBSERVE_CKPT_END);
@@ -117,12 +118,13 @@ public:
     bool checkpoint_wait() { return done(VELOC_Checkpoint_wait()); }
     bool checkpoint_finished() { return done(VELOC_Checkpoint_finished()); }
 
-    // The newest version at or below `version` (0: of all) that all ranks can restore, VELOC_FAILURE if there is none.
+    // Returns the newest version at or below `version` (0: the newest of all) that all ranks can restore, or VELOC_FAILURE if there
+    // is none.
     int restart_test(const std::string &name, int version, int target_rank = -1) {
         return VELOC_Restart_test(own(name, target_rank), version);
     }
 
-    // All of it: begins, loads all regions, ends. If a deserializer throws, the restart counts on no rank.
+    // A whole restart: begins it, loads all regions, and ends it. If a deserializer throws, the restart counts on no rank.
     bool restart(const std::string &name, int version, int target_rank = -1) {
         if (!restart_begin(name, version, target_rank)) return false;
         return whole([this] { return recover_mem(VELOC_RECOVER_ALL, std::set<int>()); },
@@ -135,13 +137,13 @@ public:
         return true;
     }
 
-    // The bytes of a region in the version that is being restored; 0 if it has none.
+    // The size of a region in bytes, in the version that is being restored; 0 if the version has no such region.
     size_t recover_size(int id) {
         const long long bytes = VELOC_Recover_size_of(version_, id);
         return bytes < 0 ? 0 : static_cast<size_t>(bytes);
     }
 
-    // Loads regions: all, those of the numbers `ids`, or the others (VELOC_RECOVER_...).
+    // Loads regions: all of them, those with the numbers `ids`, or all others (VELOC_RECOVER_...).
     bool recover_mem(int mode, const std::set<int> &ids) {
         buffers_t buffers;
         each_serialized(mode, ids, [&](int id, const std::string &group, const region_t &) {
@@ -150,7 +152,7 @@ public:
             return true;
         });
         const bool is_lent = lend(buffers);
-        // Collective: also of a rank that has lent nothing.
+        // The call is collective: a rank that has lent nothing makes it, too.
         bool is_read = select(VELOC_Recover_selective, mode, ids) && is_lent;
         take_back(buffers);
         for (size_t at = 0; is_read && at < buffers.size(); at++) {
@@ -162,14 +164,15 @@ public:
         return is_read;
     }
 
-    // Ends the restart. If something could not be loaded, it counts on no rank.
+    // Ends the restart. If something could not be loaded, the restart counts on no rank.
     bool restart_end(bool success) {
         const bool ended = done(VELOC_Restart_end(success && is_whole_));
         return ended && (is_whole_ || !success);
     }
 
 private:
-    // A region. Raw memory has no serializer, and the library knows where it is; of a data structure it has nothing between the calls.
+    // A region. Raw memory has no serializer, and the library knows where it is. Of a data structure, the library keeps nothing
+    // between the calls.
     struct region_t {
         serializer_t s;
         deserializer_t d;
@@ -179,7 +182,7 @@ private:
     };
     typedef std::map<int, region_t> regions_t;
 
-    // The bytes of a data structure, for the length of a call.
+    // The bytes of a data structure, for the duration of a call.
     struct buffer_t {
         int id;
         std::string group;
@@ -208,7 +211,7 @@ private:
     static bool is_default(const std::string &name) { return name.empty() || name == "default"; }
     static std::string group(const std::string &name) { return is_default(name) ? std::string() : name; }
 
-    // Ends what was begun, with success only if the work had it.
+    // Ends what was begun, with success only if the work has succeeded.
     template <typename Work, typename End>
     static bool whole(Work work, End end) {
         bool success = false;
@@ -234,15 +237,15 @@ private:
         is_whole_ = true;
     }
 
-    // The name for a call about a restart. A rank that asks for the checkpoints of another one gives a name that no rank can restore,
-    // so that all ranks are told.
+    // The name for a call about a restart. A rank that asks for the checkpoints of another rank gives a name that no rank can
+    // restore, so that all ranks are told.
     const char *own(const std::string &name, int target_rank) const {
         if (target_rank < 0 || target_rank == rank_) return name.c_str();
         std::fprintf(stderr, "veloc::client_t: target_rank %d: rank %d restores its own checkpoints only\n", target_rank, rank_);
         return "";
     }
 
-    // Calls `work` for the data structures that belong to the checkpoint and are chosen, until it says false.
+    // Calls `work` for each chosen data structure that belongs to the checkpoint, until `work` returns false.
     template <typename Work>
     bool each_serialized(int mode, const std::set<int> &ids, Work work) {
         const std::string groups[] = {std::string(), name_};
@@ -256,7 +259,7 @@ private:
         return true;
     }
 
-    // Protects buffers in the place of their data structures.
+    // Protects buffers in place of their data structures.
     static bool lend(buffers_t &buffers) {
         for (buffer_t &buffer : buffers) {
             void *bytes = buffer.bytes.empty() ? nullptr : &buffer.bytes[0];
@@ -280,17 +283,17 @@ private:
     }
 
     int rank_;
-    // By group and number; the group that all checkpoints have has no name.
+    // The regions by group and number; the group that belongs to all checkpoints has no name.
     std::map<std::string, regions_t> regions_;
     std::map<int, observer_t> observers_;
-    // What is open: its name and version, and whether all of it has gone well.
+    // The open checkpoint or restart: its name and version, and whether everything has succeeded so far.
     std::string name_;
     int version_ = -1;
     bool is_whole_ = true;
 };
 
-// The client of the ranks of `comm`; collective. Throws std::runtime_error if there is none. Once there is a client, it is returned whatever is
-// asked for.
+// Returns the client of the ranks of `comm`; collective. Throws std::runtime_error if no session can be opened. Once there is a
+// client, that client is returned, whatever is asked for.
 inline client_t *get_client(MPI_Comm comm, const std::string &cfg_file) {
     if (client_t::current() != nullptr) return client_t::current();
     const int status = VELOC_Init(comm, cfg_file.c_str());
@@ -299,7 +302,7 @@ inline client_t *get_client(MPI_Comm comm, const std::string &cfg_file) {
     return client_t::made(status, rank);
 }
 
-// The client of this process alone, which `id` distinguishes from others of the job.
+// Returns the client of this process alone; `id` distinguishes the process from the others of the job.
 inline client_t *get_client(unsigned int id, const std::string &cfg_file) {
     if (client_t::current() != nullptr) return client_t::current();
     return client_t::made(VELOC_Init_single(id, cfg_file.c_str()), static_cast<int>(id));

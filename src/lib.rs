@@ -1,11 +1,12 @@
 //! Bivouac: collective checkpoint and restart for MPI simulations.
 //!
-//! A simulation passes the data that matters. Bivouac captures a globally consistent checkpoint and moves it down the storage hierarchy
+//! A simulation names the data that matters. Bivouac captures a globally consistent checkpoint and moves it down the storage hierarchy
 //! (node memory, node-local storage, parallel file system) while the simulation computes. After a failure it returns every rank to the
-//! same version. Start with [`Session`], or with the guide `docs/RUST.md`. `src/ARCHITECTURE.md` says how it works inside, and `docs/FORMAT.md` what it writes.
+//! same version. Start with [`Session`], or with the guide `docs/RUST.md`. `src/ARCHITECTURE.md` describes how Bivouac works inside, and
+//! `docs/FORMAT.md` describes the files that it writes.
 //!
-//! The implementation is the crate `bivouac-core`. The command, the C interface and the tests use its modules; it has no stable
-//! interface for others. Programs may build on what is here.
+//! The crate `bivouac-core` contains the implementation. The command, the C interface and the tests use its modules, but it offers no
+//! stable interface to anyone else. Programs may build on everything that the crate `bivouac` exports.
 #![forbid(unsafe_code)]
 
 pub use bivouac_core::config::{self, Config};
@@ -21,17 +22,17 @@ pub use bivouac_core::{How, LoadedRows, RankPart, RegionReader, Rows, RowsMut};
 
 /// Implements `bivouac::Checkpoint` for a structure with named fields: each field is saved and loaded under its name.
 ///
-/// Without an attribute a field is an array of elements (`Vec<T>`, `[T; N]`, `Box<[T]>`), a number, a boolean or a string, as
-/// `Protected::protect` takes it. An attribute `#[checkpoint(…)]` changes that:
+/// Without an attribute, a field must be an array of elements (`Vec<T>`, `[T; N]`, `Box<[T]>`), a number, a boolean or a string, as for
+/// `Protected::protect`. An attribute `#[checkpoint(…)]` changes that:
 ///
 /// | attribute | the field is |
 /// |---|---|
 /// | `skip` | neither saved nor loaded |
 /// | `name = "…"` | saved under this name; may be combined with any other attribute |
 /// | `value` | a small value that `serde` can encode |
-/// | `shared` | a small value that is the same on all ranks, for restarts on any number of them |
-/// | `per_rank = drop`, `ask` or `refuse` | a small value of this rank, and what becomes of it on a different number of ranks (`OnResize`) |
-/// | `on = field` | this rank's part of an array; the other field, which is skipped, is the `Decomposition` |
+/// | `shared` | a small value that is the same on all ranks; it can be restored on any number of ranks |
+/// | `per_rank = drop`, `ask` or `refuse` | a small value of this rank, handled in this way on a different number of ranks (`OnResize`) |
+/// | `on = field` | this rank's part of an array; the named field, which must have `skip`, is its `Decomposition` |
 /// | `state` | another structure that implements `Checkpoint`; its fields get the names `<name>/<field>` |
 ///
 /// ```
@@ -67,7 +68,7 @@ pub use bivouac_core::{How, LoadedRows, RankPart, RegionReader, Rows, RowsMut};
 /// }
 /// ```
 ///
-/// A field that is none of these does not compile:
+/// A field of any other type does not compile:
 ///
 /// ```compile_fail
 /// #[derive(bivouac::Checkpoint)]
@@ -98,7 +99,7 @@ pub use bivouac_derive::Checkpoint;
 pub use bivouac_core::{LiveMemory, LiveStats};
 pub use bivouac_core::{Offload, OffloadError, OffloadStats, WriteSet};
 
-/// GPUs, and a device in host memory that replaces one where there is none.
+/// GPUs, and a device in host memory that replaces a GPU on machines that have none.
 pub mod device {
     #[cfg(feature = "cuda")]
     pub use bivouac_core::device::cuda;

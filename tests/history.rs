@@ -123,7 +123,7 @@ fn every_version_comes_back_in_every_order() {
     let is_whole = std::env::var("BIVOUAC_TEST_EVERY").is_ok_and(|every| every == "1");
     for (first, (name, order)) in orders(count).into_iter().enumerate() {
         for (second, hints) in ["none", "one", "all"].into_iter().enumerate() {
-            for (third, keep) in [Keep::Discard, Keep::Persist].into_iter().enumerate() {
+            for (third, keep) in [Keep::UntilRead, Keep::All].into_iter().enumerate() {
                 if !is_whole && (first + second + third) % 3 != 0 {
                     continue;
                 }
@@ -150,12 +150,12 @@ fn every_version_comes_back_in_every_order() {
                 assert_eq!((stats.appends, stats.restores), (count, count));
                 assert_eq!(stats.failures, [0; 4]);
                 match keep {
-                    Keep::Discard => {
+                    Keep::UntilRead => {
                         let again = bed.span(size(3));
                         let error = history.restore(3, &mut [FieldMut::device::<u8>("p", &again)], &*bed.stream);
                         assert!(matches!(error, Err(HistoryError::Gone { version: 3, .. })), "{error:?}");
                     }
-                    Keep::Persist => {
+                    Keep::All => {
                         history.wait_flushed();
                         for version in [3, 39, 0] {
                             bed.check(&history, version, size(version));
@@ -171,7 +171,7 @@ fn every_version_comes_back_in_every_order() {
 fn a_history_that_fits_the_gpu_cache_is_read_from_there() {
     let bed = Bed::new(HostModel::default());
     let caches = bed.caches([32, 32, 32], |_| {});
-    let history = caches.history("wave", Keep::Discard);
+    let history = caches.history("wave", Keep::UntilRead);
     for version in 0..20 {
         bed.append(&history, version, MIB).expect("room");
     }
@@ -191,7 +191,7 @@ fn a_history_that_fits_the_gpu_cache_is_read_from_there() {
 fn fields_of_both_kinds_mix_in_a_version() {
     let bed = Bed::new(HostModel::default());
     let caches = bed.caches([8, 16, 16], |_| {});
-    let history = caches.history("mixed", Keep::Persist);
+    let history = caches.history("mixed", Keep::All);
     let span = bed.span(3 * MIB + 8);
     let data = content(7, span.bytes());
     bed.stream.upload(&[(&data, span.clone())], None).expect("upload");
@@ -223,7 +223,7 @@ fn fields_of_both_kinds_mix_in_a_version() {
 fn empty_fields_come_back_with_any_others_in_any_order_from_any_tier() {
     let bed = Bed::new(HostModel::default());
     let caches = bed.caches([8, 16, 16], |_| {});
-    let history = caches.history("mixed", Keep::Persist);
+    let history = caches.history("mixed", Keep::All);
     let spans = [("none", 0), ("a", MIB), ("hole", 0), ("b", 2 * MIB + 8), ("end", 0)].map(|(name, bytes)| {
         let span = bed.span(bytes);
         bed.stream.upload(&[(&content(bytes, bytes), span.clone())], None).expect("upload");
@@ -264,7 +264,7 @@ fn empty_fields_come_back_with_any_others_in_any_order_from_any_tier() {
 fn waiting_for_flushes_counts_what_other_threads_wait_for() {
     let bed = Bed::new(HostModel { copy_bytes_per_s: Some(10e6), ..HostModel::default() });
     let caches = bed.caches([64, 64, 64], |_| {});
-    let history = caches.history("wave", Keep::Persist);
+    let history = caches.history("wave", Keep::All);
     let (span, back) = (bed.span(4 * MIB), bed.span(4 * MIB));
     history.append_and(1, &[Field::device::<u8>("p", &span)], &*bed.stream, Return::Enqueued).expect("room");
     std::thread::scope(|scope| {
@@ -279,7 +279,7 @@ fn waiting_for_flushes_counts_what_other_threads_wait_for() {
 fn mistakes_in_calls_are_told_and_change_nothing() {
     let bed = Bed::new(HostModel::default());
     let caches = bed.caches([8, 8, 8], |_| {});
-    let history = caches.history("wave", Keep::Discard);
+    let history = caches.history("wave", Keep::UntilRead);
     bed.append(&history, 1, MIB).expect("room");
     assert!(matches!(bed.append(&history, 1, MIB), Err(HistoryError::Exists { version: 1, .. })));
     let span = bed.span(MIB);
@@ -303,7 +303,7 @@ fn mistakes_in_calls_are_told_and_change_nothing() {
 fn an_enqueued_append_is_ordered_with_the_stream() {
     let bed = Bed::new(HostModel { copy_bytes_per_s: Some(200e6), ..HostModel::default() });
     let caches = bed.caches([64, 64, 64], |_| {});
-    let history = caches.history("wave", Keep::Discard);
+    let history = caches.history("wave", Keep::UntilRead);
     let (span, zeros) = (bed.span(4 * MIB), bed.span(4 * MIB));
     bed.stream.upload(&[(&content(5, 4 * MIB), span.clone())], None).expect("upload");
     let fields = [Field::device::<u8>("p", &span)];
@@ -317,7 +317,7 @@ fn an_enqueued_append_is_ordered_with_the_stream() {
 fn enqueued_restores_are_ordered_with_the_stream_and_count_as_reads() {
     let bed = Bed::new(HostModel { copy_bytes_per_s: Some(40e6), ..HostModel::default() });
     let caches = bed.caches([64, 64, 64], |_| {});
-    let history = caches.history("wave", Keep::Discard);
+    let history = caches.history("wave", Keep::UntilRead);
     let span = bed.span(4 * MIB);
     // Three copies of 0.1 s each. A machine that stood still meanwhile has another try.
     let enqueue = |versions: Range<u64>| {
@@ -352,7 +352,7 @@ fn enqueued_restores_are_ordered_with_the_stream_and_count_as_reads() {
 fn an_enqueued_restore_is_a_read_for_all_calls_after_it() {
     let bed = Bed::new(HostModel { copy_bytes_per_s: Some(40e6), ..HostModel::default() });
     let caches = bed.caches([8, 0, 0], |config| config.store_directory = None);
-    let history = caches.history("wave", Keep::Discard);
+    let history = caches.history("wave", Keep::UntilRead);
     let other = bed.device.stream(Priority::High).expect("a stream");
     let contents: Vec<_> = (0..6)
         .map(|version| {
@@ -392,8 +392,8 @@ fn an_enqueued_restore_is_a_read_for_all_calls_after_it() {
 fn two_histories_share_the_caches_and_one_that_is_dropped_makes_room() {
     let bed = Bed::new(HostModel::default());
     let caches = bed.caches([8, 16, 0], |config| config.store_directory = None);
-    let first = caches.history("a", Keep::Persist);
-    let second = caches.history("a", Keep::Persist);
+    let first = caches.history("a", Keep::All);
+    let second = caches.history("a", Keep::All);
     for version in 0..8 {
         bed.append(&first, version, MIB).expect("room");
         bed.append(&second, version, MIB + 4096).expect("room");
@@ -409,7 +409,7 @@ fn two_histories_share_the_caches_and_one_that_is_dropped_makes_room() {
 fn device_memory_is_given_back_when_it_is_asked_for() {
     let bed = Bed::new(HostModel::default());
     let caches = bed.caches([1024 + 256, 128, 0], |config| config.store_directory = None);
-    let history = caches.history("wave", Keep::Persist);
+    let history = caches.history("wave", Keep::All);
     for version in 0..20 {
         bed.append(&history, version, MIB).expect("room");
     }
@@ -446,7 +446,7 @@ fn a_cache_that_gives_memory_back_grows_no_further() {
 fn a_lost_device_is_an_error_and_nothing_hangs() {
     let bed = Bed::new(HostModel::default());
     let caches = bed.caches([8, 8, 8], |_| {});
-    let history = caches.history("wave", Keep::Discard);
+    let history = caches.history("wave", Keep::UntilRead);
     bed.append(&history, 1, MIB).expect("room");
     let span = bed.span(MIB);
     bed.device.lose("a test pulled the plug");
@@ -461,7 +461,7 @@ fn a_lost_device_is_an_error_and_nothing_hangs() {
 fn a_device_that_is_lost_during_a_restore_is_an_error_too() {
     let bed = Bed::new(HostModel { link_bytes_per_s: Some(4e5), ..HostModel::default() });
     let caches = bed.caches([8, 0, 0], |config| config.store_directory = None);
-    let history = caches.history("wave", Keep::Persist);
+    let history = caches.history("wave", Keep::All);
     let span = bed.span(4 * MIB);
     history.append(1, &[Field::device::<u8>("p", &span)], &*bed.stream).expect("room");
     let mut back = vec![0u8; span.bytes() as usize];
@@ -480,7 +480,7 @@ fn a_device_that_is_lost_during_a_restore_is_an_error_too() {
 fn a_field_that_is_named_twice_is_refused() {
     let bed = Bed::new(HostModel::default());
     let caches = bed.caches([8, 8, 8], |_| {});
-    let history = caches.history("wave", Keep::Persist);
+    let history = caches.history("wave", Keep::All);
     let span = bed.span(4096);
     let twice = [Field::device::<u8>("p", &span), Field::device::<u8>("p", &span)];
     assert!(matches!(history.append(1, &twice, &*bed.stream), Err(HistoryError::Field { .. })));
@@ -494,7 +494,7 @@ fn a_field_that_is_named_twice_is_refused() {
 fn spans_of_another_device_are_refused() {
     let (bed, other) = (Bed::new(HostModel::default()), Bed::new(HostModel::default()));
     let caches = bed.caches([8, 8, 8], |_| {});
-    let history = caches.history("wave", Keep::Persist);
+    let history = caches.history("wave", Keep::All);
     let foreign = other.span(4096);
     let error = history.append(1, &[Field::device::<u8>("p", &foreign)], &*bed.stream).expect_err("foreign");
     assert!(error.to_string().contains("another device"), "{error}");
@@ -506,7 +506,7 @@ fn spans_of_another_device_are_refused() {
 fn a_history_without_its_caches_knows_no_version() {
     let bed = Bed::new(HostModel::default());
     let caches = bed.caches([8, 8, 8], |_| {});
-    let history = caches.history("wave", Keep::Persist);
+    let history = caches.history("wave", Keep::All);
     bed.append(&history, 1, MIB).expect("room");
     drop(caches);
     let span = bed.span(MIB);

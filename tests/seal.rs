@@ -71,7 +71,7 @@ impl Rank {
 
     /// The forward pass.
     fn forward(&self, caches: &Caches) -> History {
-        let history = caches.history(WAVE, Keep::Discard);
+        let history = caches.history(WAVE, Keep::UntilRead);
         history.hint((0..VERSIONS).rev());
         (0..VERSIONS).for_each(|version| self.append(&history, version, Return::Done));
         history.start_prefetch();
@@ -94,7 +94,7 @@ fn seal(session: &Session, version: u64, history: &History) -> bivouac_core::Res
 fn load(session: &Session, caches: &Caches) -> (History, u64, &'static str) {
     let mut loaded = None;
     let restored = session.begin_restore(NAME).run(|restorer| {
-        let history = caches.history(WAVE, Keep::Discard);
+        let history = caches.history(WAVE, Keep::UntilRead);
         history.hint((0..restorer.value("left")?).rev());
         let versions = restorer.load_history(&history)?;
         history.start_prefetch();
@@ -156,13 +156,13 @@ fn a_history_that_no_slot_can_hold_goes_straight_to_a_file() {
 fn an_empty_history_is_told_from_none() {
     let machine = node();
     run(&machine, 1, |_, session, caches| {
-        let pending = seal(session, 1, &caches.history(WAVE, Keep::Persist)).expect("captured");
+        let pending = seal(session, 1, &caches.history(WAVE, Keep::All)).expect("captured");
         pending.wait(Level::Process).expect("committed");
     });
     run(&machine, 1, |_, session, caches| {
         assert_eq!(load(session, caches).1, 0);
         let missing = session.begin_restore(NAME).run(|restorer| {
-            let other = caches.history("another", Keep::Persist);
+            let other = caches.history("another", Keep::All);
             assert!(matches!(restorer.load_history(&other), Err(LoadError::Missing { .. })));
             Ok(())
         });
@@ -176,7 +176,7 @@ fn what_is_enqueued_is_sealed() {
     let slow = HostModel { copy_bytes_per_s: Some(5e6), ..node().model };
     let machine = Machine { model: slow, ..node() };
     run(&machine, 1, |rank, session, caches| {
-        let history = caches.history(WAVE, Keep::Discard);
+        let history = caches.history(WAVE, Keep::UntilRead);
         let (p, none) = (rank.span(&content(0, 7, 1, MIB as usize)), [Field::host::<u8>("mask", &[])]);
         let until = Return::Enqueued;
         history.append_and(7, &[Field::device::<u8>("p", &p)], &*rank.stream, until).expect("room");
@@ -197,7 +197,7 @@ fn what_is_enqueued_is_sealed() {
 fn mistakes_in_calls_are_told() {
     let machine = node();
     run(&machine, 1, |rank, session, caches| {
-        let history = caches.history(WAVE, Keep::Discard);
+        let history = caches.history(WAVE, Keep::UntilRead);
         (0..3).for_each(|version| rank.append(&history, version, Return::Done));
         let mut twice = session.begin_checkpoint(NAME, 1).expect("begins");
         twice.save_history(&history).expect("regions");
@@ -237,7 +237,7 @@ fn mistakes_in_calls_are_told() {
 #[test]
 fn ranks_with_other_versions_are_named() {
     run(&node(), 3, |rank, session, caches| {
-        let history = caches.history(WAVE, Keep::Discard);
+        let history = caches.history(WAVE, Keep::UntilRead);
         (0..3).for_each(|version| rank.append(&history, version, Return::Done));
         if rank.rank == VICTIM {
             rank.restore(&history, 2);
@@ -256,7 +256,7 @@ fn a_damaged_copy_is_replaced_by_the_next_one_or_is_a_no_of_that_rank() {
         let machine = Machine { device_bytes: MIB, history_bytes: [8 * MIB, store], ..node() };
         let version = 70;
         run(&machine, 3, |rank, session, caches| {
-            let history = caches.history(WAVE, Keep::Persist);
+            let history = caches.history(WAVE, Keep::All);
             rank.append(&history, version, Return::Done);
             if store > 1 {
                 history.wait_flushed();
@@ -301,7 +301,7 @@ fn append_host(history: &History, version: u64, bytes: &[u8], rank: &Rank) {
 fn a_version_appended_anew_is_neither_sealed_for_the_old_one_nor_given_up() {
     for length in [500_000, 3] {
         run(&node(), 1, |rank, session, caches| {
-            let history = caches.history(WAVE, Keep::Discard);
+            let history = caches.history(WAVE, Keep::UntilRead);
             append_host(&history, 1, &content(0, 1, 1, 500_000), rank);
             let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begins");
             checkpoint.save_history(&history).expect("regions");
@@ -321,7 +321,7 @@ fn a_version_appended_anew_is_neither_sealed_for_the_old_one_nor_given_up() {
 fn a_version_that_the_application_knows_to_be_lost_stops_no_later_seal() {
     let machine = Machine { device_bytes: MIB, history_bytes: [8 * MIB, 1], ..node() };
     run(&machine, 1, |rank, session, caches| {
-        let history = caches.history(WAVE, Keep::Discard);
+        let history = caches.history(WAVE, Keep::UntilRead);
         rank.append(&history, 70, Return::Done);
         rank.append(&history, 71, Return::Done);
         damage(&machine.folder("memory"), &content(0, 70, 1, p_bytes(70))[70_000..70_100]);
@@ -344,7 +344,7 @@ fn a_seal_ends_the_enqueued_append_of_another_thread() {
     let model = HostModel { link_bytes_per_s: Some(2e6), ..node().model };
     let machine = Machine { model, ..node() };
     run(&machine, 1, |rank, session, caches| {
-        let history = caches.history(WAVE, Keep::Discard);
+        let history = caches.history(WAVE, Keep::UntilRead);
         let bytes = content(0, 1, 1, MIB as usize);
         std::thread::scope(|scope| {
             let (begun, is_begun) = std::sync::mpsc::channel();
@@ -368,7 +368,7 @@ fn a_seal_ends_the_enqueued_append_of_another_thread() {
 fn a_history_without_its_caches_is_not_sealed_as_empty() {
     run(&node(), 1, |rank, session, _| {
         let caches = session.caches(rank.device.clone()).expect("caches");
-        let history = caches.history(WAVE, Keep::Persist);
+        let history = caches.history(WAVE, Keep::All);
         rank.append(&history, 1, Return::Done);
         drop(caches);
         let mut checkpoint = session.begin_checkpoint(NAME, 1).expect("begins");
@@ -410,7 +410,7 @@ fn a_history_on_decompositions_comes_back_version_by_version_on_any_number_of_ra
     let machine = node();
     run(&machine, 3, |rank, session, caches| {
         let (grid, mesh, own) = grid_and_mesh(session, rank.rank, 3);
-        let history = caches.history(WAVE, Keep::Persist);
+        let history = caches.history(WAVE, Keep::All);
         for version in 3..8 {
             let (u, p) = (cells(version, rank.rank, 3), of_numbers(version, &own));
             let bytes: Vec<u8> = u.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -436,7 +436,7 @@ fn a_history_on_decompositions_comes_back_version_by_version_on_any_number_of_ra
             let (grid, mesh, own) = grid_and_mesh(session, rank.rank, ranks);
             let mut loaded = None;
             let restored = session.begin_restore(NAME).run(|restorer| {
-                let history = caches.history(WAVE, Keep::Persist);
+                let history = caches.history(WAVE, Keep::All);
                 assert_eq!(restorer.load_history_on(&history, &[("p", &mesh), ("u", &grid)])?, 5);
                 loaded = Some(history);
                 Ok(())
@@ -450,7 +450,7 @@ fn a_history_on_decompositions_comes_back_version_by_version_on_any_number_of_ra
                 assert!(u == cells(version, rank.rank, ranks) && p == of_numbers(version, &own), "version {version}");
             }
             let end = session.begin_restore(NAME).run(|restorer| {
-                let history = caches.history("other", Keep::Persist);
+                let history = caches.history("other", Keep::All);
                 restorer.load_history_on(&history, &[("p", &mesh), ("u", &grid)])?;
                 Ok(())
             });

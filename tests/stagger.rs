@@ -235,7 +235,7 @@ impl Node {
             ..CacheConfig::default()
         };
         let caches = Caches::open(Arc::new(watched), Some(segment.clone()), config).expect("caches");
-        let history = caches.history("wave", Keep::Persist);
+        let history = caches.history("wave", Keep::All);
         wait_until("the caches are ready", || caches.is_ready());
         let stream = device.stream(Priority::High).expect("stream");
         Rank { history, caches, device, stream }

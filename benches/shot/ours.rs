@@ -42,7 +42,7 @@ impl Bivouac {
             ..CacheConfig::default()
         };
         let caches = Caches::open(setup.device.clone(), setup.segment.clone(), config).expect("caches");
-        let keep = if options.persist { Keep::Persist } else { Keep::Discard };
+        let keep = if options.persist { Keep::All } else { Keep::UntilRead };
         let history = caches.history("shot", keep);
         while is_ready && !caches.is_ready() {
             std::thread::sleep(Duration::from_millis(5));

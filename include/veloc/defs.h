@@ -10,7 +10,7 @@
 #define VELOC_FAILURE (-1)
 #endif
 
-// Bytes that the application has for the name of a routed file, the ending zero among them.
+// Bytes that the application has for the name of a routed file, including the terminating zero.
 #define VELOC_MAX_NAME (1024)
 
 // Which regions a call is about: all, those that are listed, or those that are not.

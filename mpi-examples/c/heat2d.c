@@ -3,9 +3,10 @@
 //   mpicc -O2 -ffp-contract=off heat2d.c -lbivouac -lm -o heat2d        (docs/C.md has the long form)
 //   mpirun -n 4 ./heat2d --grid 1024x1024 --steps 1000 --every 100
 //
-// The plate is cut into strips of rows, one per rank. Started again after it was killed, the program continues from the newest
-// checkpoint that all ranks can load, also on a different number of ranks; its last line, `digest`, is the same for every number of
-// ranks, with and without interruptions, and the same as that of the Rust example. `--die-at STEP:RANK` lets a rank kill itself after that step.
+// The plate is cut into strips of rows, one per rank. If the program is killed and started again, it continues from the
+// newest checkpoint that all ranks can load, even on a different number of ranks. Its last line, `digest`, is the same
+// for every number of ranks, with and without interruptions, and the same as that of the Rust example.
+// `--die-at STEP:RANK` makes a rank kill itself after that step.
 //
 // All calls to Bivouac are in open_session, restore, checkpoint and main.
 #include <bivouac.h>
@@ -27,7 +28,7 @@ struct plate {
     int nx, ny;             // cells of the whole plate
     int first, rows;        // rows of this rank
     int north, south;       // neighbours, or MPI_PROC_NULL
-    double *now, *next, *k; // (rows + 2) x (nx + 2) cells: temperatures and conductivities, with a ring around
+    double *now, *next, *k; // (rows + 2) x (nx + 2) cells: temperatures and conductivities, with a ring of ghost cells
 };
 
 // Ends all ranks: the others may be waiting for this one.
@@ -95,7 +96,7 @@ static void step(struct plate *plate) {
             next[x] = here + 0.5 * RATE * flow;
         }
     }
-    // Copied back, not swapped: the protected pointer stays the one with the present state.
+    // The state is copied back, not swapped: the protected pointer still points to the present state.
     for (int row = 0; row < plate->rows; row++) {
         memcpy(cell(plate, plate->now, row, 0), cell(plate, plate->next, row, 0), (size_t)plate->nx * sizeof(double));
     }
@@ -156,7 +157,8 @@ static struct plate make_plate(const struct options *options, int rank, int rank
 
 int main(int argc, char **argv) {
     int granted, rank, ranks;
-    // A thread of Bivouac moves its messages at any thread level: over MPI with MPI_THREAD_MULTIPLE, else over sockets.
+    // A thread of Bivouac exchanges its messages at any thread level: over MPI with MPI_THREAD_MULTIPLE, otherwise over
+    // sockets.
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &granted);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -166,10 +168,11 @@ int main(int argc, char **argv) {
     bvk_session_t session;
     must(bvk_open(MPI_COMM_WORLD, NULL, &session), "opening the session");
 
-    // What a restart needs: the state, how far it is, and which problem it belongs to.
+    // A restart needs the state, the number of steps done, and the problem that the state belongs to.
     uint64_t done = 0;
     int64_t grid[2] = {plate.nx, plate.ny};
-    // The plate is cut into boxes, one per rank, with a ring of one ghost cell; the rest is the same on all ranks.
+    // The plate is cut into boxes, one per rank, with a ring of one ghost cell; step and grid are the same on all
+    // ranks.
     uint64_t shape[2] = {(uint64_t)plate.ny, (uint64_t)plate.nx}, ring[2] = {1, 1};
     uint64_t origin[2] = {(uint64_t)plate.first, 0}, extent[2] = {(uint64_t)plate.rows, (uint64_t)plate.nx};
     uint64_t cells = (extent[0] + 2) * (extent[1] + 2);
@@ -197,7 +200,7 @@ int main(int argc, char **argv) {
         must(bvk_should_exit(session, &stopped), "asking whether to stop");
         if (options.every) due = done % options.every == 0;
         else must(bvk_should_checkpoint(session, &due), "asking whether a checkpoint is due");
-        // A checkpoint that fails costs a longer way back after a failure, nothing else.
+        // The only cost of a checkpoint that fails is that a restart goes further back.
         if (due || stopped) bvk_release(&last);
         if ((due || stopped) && bvk_checkpoint(session, "heat", done, &last) < 0) {
             fprintf(stderr, "rank %d: checkpoint %llu was not taken: %s\n", rank, (unsigned long long)done, bvk_error());
@@ -210,7 +213,7 @@ int main(int argc, char **argv) {
     bvk_report report = BVK_REPORT_INIT;
     while (bvk_next_report(session, &report) == BVK_OK) {
         if (report.committed != 1 && rank == 0) {
-            // Without a name: a tier that cannot be used.
+            // A report without a name is about a tier that cannot be used.
             if (report.name[0]) fprintf(stderr, "version %llu, ", (unsigned long long)report.version);
             fprintf(stderr, "level %d: %s\n", report.level, report.reason);
         }

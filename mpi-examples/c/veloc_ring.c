@@ -3,7 +3,7 @@
 //   mpicc -O2 veloc_ring.c -lveloc-client -o veloc_ring        (docs/VELOC.md has the long form)
 //   mpirun -n 2 ./veloc_ring veloc.cfg 2000 100                (steps in all, steps between checkpoints)
 //
-// A fourth argument lets rank 1 kill itself after that step. The last line, `sum`, is the same with and without interruptions.
+// A fourth argument is a step after which rank 1 kills itself. The last line, `sum`, does not depend on interruptions.
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,12 +1,12 @@
-// Particles that fly through a periodic box and move from rank to rank, so that the number on each rank changes; and a restart on any
-// number of ranks, which gives each particle to the rank that then has its part of the box. Bivouac's C++ header follows the vector of
-// particles wherever it is and however long it is. heat2d.c shows the C interface, and arrays.
+// Particles fly through a periodic box and move from rank to rank, so that the number on each rank changes. A restart on any
+// number of ranks gives each particle to the rank that then has its part of the box. Bivouac's C++ header follows the vector of
+// particles wherever it is and however long it is. heat2d.c shows the C interface and arrays.
 //
 //   mpicxx -O2 particles.cpp -lbivouac -o particles
 //   mpirun -n 4 ./particles --steps 400 --every 50 --die-at 230:2    # rank 2 kills itself after step 230
 //   mpirun -n 3 ./particles --steps 400 --every 50                   # continues from version 200
 //
-// The last line, `digest`, is the same without an interruption, on any number of ranks.
+// The last line, `digest`, is the same with and without interruptions, and on any number of ranks.
 #include <bivouac.hpp>
 
 #include <algorithm>
@@ -27,26 +27,27 @@ struct Particle {
 
 }  // namespace
 
-// A particle has no pointers: its bytes are all of it.
+// A particle contains no pointers, so it can be saved as its bytes.
 template <>
 struct bivouac::as_bytes<Particle> : std::true_type {};
 
 namespace {
 
-// The box is [0, CELLS), and its ends are one place. Ranks have neighbouring cells, none if there are more ranks than cells.
+// The box is [0, CELLS), and its two ends are the same place. Each rank has neighbouring cells; if there are more ranks than
+// cells, some ranks have none.
 constexpr int CELLS = 48;
 
 int owner(double x, int ranks) { return static_cast<int>((static_cast<long long>(x) + 1) * ranks - 1) / CELLS; }
 
-// Each particle is pulled to the middle of its cell, and kept slower than a cell a step. What becomes of it does not depend on the
-// rank that has it.
+// Each particle is pulled towards the middle of its cell, and stays slower than one cell per step. Its motion does not depend on
+// the rank that has it.
 void move(std::vector<Particle> &mine) {
     for (Particle &p : mine) {
         const double to_middle = static_cast<double>(static_cast<int>(p.x)) + 0.5 - p.x;
         p.v = std::min(std::max(p.v + 0.01 * to_middle, -0.9), 0.9);
         p.x += p.v;
         if (p.x < 0) p.x += CELLS;
-        // A sum that was rounded up may be the end of the box itself.
+        // A sum that was rounded up may equal the end of the box.
         if (p.x >= CELLS) p.x -= CELLS;
     }
 }
@@ -68,7 +69,7 @@ void exchange(std::vector<Particle> &mine, int ranks) {
     mine.swap(next);
 }
 
-// A checkpoint that fails on this rank costs nothing but a longer way back; the other ranks are told.
+// The only cost of a checkpoint that fails on this rank is that a restart goes further back; the other ranks are told.
 void save(bivouac::session &session, std::uint64_t step) {
     try {
         session.checkpoint("particles", step);
@@ -115,7 +116,7 @@ void run(int argc, char **argv) {
     int die_rank = -1;
     if (std::sscanf(option(argc, argv, "--die-at", ""), "%llu:%d", &die_step, &die_rank) != 2) die_rank = -1;
 
-    // The first run makes them: more in some cells than in others, each on the rank that has its cell.
+    // The initial particles: more in some cells than in others, each on the rank that has its cell. A restart replaces them.
     std::vector<Particle> mine;
     for (std::uint64_t id = 0; id < count; id++) {
         const double part = (static_cast<double>(id) + 0.5) / static_cast<double>(count);
@@ -125,7 +126,7 @@ void run(int argc, char **argv) {
     std::uint64_t step = 0;
 
     bivouac::session session(MPI_COMM_WORLD);
-    // Rows with one column. A restart asks for each of them which rank is to have it, by the value in that column.
+    // Rows with one column. For each row, a restart asks which rank gets it, by the value in that column.
     session.protect_rows("particles", bivouac::rows().column("particle", mine),
                          bivouac::deal::by<Particle>("particle", [ranks](const Particle *p) { return owner(p->x, ranks); }));
     session.protect_shared("step", step);

@@ -2,10 +2,10 @@
 !
 !   mpirun -n 4 heat2d --dir /scratch/me/heat --grid 1024x1024 --steps 5000 --every 100
 !
-! The plate is cut into bands of rows, one for each rank; the first index of an array goes from west to east. Every cell is
-! computed by the same expression in the same order as in the Rust example, so both print the same digest, for every number of
-! ranks and however often the run was killed, if the compiler does not contract a product and a sum (-ffp-contract=off). It may be
-! started again on a different number of ranks.
+! The plate is cut into bands of rows, one for each rank; the first index of an array runs from west to east. Every cell is
+! computed by the same expression in the same order as in the Rust example. Both programs therefore print the same digest for
+! every number of ranks, however often the run was killed, provided that the compiler does not contract a product and a sum
+! (-ffp-contract=off). The program may be started again on a different number of ranks.
 program heat2d
   use, intrinsic :: iso_fortran_env, only: error_unit, output_unit, int8, int64, real64
   use, intrinsic :: iso_c_binding, only: c_int
@@ -16,7 +16,7 @@ program heat2d
   real(real64), parameter :: RATE = 0.2_real64, HOTTEST = 100.0_real64
   character(len=*), parameter :: NAME = 'heat'
 
-  ! What the command line says.
+  ! The options of the command line.
   integer :: nx = 1024, ny = 1024, die_rank = -1, wait_level = -1
   integer(int64) :: steps = 1000, every = 0, die_step = -1
   character(len=:), allocatable :: directory
@@ -43,7 +43,7 @@ program heat2d
   call start_plate()
 
   call open_session()
-  ! This rank's part of the plate begins in row first + 1, and has the indices 1 to nx and 1 to rows of `now`.
+  ! This rank's part of the plate begins in row first + 1, and has the indices 1 to nx and 1 to rows in `now`.
   call check(bvk_boxes(session, [nx, ny], [1, first + 1], [nx, rows], boxes, lbound(now), ubound(now)), 'bvk_boxes')
   call check(bvk_protect_on(session, 'temperature', boxes, now), 'bvk_protect_on')
   call check(bvk_protect_shared(session, 'step', step), 'bvk_protect_shared')
@@ -74,7 +74,7 @@ program heat2d
 
 contains
 
-  ! ----------------------------------------------------------------------------------- all that Bivouac is asked for
+  ! ------------------------------------------------------------------------------------------------ calls to Bivouac
 
   subroutine open_session()
     character(len=len(directory) + 32) :: settings(2)
@@ -87,7 +87,7 @@ contains
     end if
   end subroutine
 
-  ! Goes on from the newest checkpoint that all ranks can load, if there is one.
+  ! Continues from the newest checkpoint that all ranks can load, if there is one.
   subroutine restart()
     type(bvk_restored) :: restored
     integer :: status
@@ -99,7 +99,7 @@ contains
     flush (output_unit)
   end subroutine
 
-  ! A checkpoint that fails costs a longer way back after a failure, nothing else.
+  ! The only cost of a checkpoint that fails is that a restart goes further back.
   subroutine checkpoint()
     type(bvk_pending_t) :: pending
     integer :: status, reached
@@ -127,7 +127,7 @@ contains
     row = int(int(ny, int64)*part/ranks)
   end function
 
-  ! Three warm spots on a plate with badly conducting bands.
+  ! Three warm spots on a plate with poorly conducting bands.
   subroutine start_plate()
     integer :: x, y
     real(real64) :: u, v, along
@@ -158,7 +158,7 @@ contains
     value = heat/(1.0_real64 + 60.0_real64*((u - cx)*(u - cx) + (v - cy)*(v - cy)))
   end function
 
-  ! Fills the ring around a band: from the neighbours, and at the border of the plate, which no heat crosses, from itself.
+  ! Fills the ring around a band: from the neighbours, and at the plate's border, which no heat crosses, from the band itself.
   subroutine exchange(plane)
     real(real64), intent(inout), contiguous :: plane(0:, 0:)
     integer :: north, south
@@ -174,7 +174,7 @@ contains
       north, 2, world, MPI_STATUS_IGNORE)
   end subroutine
 
-  ! One explicit step. The rings of both planes are up to date.
+  ! Takes one explicit step. The rings of both planes must be up to date.
   subroutine advance()
     integer :: x, y
     real(real64) :: here, conducts, flow
@@ -193,7 +193,7 @@ contains
     now(1:nx, 1:rows) = next(1:nx, 1:rows)
   end subroutine
 
-  ! The digest of the whole plate, row by row; rank 0 holds it for a moment.
+  ! Prints the digest of the whole plate, row by row; rank 0 holds the plate for a moment.
   subroutine print_digest()
     real(real64), allocatable :: plate(:), band(:)
     integer :: counts(0:ranks - 1), starts(0:ranks - 1), part
@@ -205,7 +205,7 @@ contains
     if (rank == 0) print '(2a)', 'digest ', digest_of(plate)
   end subroutine
 
-  ! FNV-1a of 64 bits over the bytes of doubles, in two halves of 32 bits, because Fortran's integers must not overflow.
+  ! 64-bit FNV-1a over the bytes of doubles, in two halves of 32 bits, because Fortran's integers must not overflow.
   pure function digest_of(cells) result(text)
     real(real64), intent(in) :: cells(:)
     character(len=16) :: text
@@ -231,7 +231,7 @@ contains
     end do
   end function
 
-  ! ------------------------------------------------------------------------------------------------ the surroundings
+  ! ----------------------------------------------------------------------------------------- command line and errors
 
   subroutine read_command_line()
     character(len=:), allocatable :: option, value
@@ -302,7 +302,7 @@ contains
     if (wrong /= 0 .or. verify(text, '0123456789') /= 0) call fail(option//' wants a number, not "'//text//'"')
   end function
 
-  ! The end of this rank, as from outside: nothing is flushed.
+  ! Kills this rank, as if from outside: nothing is flushed.
   subroutine die()
     interface
       function getpid() result(process) bind(c)
@@ -318,7 +318,7 @@ contains
     if (kill(getpid(), 9_c_int) /= 0) call fail('cannot kill itself')
   end subroutine
 
-  ! The others may wait for this rank: end them all.
+  ! Ends all ranks, because the others may be waiting for this one.
   subroutine fail(text)
     character(len=*), intent(in) :: text
     write (error_unit, '(a,i0,2a)') 'rank ', rank, ': ', text

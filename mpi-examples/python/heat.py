@@ -2,9 +2,9 @@
 
     mpirun -n 4 python3 -m mpi4py heat.py --dir /scratch/me/heat --grid 512x512 --steps 2000 --every 100
 
-The plate is cut into bands of rows, one for each rank. Every cell is computed by the same operations in the same order as in the
-Rust example, so both print the same digest, for every number of ranks and however often the run was killed. It may be started again
-on another number of ranks.
+The plate is cut into bands of rows, one for each rank. Every cell is computed by the same operations in the same order as in
+the Rust example. Both programs therefore print the same digest for every number of ranks, however often the run was killed. The
+program may be started again on a different number of ranks.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def main():
     options = command_line()
     world = MPI.COMM_WORLD
     plate = Plate(world, *options.grid)
-    # Bivouac knows where these arrays are: they are changed in place, never replaced.
+    # Bivouac knows where these arrays are, so they are changed in place, never replaced.
     step = numpy.array(0)
     settings = options.dir and {"global.directory": f"{options.dir}/global", "local.directory": f"{options.dir}/local"}
     with bivouac.Session(world, settings=settings) as session:
@@ -52,14 +52,14 @@ def main():
 
 
 def take(session, step, level, rank):
-    """A checkpoint that fails only means a longer way back after a failure."""
+    """Takes a checkpoint. If that fails, the only cost is that a restart goes further back."""
     try:
         pending = session.checkpoint(NAME, step)
         if level is not None:
             reached = pending.wait(level)
             if rank == 0:
                 print(f"committed version={step} level={reached.name}", flush=True)
-    except (bivouac.CaptureError, bivouac.NotCommittedError) as error:
+    except (bivouac.CaptureError, bivouac.DeviceError, bivouac.NotCommittedError) as error:
         print(f"rank {rank}: checkpoint {step}: {error}", flush=True)
 
 
@@ -109,7 +109,7 @@ class Plate:
 
 
 def digest(data):
-    """FNV-1a of 64 bits."""
+    """64-bit FNV-1a."""
     value = 0xCBF29CE484222325
     for byte in data:
         value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF

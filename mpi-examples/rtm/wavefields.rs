@@ -28,7 +28,7 @@ impl Wavefields {
     /// device memory.
     pub fn new(caches: Option<&Caches>, shot: usize, states: u64) -> Wavefields {
         let Some(caches) = caches else { return Wavefields::Reference(BTreeMap::new()) };
-        let history = caches.history(&format!("shot-{shot}"), Keep::Discard);
+        let history = caches.history(&format!("shot-{shot}"), Keep::UntilRead);
         history.hint((1..=states).rev());
         Wavefields::History(history)
     }

@@ -4,8 +4,8 @@ use super::status::{Failure, Outcome};
 use bivouac_core::format::ElementType;
 use std::ffi::{CStr, c_char, c_int};
 
-/// Unsigned bytes without further meaning. A negative type is an application-defined record of that many bytes:
-/// `BVK_RECORD(48)` in C, -48 elsewhere.
+/// Unsigned bytes without further meaning. A negative type stands for an application-defined record, and its absolute value for the number
+/// of bytes: `BVK_RECORD(48)` in C, -48 in other languages.
 pub const BVK_U8: c_int = 1;
 /// Signed 8-bit integers.
 pub const BVK_I8: c_int = 2;

@@ -95,26 +95,27 @@ impl Described {
 }
 
 /// Says which boxes of an array this rank owns, and proves together with the other ranks that each element has one owner. Regions that are
-/// saved on `*boxes` can be restored on any number of ranks, and on any other boxes of an array of that shape. Call it once for each
-/// decomposition, whatever the element types.
+/// saved on `*boxes` can be restored on any number of ranks, and on any other boxes of an array of the same shape. Make this call once for
+/// each decomposition, whatever the element types are.
 ///
-/// `shape`: the extents of the array in its `dimensions` dimensions (1 to 8), slowest first, as rows before columns in C. This rank owns
-/// `count` boxes, which may be 0. The `dimensions` numbers starting at `origins + b * dimensions` are the origin of box b, counted from 0, and
-/// those starting at `extents + b * dimensions` are its extents. In memory each box has ghost cells around it: in each dimension as many
-/// elements before it and after it as the `dimensions` numbers of `before` and `after` say; NULL for none. They are not saved, and a load
-/// leaves them unchanged. `sparse`: 1 if the boxes of all ranks together need not cover the array, as on a level of an adaptive mesh; 0 if
-/// they
-/// must.
+/// `shape`: the extents of the array in its `dimensions` dimensions (1 to 8), slowest first (in C, rows before columns). This rank owns
+/// `count` boxes, which may be 0. The `dimensions` numbers starting at `origins + b * dimensions` are the origin of box b, counted from 0,
+/// and those starting at `extents + b * dimensions` are its extents. In memory, each box is surrounded by ghost cells: `before` and `after`
+/// point to `dimensions` numbers each, which say how many elements lie before and after the box in each dimension; NULL stands for none.
+/// Ghost cells are not saved, and a load leaves them unchanged. `sparse`: 1 if the boxes of all ranks together need not cover the array, as
+/// on a level of an adaptive mesh; 0 if they must.
 ///
-/// Collective: all ranks, with the same `dimensions`, `shape` and `sparse`; also a rank that owns nothing. Blocks until all have called.
+/// Collective: all ranks, with the same `dimensions`, `shape` and `sparse`, including ranks that own nothing. Blocks
+/// until all ranks have made the call.
 ///
 /// Errors: `BVK_ERR_DISAGREED`, on all ranks alike: an element has two owners or none (the text names the ranks and the first elements), an
-/// argument of some rank is impossible, or ranks gave different shapes. `BVK_ERR_FAILED`. `BVK_ERR_STATE` while a restart is open, and
+/// argument of some rank is invalid, or ranks gave different shapes. `BVK_ERR_FAILED`. `BVK_ERR_STATE` while a restart is open, and
 /// `BVK_ERR_HANDLE`: the other ranks are not told.
 ///
 /// # Safety
-/// `shape` has `dimensions` numbers, `origins` and `extents` have `count * dimensions` each, `before` and `after` are NULL or have
-/// `dimensions`. `boxes` points to a handle, which the call sets and you own until `bvk_boxes_close` or `bvk_close`.
+/// `shape` points to `dimensions` numbers, `origins` and `extents` point to `count * dimensions` numbers each, and `before` and
+/// `after` are NULL or point to `dimensions` numbers each. `boxes` points to a handle, which the call sets and you own until
+/// `bvk_boxes_close` or `bvk_close`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_boxes(
     session: *mut SessionHandle,
@@ -144,19 +145,19 @@ pub unsafe extern "C" fn bvk_boxes(
 }
 
 /// Says which elements of an array of numbered elements this rank owns, for example those of an unstructured mesh, and proves together with
-/// the other ranks that each element has one owner. `*boxes` is a handle for all calls that take boxes: this rank's memory is one box of
-/// `count` elements, in the order of the list. Regions that are saved on it can be restored on any number of ranks, and on any other lists
-/// of an array of the same size.
+/// the other ranks that each element has one owner. `*boxes` is a handle for all calls that take boxes. For these calls, this rank's memory
+/// is one box of `count` elements, in the order of the list. Regions that are saved on `*boxes` can be restored on any number of ranks, and
+/// on any other lists of an array of the same size.
 ///
-/// The array has `total` elements, numbered from 0. `numbers` lists the `count` numbers that this rank owns, in any order;
-/// `count` may be 0. They are copied. `sparse`: 1 if the lists of all ranks together need not have all numbers, 0 if they must.
+/// The array has `total` elements, numbered from 0. `numbers` lists the `count` numbers that this rank owns, in any order; `count` may be
+/// 0. The list is copied. `sparse`: 1 if the lists of all ranks together need not contain all numbers; 0 if they must.
 ///
-/// Collective: all ranks, with the same `total` and `sparse`; also a rank that owns nothing. Blocks until all have called.
+/// Collective: all ranks, with the same `total` and `sparse`, including ranks that own nothing. Blocks until all ranks have made the call.
 ///
-/// Errors: as `bvk_boxes`; `BVK_ERR_DISAGREED` also if a number is not below `total`, or is twice in one list.
+/// Errors: as for `bvk_boxes`; also `BVK_ERR_DISAGREED` if a number is not below `total`, or occurs twice in a list.
 ///
 /// # Safety
-/// `numbers` has `count` numbers. `boxes` points to a handle, which the call sets and you own until `bvk_boxes_close` or `bvk_close`.
+/// `numbers` points to `count` numbers. `boxes` points to a handle, which the call sets and you own until `bvk_boxes_close` or `bvk_close`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_ids(
     session: *mut SessionHandle,
@@ -200,8 +201,7 @@ unsafe fn decomposed(
     Ok(BVK_OK)
 }
 
-/// Releases boxes. Regions that were protected or saved on them stay so. `*boxes` becomes NULL. A NULL handle is not an
-/// error.
+/// Releases boxes. Regions that were protected or saved on these boxes remain so. `*boxes` becomes NULL. A NULL handle is not an error.
 ///
 /// Local, never waits.
 ///
@@ -273,17 +273,17 @@ fn of_one(data: &*const c_void, elements: &u64, kind: c_int, open: &Open, boxes:
 }
 
 /// Protects this rank's part of an array as region `name`: the memory of its box, with the ghost cells of `boxes`. `bvk_checkpoint` saves
-/// it, `bvk_restore` loads it, on any number of ranks. `elements`: the number of elements in memory, including ghost cells. It is compared
-/// with the size of box and ghost cells. A rank that owns nothing passes 0. The memory may be on the host or on a GPU, as each rank chooses.
-/// Otherwise as `bvk_protect`. All ranks protect their regions in the same order.
+/// this part, and `bvk_restore` loads it, on any number of ranks. `elements`: the number of elements in memory, including ghost cells,
+/// which is compared with the size of the box and its ghost cells. A rank that owns nothing passes 0. The memory may be on the host or on a
+/// GPU, as each rank chooses. Otherwise, the call works like `bvk_protect`. All ranks must protect their regions in the same order.
 ///
-/// Local, never waits, as `bvk_protect`.
+/// Local, waits like `bvk_protect`.
 ///
-/// Errors: as `bvk_protect`; `BVK_ERR_REGION` also if there are not as many elements as box and ghost cells take, or if this rank owns
-/// several boxes.
+/// Errors: as for `bvk_protect`; also `BVK_ERR_REGION` if `elements` is not the number of elements of the box with its ghost cells, or
+/// if this rank owns several boxes.
 ///
 /// # Safety
-/// As [`bvk_protect`](super::session::bvk_protect).
+/// As for [`bvk_protect`](super::session::bvk_protect).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_protect_on(
     session: *mut SessionHandle,
@@ -302,16 +302,18 @@ pub unsafe extern "C" fn bvk_protect_on(
     })
 }
 
-/// Protects an array of which this rank owns any number of boxes. `data` has a pointer to the memory of each, in the order in which they
-/// were passed to `bvk_boxes`, and `elements` the number of elements of each. The lists are not kept. Otherwise as `bvk_protect_on`.
+/// Protects an array of which this rank owns any number of boxes. `data` holds a pointer to the memory of each box, in the order in which
+/// the boxes were passed to `bvk_boxes`, and `elements` holds the number of elements of each box. The lists need to be valid only during
+/// the call. Otherwise, the call works like `bvk_protect_on`.
 ///
-/// Local, never waits, as `bvk_protect`.
+/// Local, waits like `bvk_protect`.
 ///
-/// Errors: as `bvk_protect_on`; `BVK_ERR_REGION` also if `count` is not the number of boxes that this rank owns; `BVK_ERR_ARGUMENT` if
+/// Errors: as for `bvk_protect_on`; also `BVK_ERR_REGION` if `count` is not the number of boxes that this rank owns; `BVK_ERR_ARGUMENT` if
 /// boxes overlap in memory, or are partly on a GPU and partly elsewhere.
 ///
 /// # Safety
-/// As [`bvk_protect`](super::session::bvk_protect), for the memory of each box; `data` and `elements` have `count` entries.
+/// The requirements of [`bvk_protect`](super::session::bvk_protect) hold for the memory of each box; `data` and
+/// `elements` have `count` entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_protect_boxes_on(
     session: *mut SessionHandle,
@@ -330,15 +332,15 @@ pub unsafe extern "C" fn bvk_protect_boxes_on(
     })
 }
 
-/// Adds this rank's part of an array to a checkpoint as region `name`, with memory as in `bvk_protect_on`. `bvk_capture` reads it, not
-/// `bvk_hold`.
+/// Adds this rank's part of an array to a checkpoint as region `name`, with memory as in `bvk_protect_on`. This memory is read by
+/// `bvk_capture`, not by `bvk_hold`.
 ///
 /// Local, never waits; nothing is read before `bvk_capture`.
 ///
-/// Errors: as `bvk_protect_on`, and `BVK_ERR_REGION` for a name already added; the checkpoint is unchanged.
+/// Errors: as for `bvk_protect_on`, and `BVK_ERR_REGION` for a name that has already been added; the checkpoint is unchanged.
 ///
 /// # Safety
-/// The memory is readable until `bvk_capture` has returned. `name` is NULL or ends with zero.
+/// The memory is readable until `bvk_capture` has returned. `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_save_on(
     checkpoint: *mut CheckpointHandle,
@@ -355,14 +357,14 @@ pub unsafe extern "C" fn bvk_save_on(
     })
 }
 
-/// Adds an array of which this rank owns any number of boxes, with lists as in `bvk_protect_boxes_on`; otherwise as `bvk_save_on`.
+/// Adds an array of which this rank owns any number of boxes, with lists as in `bvk_protect_boxes_on`; otherwise like `bvk_save_on`.
 ///
 /// Local, never waits.
 ///
-/// Errors: as `bvk_save_on` and `bvk_protect_boxes_on`.
+/// Errors: as for `bvk_save_on` and `bvk_protect_boxes_on`.
 ///
 /// # Safety
-/// As [`bvk_save_on`], for the memory of each box; `data` and `elements` have `count` entries.
+/// The requirements of [`bvk_save_on`] hold for the memory of each box; `data` and `elements` have `count` entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_save_boxes_on(
     checkpoint: *mut CheckpointHandle,
@@ -380,18 +382,18 @@ pub unsafe extern "C" fn bvk_save_boxes_on(
     })
 }
 
-/// Loads the region `name` into this rank's part of an array, with memory as in `bvk_protect_on`. The boxes may differ from those that it
-/// was saved on; the shape of the array may not. Ghost cells stay as they are.
+/// Loads the region `name` into this rank's part of an array, with memory as in `bvk_protect_on`. The boxes may differ from those that the
+/// region was saved on; the shape of the array may not. Ghost cells stay as they are.
 ///
 /// Local if the region was saved on the same number of ranks and on the same boxes. Otherwise collective: all ranks load the same regions
-/// in the same order. Blocks on the tiers that hold the copies, and then until all have called.
+/// in the same order. Blocks on the tiers that hold the copies, and then until all ranks have made the call.
 ///
 /// Errors: `BVK_ERR_LOAD`: the region does not exist, has a different type or shape, was not saved on boxes, or lacks requested elements;
-/// or the memory does not fit the boxes. If the call is collective, all ranks get an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this
-/// rank does not take part, and the others have an error when it calls `bvk_end_restore`.
+/// or the memory does not fit the boxes. If the call is collective, all ranks get an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this rank
+/// does not take part, and the other ranks get an error when it calls `bvk_end_restore`.
 ///
 /// # Safety
-/// The memory is writable, and nothing else uses it before this returns. `name` is NULL or ends with zero.
+/// The memory is writable, and nothing else uses it before this call returns. `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_on(
     restart: *mut RestartHandle,
@@ -410,14 +412,14 @@ pub unsafe extern "C" fn bvk_load_on(
     })
 }
 
-/// Loads an array of which this rank owns any number of boxes, with lists as in `bvk_protect_boxes_on`; otherwise as `bvk_load_on`.
+/// Loads an array of which this rank owns any number of boxes, with lists as in `bvk_protect_boxes_on`; otherwise like `bvk_load_on`.
 ///
-/// Local or collective as `bvk_load_on`, and blocks like it.
+/// Local or collective, and blocking, like `bvk_load_on`.
 ///
-/// Errors: as `bvk_load_on`.
+/// Errors: as for `bvk_load_on`.
 ///
 /// # Safety
-/// As [`bvk_load_on`], for the memory of each box; `data` and `elements` have `count` entries.
+/// The requirements of [`bvk_load_on`] hold for the memory of each box; `data` and `elements` have `count` entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_boxes_on(
     restart: *mut RestartHandle,

@@ -215,23 +215,24 @@ unsafe fn hand_out(pending: Pending, place: *mut *mut PendingHandle) -> c_int {
     BVK_OK
 }
 
-/// Takes version `version` of the series `name`, a checkpoint of all protected regions. When it returns the application may overwrite them.
-/// For regions on a GPU that is offloaded this holds once the write is declared (`bvk_offload`), for live ones as `bvk_set_live` says. The
-/// ranks agree on the checkpoint in the background, see `bvk_wait` and `bvk_next_report`.
+/// Takes version `version` of the series `name`, a checkpoint of all protected regions. When the call returns, the application may
+/// overwrite these regions. Regions on an offloaded GPU may be overwritten once the write has been declared (`bvk_offload`), and live
+/// regions as `bvk_set_live` says. The ranks agree on the checkpoint in the background; see `bvk_wait` and `bvk_next_report`.
 ///
-/// Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks for
-/// the copy; if regions are live, for the live copy of the previous checkpoint; if node memory is full, for room, at most `timeouts.room`.
+/// Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the other ranks.
+/// Blocks for the copy; if regions are live, also for the live copy of the previous checkpoint; and if node memory is full, also for room
+/// there, for at most `timeouts.room`.
 ///
-/// `pending`: NULL, or a pointer to a handle, which the call sets and you own until `bvk_release`; after an error it is NULL. The first
-/// checkpoint with regions on a GPU initialises its caches (up to a second).
+/// `pending`: NULL, or a pointer to a handle, which the call sets and you own until `bvk_release`; after an error the handle is NULL. The
+/// first checkpoint with regions on a GPU initialises the caches of this GPU, which takes up to a second.
 ///
 /// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`: the other ranks are told, and the application may continue.
-/// `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the other ranks are not told. `BVK_ERR_STATE` also if regions are to
-/// be marked on a stream that is being captured into a CUDA graph; the other ranks are told.
+/// `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the other ranks are not told. `BVK_ERR_STATE` is also returned if regions
+/// are to be marked on a stream that is being captured into a CUDA graph; in this case the other ranks are told.
 ///
 /// # Safety
-/// The requirements of [`bvk_protect`](super::session::bvk_protect) hold; `name` is NULL or ends with zero; `pending` is NULL or
-/// points to a handle.
+/// The requirements of [`bvk_protect`](super::session::bvk_protect) hold; `name` is NULL or a NUL-terminated string; `pending`
+/// is NULL or points to a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_checkpoint(
     session: *mut SessionHandle,
@@ -251,15 +252,17 @@ pub unsafe extern "C" fn bvk_checkpoint(
     })
 }
 
-/// Begins a checkpoint that names its own regions: `bvk_save` adds them, `bvk_capture` takes it. Several may be open at a time.
+/// Begins a checkpoint that names its own regions: `bvk_save` adds the regions, and `bvk_capture` takes the checkpoint. Several
+/// checkpoints may be open at a time.
 ///
-/// Collective as `bvk_checkpoint`, together with the `bvk_capture` or `bvk_abort` that ends it; never waits.
+/// Collective like `bvk_checkpoint`, together with the `bvk_capture` or `bvk_abort` that ends it; never waits.
 ///
-/// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`, `BVK_ERR_HANDLE`: the other ranks are not told. A name that cannot be used is refused
-/// by `bvk_capture`.
+/// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`, `BVK_ERR_HANDLE`: the other ranks are not told. If the name cannot be
+/// used, `bvk_capture` refuses it.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `checkpoint` points to a handle, which the call sets and you own until `bvk_capture` or `bvk_abort`.
+/// `name` is NULL or a NUL-terminated string; `checkpoint` points to a handle, which the call sets and you own
+/// until `bvk_capture` or `bvk_abort`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_begin_checkpoint(
     session: *mut SessionHandle,
@@ -316,12 +319,12 @@ pub(super) fn with(checkpoint: *mut CheckpointHandle, work: impl FnOnce(&mut Ope
 
 /// Adds `count` elements at `data`, on the host or on a GPU, as region `name`.
 ///
-/// Local, never waits; nothing is read before `bvk_capture`. `kind` as in `bvk_protect`.
+/// Local, never waits; nothing is read before `bvk_capture`. `kind` is as in `bvk_protect`.
 ///
 /// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`; the checkpoint is unchanged.
 ///
 /// # Safety
-/// The memory is readable until `bvk_capture` has returned. `name` is NULL or ends with zero.
+/// The memory is readable until `bvk_capture` has returned. `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_save(
     checkpoint: *mut CheckpointHandle,
@@ -334,12 +337,12 @@ pub unsafe extern "C" fn bvk_save(
     unsafe { bvk_save_shaped(checkpoint, name, data, kind, 1, &count) }
 }
 
-/// Adds an array with the extents of its `dimensions` dimensions, slowest first; otherwise as `bvk_save`.
+/// Adds an array with the extents of its `dimensions` dimensions, slowest first; otherwise like `bvk_save`.
 ///
 /// Local, never waits.
 ///
 /// # Safety
-/// As [`bvk_save`]; `shape` has `dimensions` numbers.
+/// As for [`bvk_save`]; `shape` points to `dimensions` numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_save_shaped(
     checkpoint: *mut CheckpointHandle,
@@ -362,8 +365,8 @@ pub unsafe extern "C" fn bvk_save_shaped(
     })
 }
 
-/// Adds all regions that are protected on the session when the checkpoint is captured. Live ones are copied after the call has returned
-/// (`bvk_set_live`). If one of them has a name that `bvk_save` has used, the capture fails.
+/// Adds all regions that are protected on the session when the checkpoint is captured. Live regions are copied after `bvk_capture` has
+/// returned (`bvk_set_live`). If a protected region has a name that `bvk_save` has used, the capture fails.
 ///
 /// Local, never waits.
 #[unsafe(no_mangle)]
@@ -374,16 +377,16 @@ pub extern "C" fn bvk_save_protected(checkpoint: *mut CheckpointHandle) -> c_int
     })
 }
 
-/// Copies host regions, added with `bvk_save`, to their place in the checkpoint. When this returns the application may overwrite
-/// them, and `bvk_capture` may come later. The copy takes no memory of the process. A region that was copied may be added and copied again,
-/// with the same type and shape (otherwise `bvk_save` returns `BVK_ERR_REGION`). Regions on a GPU or on boxes, rows, protected regions and
-/// histories are read by `bvk_capture`.
+/// Copies the host regions that were added with `bvk_save` into the checkpoint. When the call returns, the application may overwrite these
+/// regions; `bvk_capture` may be called later. The copies occupy no memory of the process. A region that was copied may be added and copied
+/// again if its type and shape are the same (otherwise `bvk_save` returns `BVK_ERR_REGION`). Regions on a GPU, regions on boxes, rows,
+/// protected regions and histories are not read until `bvk_capture`.
 ///
 /// Collective: all ranks or none, between the same other collective calls, with the same regions on the host and on a GPU; returns without
-/// waiting for the others. Blocks as `bvk_checkpoint`. A restart before the capture makes the capture fail.
+/// waiting for the other ranks. Blocks like `bvk_checkpoint`. A restart before the capture makes the capture fail.
 ///
-/// Errors: `BVK_ERR_CAPTURE` if no tier has room, `BVK_ERR_REGION` for a name that cannot be used: `bvk_capture` then fails, too, and the
-/// other ranks are told. `BVK_ERR_STATE` while a restart is open.
+/// Errors: `BVK_ERR_CAPTURE` if no tier has room, `BVK_ERR_REGION` for a name that cannot be used; in both cases `bvk_capture` also fails,
+/// and the other ranks are told. `BVK_ERR_STATE` while a restart is open.
 ///
 /// # Safety
 /// The memory of all regions that were added is readable.
@@ -399,7 +402,7 @@ pub unsafe extern "C" fn bvk_hold(checkpoint: *mut CheckpointHandle) -> c_int {
     })
 }
 
-/// Adds the versions that a history has when the checkpoint is captured; `bvk_load_history` brings them back.
+/// Adds the versions that a history contains when the checkpoint is captured; `bvk_load_history` loads them.
 ///
 /// Local, never waits.
 ///
@@ -423,16 +426,16 @@ pub extern "C" fn bvk_save_history(
     })
 }
 
-/// Chooses the method by which files reuse earlier files for a region of this checkpoint, instead of the configured one: "full", "basic",
-/// "list", "tree" or "auto" (`docs/REDUCTION.md`). It has an effect where `reduction.method` or `reduction.regions` asks for one. A region
-/// that is not saved is named in the log.
+/// Chooses, for a region of this checkpoint, the method by which files reuse earlier files, instead of the configured method: "full",
+/// "basic", "list", "tree" or "auto" (`docs/REDUCTION.md`). The choice has an effect if `reduction.method` or `reduction.regions` asks for
+/// a method. If the region is not saved, the log names it.
 ///
 /// Local, never waits.
 ///
 /// Errors: `BVK_ERR_ARGUMENT` for any other method, `BVK_ERR_HANDLE`; the checkpoint is unchanged.
 ///
 /// # Safety
-/// `region` and `method` are NULL or end with zero.
+/// `region` and `method` are NULL or NUL-terminated strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_reduce(
     checkpoint: *mut CheckpointHandle,
@@ -448,15 +451,15 @@ pub unsafe extern "C" fn bvk_reduce(
     })
 }
 
-/// Copies all regions. When it returns the application may overwrite them. `*checkpoint` becomes NULL, even if the capture fails, but not
-/// if it is refused because a restart is open (`BVK_ERR_STATE`).
+/// Copies all regions. When the call returns, the application may overwrite these regions. `*checkpoint` becomes NULL, even if the capture
+/// fails, but not if the call is refused because a restart is open (`BVK_ERR_STATE`).
 ///
-/// Collective and blocking as `bvk_checkpoint`.
+/// Collective and blocking like `bvk_checkpoint`.
 ///
-/// Errors: as `bvk_checkpoint`, and `BVK_ERR_REGION` for a name that cannot be used.
+/// Errors: as for `bvk_checkpoint`, and `BVK_ERR_REGION` for a name that cannot be used.
 ///
 /// # Safety
-/// The memory of all regions is readable; `checkpoint` points to a handle; `pending` is NULL or points to one.
+/// The memory of all regions is readable; `checkpoint` points to a handle; `pending` is NULL or points to a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_capture(
     checkpoint: *mut *mut CheckpointHandle,
@@ -496,7 +499,7 @@ pub unsafe extern "C" fn bvk_capture(
 
 /// Aborts an open checkpoint. The other ranks are told. `*checkpoint` becomes NULL. A NULL handle is not an error.
 ///
-/// Collective: in place of `bvk_capture`; never waits.
+/// Collective, called in place of `bvk_capture`; never waits.
 ///
 /// Errors: `BVK_ERR_STATE` while a restart is open; the handle stays valid.
 ///
@@ -536,7 +539,8 @@ unsafe fn end(checkpoint: *mut *mut CheckpointHandle, work: impl FnOnce(&mut Ope
     })
 }
 
-/// Is each level of this checkpoint reached or given up? `*finished`: 1 or 0. Exchanges coordination messages.
+/// Asks whether every level of this checkpoint has been reached or given up. `*finished`: 1 or 0. The call also
+/// exchanges coordination messages.
 ///
 /// Local, never waits, any thread that may call MPI.
 ///
@@ -570,10 +574,10 @@ pub unsafe extern "C" fn bvk_level(pending: *mut PendingHandle, reached: *mut c_
     })
 }
 
-/// Waits until the checkpoint is committed at `level` or a higher one. `*reached` says at which (`reached` may be NULL).
+/// Waits until the checkpoint is committed at `level` or a higher one. `*reached` says at which level (`reached` may be NULL).
 ///
-/// Local, but returns only when all ranks have done their part. Blocks for the slowest rank, at most until the level is given up
-/// (`timeouts.abandon`). Any thread that may call MPI.
+/// Local, but returns only when all ranks have done their part. Blocks on the slowest rank, at most until the level is given up
+/// (`timeouts.abandon`). Any thread that may call MPI may make this call.
 ///
 /// Errors: `BVK_ERR_NOT_COMMITTED` as soon as it is known that the level will not be reached; `BVK_ERR_ARGUMENT`.
 ///
@@ -591,7 +595,7 @@ pub unsafe extern "C" fn bvk_wait(pending: *mut PendingHandle, level: c_int, rea
     })
 }
 
-/// Releases the handle. The checkpoint continues. `*pending` becomes NULL. A NULL handle is not an error.
+/// Releases the handle; the checkpoint itself continues. `*pending` becomes NULL. A NULL handle is not an error.
 ///
 /// Local, never waits, any thread.
 ///

@@ -40,9 +40,9 @@ pub struct CRows {
     pub columns: *const CColumn,
     /// The number of columns. The number, names, types and widths of the columns are the same on all ranks.
     pub column_count: usize,
-    /// The dimensions of `low` and `high`, at most 8; 0: no bounds.
+    /// The number of dimensions of `low` and `high`, at most 8; 0: no bounds.
     pub dimensions: usize,
-    /// The least coordinate of this rank's rows in each dimension. It is recorded, but not used otherwise.
+    /// The least coordinate of this rank's rows in each dimension. It is recorded, but otherwise not used.
     pub low: *const f64,
     /// The greatest coordinate in each dimension.
     pub high: *const f64,

@@ -11,19 +11,19 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Adds a file that the program writes itself, or a library that needs a path, as region `name`. `*path` is where to write it, in node-local
-/// storage (below `local.directory`); the text is valid until the checkpoint is captured or aborted. The file must be complete when
-/// `bvk_capture` is called, which reads it and removes it. `bvk_route_saved` brings it back; for `bvk_load` it is an array of bytes. The same
-/// name always gives the same path.
+/// Adds a file as region `name`. The program itself writes the file, or a library that needs a path does. `*path` says where to write it:
+/// in node-local storage, below `local.directory`. The text of the path is valid until the checkpoint is captured or aborted. The file must
+/// be complete when `bvk_capture` is called, which reads the file and removes it. `bvk_route_saved` brings the file back; for `bvk_load`
+/// the region is an array of bytes. The same name always gives the same path.
 ///
-/// Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting for the
-/// others. Blocks on node-local storage.
+/// Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting
+/// for the other ranks. Blocks on node-local storage.
 ///
-/// Errors: `BVK_ERR_REGION`; `BVK_ERR_CAPTURE`: no file can be created there. `bvk_capture` fails for a file that is missing, and the
-/// other ranks are told.
+/// Errors: `BVK_ERR_REGION`; `BVK_ERR_CAPTURE`: the file cannot be created there. If a file is missing, `bvk_capture`
+/// fails, and the other ranks are told.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `path` points to a pointer.
+/// `name` is NULL or a NUL-terminated string; `path` points to a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_route(
     checkpoint: *mut CheckpointHandle,
@@ -54,16 +54,16 @@ impl Begun {
     }
 }
 
-/// Restores the region `name` of the version being restored as a file: what `bvk_route` has saved, or any other array of this rank's
-/// own. `*path` is in node-local storage; the file, of mode 600, and the text stay valid until `bvk_end_restore`. After `BVK_AGAIN` call it
-/// again. Every block is checked before it is written.
+/// Restores the region `name` of the version being restored as a file: a region that `bvk_route` saved, or any other array that belongs to
+/// this rank. `*path` is in node-local storage. The file, which has mode 600, and the text of the path stay valid until `bvk_end_restore`.
+/// After `BVK_AGAIN`, make this call again. Every block is checked before it is written.
 ///
 /// Local. Blocks on the tier that holds the copy, and on node-local storage.
 ///
-/// Errors: as `bvk_load`, and `BVK_ERR_LOAD` if the file cannot be written.
+/// Errors: as for `bvk_load`, and `BVK_ERR_LOAD` if the file cannot be written.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `path` points to a pointer.
+/// `name` is NULL or a NUL-terminated string; `path` points to a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_route_saved(
     restart: *mut RestartHandle,
@@ -86,28 +86,33 @@ pub unsafe extern "C" fn bvk_route_saved(
     })
 }
 
-/// A restart truncates a companion to its length at the restored checkpoint.
+/// If the companion is longer than it was at the restored checkpoint, a restart truncates it to that length.
 pub const BVK_RESTART_TRUNCATE: c_int = 0;
-/// The restart ends with an error on all ranks, and the companion stays unchanged.
+/// If the companion is longer, the restart ends with an error on all ranks, and the companion stays unchanged.
 pub const BVK_RESTART_REFUSE: c_int = 1;
-/// The companion stays unchanged, and the program continues in another file next to it: `traj.part0002.xtc` after `traj.xtc`.
+/// If the companion is longer, it stays unchanged, and the program continues in another file next to it:
+/// `traj.part0002.xtc` after `traj.xtc`.
 pub const BVK_RESTART_ANOTHER: c_int = 2;
 
-/// Keeps an output file consistent with the checkpoints of the series `name`: a trajectory or a time series to which the program appends. Each checkpoint
-/// records how long the file is at the capture, with a digest of its last 64 KiB. A restart brings it back to that length, as `on_restart`
-/// says (one of `BVK_RESTART_...`), so that what a run wrote after its last checkpoint is not repeated. Call it once, before the restart.
+/// Keeps an output file to which the program appends, such as a trajectory or a time series, consistent with the checkpoints of the series
+/// `name`. Each checkpoint records the length of the file at the capture and a digest of its last 64 KiB. A restart brings the file back to
+/// that length, in the way that `on_restart` says (one of `BVK_RESTART_...`), so that the output that a run wrote after its last checkpoint
+/// does not appear twice. Make this call once, before the restart.
 ///
-/// The file must hold what it should when the checkpoint is captured: call `fflush` first. A file that is shorter than it was, or has different bytes
-/// there, does not match the version, and all ranks continue with the next older one. This happens after the loss of a node whose page
-/// cache had the end of the file. Without a checkpoint to restore (`BVK_NOTHING`) the file stays unchanged.
+/// The file must contain all output when the checkpoint is captured: call `fflush` first. A file that is shorter than the recorded length,
+/// or whose last 64 KiB before that length have a different digest, does not match the version, and all ranks continue with the next older
+/// version. This happens after the loss of a node that still held the end of the file in its page cache. If there is no checkpoint to
+/// restore (`BVK_NOTHING`), the file stays unchanged.
 ///
-/// Collective: all ranks, with the same name and `on_restart`. Ranks that do not write a file give NULL; a file belongs to one rank. Blocks until all
-/// have called.
+/// Collective: all ranks, with the same name and `on_restart`. Ranks that do not write a file pass NULL; a file belongs to one rank. Blocks
+/// until all ranks have made the call.
 ///
-/// Errors: `BVK_ERR_DISAGREED`, the same on all ranks: the arguments differ, the name is not valid for a series, or a path is not that of a file.
+/// Errors: `BVK_ERR_DISAGREED`, the same on all ranks: the arguments differ, the name is not valid for a series, or a
+/// path cannot be that of a file. `BVK_ERR_ARGUMENT`, on this rank alone: `on_restart` is none of `BVK_RESTART_...`. `BVK_ERR_STATE`: a
+/// restart is open.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero, and so does `path`.
+/// `name` and `path` are NULL or NUL-terminated strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_companion(
     session: *mut SessionHandle,
@@ -133,15 +138,15 @@ pub unsafe extern "C" fn bvk_companion(
     })
 }
 
-/// Where the program writes a companion now: after a restart with `BVK_RESTART_ANOTHER`, not the path that it gave. The text is valid until the next call
-/// for this file, or until the session is closed.
+/// Tells the program which path to write a companion to. After a restart with `BVK_RESTART_ANOTHER`, this may be a different path from the
+/// one that the program gave. The text of the path is valid until the next call for this file, or until the session is closed.
 ///
 /// Local, never waits.
 ///
 /// Errors: `BVK_ERR_ARGUMENT`: this rank has not made that path a companion of the series `name`.
 ///
 /// # Safety
-/// `name` and `path` are NULL or end with zero; `current` points to a pointer.
+/// `name` and `path` are NULL or NUL-terminated strings; `current` points to a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_companion_path(
     session: *mut SessionHandle,

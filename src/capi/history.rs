@@ -18,7 +18,7 @@ pub struct HistoryHandle {
     _private: (),
 }
 
-/// As the device of a history: no GPU. Versions are kept in host memory and in the file.
+/// As the number of a GPU: no GPU. A history without a GPU keeps its versions in host memory and in its file.
 pub const BVK_NO_GPU: c_int = -1;
 /// A version stays until it has been restored and no further hint names it.
 pub const BVK_KEEP_UNTIL_READ: c_int = 0;
@@ -147,16 +147,16 @@ impl Past {
     }
 }
 
-/// Opens a history of this rank called `name`, with a cache on GPU number `gpu`. With `BVK_NO_GPU` the first cache is memory of the
-/// process. `keep`: `BVK_KEEP_...`. The configuration says how much memory and file space the history may take (`[device]`, `[history]`).
-/// Without a GPU, a `device.budget` in percent is a share of this rank's part of node memory.
+/// Opens a history of this rank under the name `name`, with a cache on GPU number `gpu`. With `BVK_NO_GPU`, the first cache is in the
+/// memory of the process. `keep`: `BVK_KEEP_...`. The configuration says how much memory and file space the history may take (`[device]`,
+/// `[history]`). Without a GPU, a `device.budget` in percent is a share of this rank's part of node memory.
 ///
-/// Local. The first history of a GPU initialises the driver if it is not initialised yet (up to a second).
+/// Local. The first history on a GPU initialises the driver if necessary, which takes up to a second.
 ///
 /// Errors: `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `history` points to a handle, which the call sets and you own until `bvk_history_close`.
+/// `name` is NULL or a NUL-terminated string; `history` points to a handle, which the call sets and you own until `bvk_history_close`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_history_open(
     session: *mut SessionHandle,
@@ -175,8 +175,8 @@ pub unsafe extern "C" fn bvk_history_open(
         let place = unsafe { history.as_mut() }.ok_or_else(|| Failure::argument("history is NULL"))?;
         let gpu = ordinal(gpu)?;
         let keep = match keep {
-            BVK_KEEP_UNTIL_READ => Keep::Discard,
-            BVK_KEEP_ALL => Keep::Persist,
+            BVK_KEEP_UNTIL_READ => Keep::UntilRead,
+            BVK_KEEP_ALL => Keep::All,
             _ => return Err(Failure::argument(format!("keep is {keep}; see BVK_KEEP_..."))),
         };
         let mut locked = lock(&open)?;
@@ -203,16 +203,16 @@ fn with(
     })
 }
 
-/// Adds a field `name` to all later versions: `count` elements at `data`, on the host or on the history's GPU. It replaces a field of
-/// that name.
+/// Adds a field `name` to all later versions: `count` elements at `data`, on the host or on the history's GPU. If a field of the
+/// same name exists, it is replaced.
 ///
 /// Local, never waits.
 ///
 /// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`.
 ///
 /// # Safety
-/// Until the field is replaced or cleared, or the history closed, the memory is readable in each append, and writable and used by nothing
-/// else in each restore. `name` is NULL or ends with zero.
+/// Until the field is replaced or cleared, or the history is closed, the memory is readable in each append, and writable and used by
+/// nothing else in each restore. `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_history_field(
     history: *mut HistoryHandle,
@@ -239,10 +239,10 @@ pub extern "C" fn bvk_history_clear_fields(history: *mut HistoryHandle) -> c_int
     })
 }
 
-/// Appends version `version`: a copy of all fields as they are when the work on the session's stream has run (`bvk_set_stream`). When it
-/// returns the application may overwrite them.
+/// Appends version `version`: a copy of all fields as they are when the work on the session's stream has run (`bvk_set_stream`). When the
+/// call returns, the application may overwrite the fields.
 ///
-/// Local. Blocks for the copy. If the cache is full, it blocks until other versions have left it, at most `timeouts.room`.
+/// Local. Blocks for the copy and, if the cache is full, until other versions have left the cache, for at most `timeouts.room`.
 ///
 /// Errors: `BVK_ERR_DEVICE`; the version is then not in the history.
 ///
@@ -254,12 +254,12 @@ pub unsafe extern "C" fn bvk_history_append(history: *mut HistoryHandle, version
     with(history, |past, gpus, stream| unsafe { past.append(gpus, stream, version) })
 }
 
-/// Copies version `version` back into the fields, and compares digests. The fields may be some of those that were appended, but must not
-/// overlap.
+/// Copies version `version` back into the fields, and compares digests. The fields may be only some of the fields that were
+/// appended, but must not overlap.
 ///
 /// Local. Blocks for a copy inside the device if the version is in its cache, otherwise for the transfer.
 ///
-/// Errors: `BVK_ERR_DEVICE`: there is no such version, or no undamaged copy. The contents of the fields are then unspecified.
+/// Errors: `BVK_ERR_DEVICE`: the version does not exist or has no undamaged copy. The contents of the fields are then unspecified.
 ///
 /// # Safety
 /// The requirements of [`bvk_history_field`] hold.
@@ -279,13 +279,13 @@ pub unsafe extern "C" fn bvk_history_restore(history: *mut HistoryHandle, versio
     })
 }
 
-/// Says that the `count` versions will be restored in this order, after those named earlier. They need not exist yet. Hints cannot
-/// be taken back, and restores may deviate from them.
+/// Says that the `count` versions will be restored in this order, after those named earlier. These versions need not exist yet. Hints
+/// cannot be taken back, and restores may deviate from them.
 ///
 /// Local, never waits.
 ///
 /// # Safety
-/// `versions` has `count` numbers.
+/// `versions` points to `count` numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_history_hint(history: *mut HistoryHandle, versions: *const u64, count: usize) -> c_int {
     with(history, |past, _, _| {

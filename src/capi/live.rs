@@ -43,27 +43,29 @@ impl Open {
     }
 }
 
-/// Makes the protected region `name` of the host *live*, if `on` is not 0. From now on checkpoints protect its pages, and a thread of
-/// Bivouac copies them while the application continues. A thread that writes to a page that has not been copied waits for that page. This
-/// pays off if little of the region is written soon after a checkpoint. Where it does not pay off, or is not possible (`docs/OFFLOAD.md` says
-/// when), the region is copied before the checkpoint returns, as without this call. With 0 it is no longer live. A region that is protected
-/// again stays live. Regions that `bvk_save` adds are never live.
+/// Makes the protected region `name`, which must be in host memory, *live* if `on` is not 0. After this call, checkpoints write-protect its
+/// pages, and a thread of Bivouac copies them while the application continues. A thread that writes to a page that has not been copied
+/// waits for the copy of that page. Live copying pays off if little of the region is written soon after a checkpoint. If it does not pay
+/// off, or is not possible (`docs/OFFLOAD.md` says when), the region is copied before the checkpoint call returns, as without this call. If
+/// `on` is 0, the region is no longer live. A region that is protected again stays live. Regions that `bvk_save` adds are never live.
 ///
-/// From the first call on `bvk_before_write` is accepted even without `bvk_offload`, so that a program can declare in either case.
+/// After the first call of `bvk_set_live`, `bvk_before_write` is accepted even without `bvk_offload`, so that a program can
+/// declare its writes in either case.
 ///
-/// Local. Never waits with 1; with 0 it blocks until the region is copied.
+/// Local. Never waits if `on` is not 0; otherwise blocks until the region has been copied.
 ///
 /// Errors: `BVK_ERR_ARGUMENT` if no such region is protected, if it is on a GPU, or if it was protected on boxes or as a value;
 /// `BVK_ERR_HANDLE`.
 ///
 /// # Safety
-/// The following holds from each checkpoint with the region until `bvk_settle`, `bvk_unprotect` of it, the next checkpoint with a live
-/// region, or `bvk_close` has returned. Its memory stays mapped and readable, and its pages are not replaced: it is not freed or
-/// reallocated, and nothing is dropped or moved there (`madvise`, `mremap`). It is written only by instructions of this process, or by
-/// system calls that copy there (`read`). Every other write is declared beforehand (`bvk_before_write`): MPI receives by a network card,
-/// transfers from a GPU, buffers that are registered with the kernel, other mappings of the memory, other processes. So is every write
-/// where the configuration says so (`offload.host_writes = "declared"`). A write that was not declared may put later bytes into the
-/// checkpoint, unnoticed. No thread writes there before a checkpoint call has returned. `name` is NULL or ends with zero.
+/// The following holds from each checkpoint with the region until `bvk_settle`, `bvk_unprotect` of this region, the next checkpoint with a
+/// live region, or `bvk_close` has returned. The region's memory stays mapped and readable, and its pages are not replaced: the memory is
+/// not freed or reallocated, and its pages are not dropped or moved (`madvise`, `mremap`). The memory is written only by instructions of
+/// this process, or by system calls that copy into it (`read`). Every other write is declared beforehand (`bvk_before_write`): MPI receives
+/// by a network card, transfers from a GPU, and writes through buffers that are registered with the kernel, through other mappings of the
+/// memory, or by other processes. With `offload.host_writes = "declared"`, every write is declared beforehand. An undeclared write may put
+/// later bytes into the checkpoint, and nothing detects this. No thread writes to the memory before a checkpoint call has returned. `name`
+/// is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_set_live(session: *mut SessionHandle, name: *const c_char, on: c_int) -> c_int {
     with(session, |open| {

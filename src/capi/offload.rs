@@ -168,27 +168,27 @@ fn of_entry(name: &str, at: usize, failure: &Failure) -> Failure {
     Failure::new(failure.status, format!("set {name:?}: entry {at} of the list: {}", failure.text))
 }
 
-/// From now on checkpoints with regions in the memory of GPU number `gpu` are *marked*: the regions are sent from where they are while the
-/// application continues, and the application declares what it is about to write to (`bvk_before_write`, `bvk_before`). The configuration
-/// (`[offload]`) says whether a checkpoint is marked, or copied inside the GPU as without this call. Other checkpoints are taken as before.
-/// A session offloads one GPU. With `BVK_NO_GPU` all declarations are accepted and nothing is marked, so that a program runs unchanged
-/// without a GPU. `docs/OFFLOAD.md` shows a program.
+/// After this call, checkpoints with regions in the memory of GPU number `gpu` are *marked*: the regions are sent from where they are while
+/// the application continues, and the application declares which memory it is about to write to (`bvk_before_write`, `bvk_before`). The
+/// configuration (`[offload]`) says whether a checkpoint is marked, or copied inside the GPU as without this call. Other checkpoints are
+/// taken as before. A session can offload only one GPU. With `BVK_NO_GPU`, all declarations are accepted and nothing is marked, so that a
+/// program runs unchanged without a GPU. `docs/OFFLOAD.md` shows a program.
 ///
-/// `bytes`: the bytes of a marked checkpoint's regions, on the GPU and on the host together. Node memory for two such checkpoints, which
-/// take turns, is reserved, touched and pinned. With 0, no memory is prepared: the first checkpoints are copied, and their memory is
-/// pinned for later ones. A second call prepares more memory. Histories that are opened later may take prepared memory, so
-/// open them first.
+/// `bytes`: the size of a marked checkpoint's regions in bytes, on the GPU and on the host together. Node memory for two such
+/// checkpoints, which are used in turn, is reserved, touched and pinned. With 0, no memory is prepared: the first checkpoints are
+/// copied, and their memory is pinned for later ones. A second call prepares more memory. Histories that are opened later may take
+/// prepared memory, so open them first.
 ///
 /// Local. Blocks for about half a second per GiB of `bytes`, and up to a second if this is the first call for the GPU.
 ///
-/// Errors: `BVK_ERR_DEVICE`: there is no such GPU, or not enough node memory for this rank, or it cannot be pinned. `BVK_ERR_STATE`: the
-/// session offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session is unchanged.
+/// Errors: `BVK_ERR_DEVICE`: the GPU does not exist, this rank does not have enough node memory, or the memory cannot be pinned.
+/// `BVK_ERR_STATE`: the session already offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session is unchanged.
 ///
 /// # Safety
-/// From now on the memory of a region on that GPU must stay valid beyond the call that captures it: it stays allocated until `bvk_settle`
-/// or `bvk_close` has returned. From a capture until the next one, all work that writes to a saved region is declared before it is
-/// enqueued, on any stream. Otherwise the checkpoint is refused on all ranks (with `offload.audit = false` it may hold later bytes,
-/// unnoticed).
+/// After this call, the memory of a region on that GPU must stay valid beyond the call that captures it: it stays allocated until
+/// `bvk_settle` or `bvk_close` has returned. From a capture until the next one, all work that writes to a saved region, on any stream, must
+/// be declared before it is enqueued. Otherwise the checkpoint is refused on all ranks (with `offload.audit = false` it may instead contain
+/// later bytes, and nothing detects this).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_offload(session: *mut SessionHandle, gpu: c_int, bytes: u64) -> c_int {
     with(session, |open| {
@@ -197,35 +197,35 @@ pub unsafe extern "C" fn bvk_offload(session: *mut SessionHandle, gpu: c_int, by
     })
 }
 
-/// Declares that work that is enqueued on the session's stream (`bvk_set_stream`) from now on, and until the next checkpoint, may write to
-/// the `bytes` bytes at `data`: a region on the GPU, a part of one, or several adjacent ones in one allocation. Memory that is not
-/// saved is ignored. So is host memory, which is copied in the call that captures it, except for live regions (`bvk_set_live`): those of
-/// the bytes that have not been copied are copied before this returns.
+/// Declares that work that is enqueued on the session's stream (`bvk_set_stream`) between this call and the next checkpoint may write to
+/// the `bytes` bytes at `data`: a region on the GPU, a part of one, or several adjacent ones in one allocation. Memory that is not saved is
+/// ignored. Host memory is also ignored, because it is copied in the call that captures it. Live regions (`bvk_set_live`) are an exception:
+/// the declared bytes that have not been copied yet are copied before this call returns.
 ///
-/// Local, never waits for a GPU. The stream may be delayed: until the mark has come, for a copy inside the GPU, or for the link. For live
-/// regions it blocks for the copy of these bytes.
+/// Local, never waits for a GPU. The stream may have to wait: for the mark, for a copy inside the GPU, or for a transfer. For live regions,
+/// the call blocks until the declared bytes have been copied.
 ///
-/// Errors: `BVK_ERR_STATE` without `bvk_offload` and `bvk_set_live`, and while the stream is captured into a CUDA graph: declare everything
-/// that a graph writes to before each launch of it. `BVK_ERR_ARGUMENT` for a NULL `data` with bytes. `BVK_ERR_DEVICE`: the bytes are not
-/// all on one GPU, or it has failed; marked regions are refused then.
+/// Errors: `BVK_ERR_STATE` if neither `bvk_offload` nor `bvk_set_live` has been called, and while the stream is being captured into a CUDA
+/// graph: before each launch of a graph, declare everything that the graph writes to. `BVK_ERR_ARGUMENT` if `data` is NULL and `bytes` is
+/// not 0. `BVK_ERR_DEVICE`: the bytes are not all on one GPU, or the GPU has failed; marked regions are then refused.
 ///
 /// # Safety
-/// The session's stream is as `bvk_set_stream` asks. `data` is not dereferenced.
+/// The session's stream meets the requirements of `bvk_set_stream`. `data` is not dereferenced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_before_write(session: *mut SessionHandle, data: *const c_void, bytes: u64) -> c_int {
     // SAFETY: the application has promised of its stream what `before_write` asks, when it set it.
     with(session, |open| unsafe { open.before_write(data, bytes, open.stream) })
 }
 
-/// Declares what work on another stream is about to write: a `cudaStream_t` or `CUstream` of the device's primary context. NULL is the
-/// legacy default stream. Otherwise as `bvk_before_write`.
+/// Declares memory that work on another stream is about to write to. `stream` is a `cudaStream_t` or `CUstream` of the device's primary
+/// context; NULL stands for the legacy default stream. Otherwise, the call works like `bvk_before_write`.
 ///
-/// Local, waits as `bvk_before_write`.
+/// Local, waits like `bvk_before_write`.
 ///
-/// Errors: as `bvk_before_write`, and `BVK_ERR_ARGUMENT` for the per-thread default stream.
+/// Errors: as for `bvk_before_write`, and `BVK_ERR_ARGUMENT` for the per-thread default stream.
 ///
 /// # Safety
-/// `stream` lives until this has returned. `data` is not dereferenced.
+/// `stream` lives until this call has returned. `data` is not dereferenced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_before_write_on(
     session: *mut SessionHandle,
@@ -238,17 +238,17 @@ pub unsafe extern "C" fn bvk_before_write_on(
 }
 
 /// Names the `count` pieces of memory that some work of the application writes to, so that they can be declared together each time
-/// (`bvk_before`). This is faster than one by one, because the driver is asked only once which device each piece belongs to. Memory that is not on
-/// the GPU counts as host memory.
+/// (`bvk_before`). This is faster than declaring them one by one, because the driver is asked only once which device each piece belongs to.
+/// Memory that is not on the GPU counts as host memory.
 ///
 /// Local, never waits. `set`: the handle, yours until `bvk_write_set_close` or the end of the session; NULL after an error. After a
-/// reallocation, and after the first `bvk_offload`, create a new one.
+/// reallocation, and after the first `bvk_offload`, create a new set.
 ///
-/// Errors: as `bvk_before_write`; the text says which entry is wrong, counted from 0.
+/// Errors: as for `bvk_before_write`; the error text says which entry is wrong, counted from 0.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero. `data` has `count` pointers, which are not dereferenced, and `bytes` has `count` numbers. `set` points to a
-/// handle.
+/// `name` is NULL or a NUL-terminated string. `data` points to `count` pointers, which are not dereferenced, and `bytes` points to `count`
+/// numbers. `set` points to a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_write_set(
     session: *mut SessionHandle,
@@ -289,14 +289,14 @@ pub unsafe extern "C" fn bvk_write_set(
     })
 }
 
-/// Declares all memory that a set names; otherwise as `bvk_before_write`.
+/// Declares all memory that a set names; otherwise like `bvk_before_write`.
 ///
-/// Local, waits as `bvk_before_write`.
+/// Local, waits like `bvk_before_write`.
 ///
-/// Errors: as `bvk_before_write`, and `BVK_ERR_STATE` for a set from before `bvk_offload`; `BVK_ERR_HANDLE`.
+/// Errors: as for `bvk_before_write`, and `BVK_ERR_STATE` for a set that was created before `bvk_offload` was called; `BVK_ERR_HANDLE`.
 ///
 /// # Safety
-/// The session's stream is as `bvk_set_stream` asks.
+/// The session's stream meets the requirements of `bvk_set_stream`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_before(set: *mut WriteSetHandle) -> c_int {
     call(|| {
@@ -307,14 +307,14 @@ pub unsafe extern "C" fn bvk_before(set: *mut WriteSetHandle) -> c_int {
     })
 }
 
-/// Declares all memory that a set names, for work on another stream; otherwise as `bvk_before_write_on`.
+/// Declares all memory that a set names, for work on another stream; otherwise like `bvk_before_write_on`.
 ///
-/// Local, waits as `bvk_before_write`.
+/// Local, waits like `bvk_before_write`.
 ///
-/// Errors: as `bvk_before_write_on`, and `BVK_ERR_STATE` for a set from before `bvk_offload`; `BVK_ERR_HANDLE`.
+/// Errors: as for `bvk_before_write_on`, and `BVK_ERR_STATE` for a set that was created before `bvk_offload` was called; `BVK_ERR_HANDLE`.
 ///
 /// # Safety
-/// `stream` lives until this has returned.
+/// `stream` lives until this call has returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_before_on(set: *mut WriteSetHandle, stream: *mut c_void) -> c_int {
     call(|| {
@@ -348,13 +348,13 @@ pub unsafe extern "C" fn bvk_write_set_close(set: *mut *mut WriteSetHandle) -> c
     })
 }
 
-/// Waits until Bivouac no longer reads the application's memory: neither marked regions on a GPU nor live regions on the host. Call it
-/// before the memory of these regions is freed, and before it is written by something that cannot be declared: another process, another
-/// GPU. If nothing is marked or being copied, it does nothing.
+/// Waits until Bivouac no longer reads the application's memory: neither marked regions on a GPU nor live regions on the host. Make this
+/// call before the memory of these regions is freed, and before a write to it that cannot be declared, such as a write by another process
+/// or another GPU. If nothing is marked or being copied, this call does nothing.
 ///
 /// Local. Blocks for the transfer of marked regions, at full speed, and for the copy of live ones.
 ///
-/// Errors: `BVK_ERR_HANDLE`. `bvk_wait` says whether the marked checkpoint is good.
+/// Errors: `BVK_ERR_HANDLE`. `bvk_wait` says whether the marked checkpoint has been committed.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_settle(session: *mut SessionHandle) -> c_int {
     with(session, |open| {
@@ -366,8 +366,8 @@ pub extern "C" fn bvk_settle(session: *mut SessionHandle) -> c_int {
     })
 }
 
-/// Allows checkpoints to be marked again. After two refused checkpoints in a row, the next ones are copied until this is called. Call it when
-/// the missing declaration has been added.
+/// Allows checkpoints to be marked again. After two refused checkpoints in a row, later checkpoints are copied until this call is made.
+/// Make it when the missing declaration has been added.
 ///
 /// Local, never waits.
 ///

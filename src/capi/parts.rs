@@ -8,11 +8,11 @@ use super::status::{BVK_OK, Failure, Outcome, call};
 use bivouac_core::recovery::RankPart;
 use std::ffi::{c_char, c_int};
 
-/// A rank's part is rows of a set.
+/// A rank's part consists of rows of a set.
 pub const BVK_PART_ROWS: c_int = 1;
-/// A rank's part is boxes of an array.
+/// A rank's part consists of boxes of an array.
 pub const BVK_PART_BOXES: c_int = 2;
-/// A rank's part is a list of numbers.
+/// A rank's part consists of numbered elements of an array.
 pub const BVK_PART_IDS: c_int = 3;
 
 /// The maximum number of dimensions of an array or of bounds.
@@ -23,7 +23,7 @@ pub struct PartsHandle {
     _private: (),
 }
 
-/// What one old rank had. Set `size` to `sizeof(bvk_part)` before the call (`BVK_PART_INIT`).
+/// The part of an array or of a set of rows that one old rank had. Set `size` to `sizeof(bvk_part)` before the call (`BVK_PART_INIT`).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct CPart {
@@ -31,13 +31,14 @@ pub struct CPart {
     pub size: usize,
     /// One of `BVK_PART_...`.
     pub kind: c_int,
-    /// The dimensions of the array, or of the bounds; 0 for rows that were saved without bounds.
+    /// The number of dimensions of the array, or of the bounds; 0 for rows that were saved without bounds.
     pub dimensions: c_int,
-    /// The number of rows, of boxes, or of numbers that the rank had.
+    /// The number of rows, boxes, or numbered elements that the rank had.
     pub count: u64,
-    /// For boxes: the extents of the array, slowest dimension first. For numbers: the elements of the array.
+    /// For boxes: the extents of the array, slowest dimension first. For numbered elements: `shape[0]` is the
+    /// number of elements of the array.
     pub shape: [u64; 8],
-    /// For rows: the least coordinate in each dimension, as `bvk_rows` said.
+    /// For rows: the least coordinate in each dimension, as given in `bvk_rows` when they were saved.
     pub low: [f64; 8],
     /// For rows: the greatest coordinate in each dimension.
     pub high: [f64; 8],
@@ -66,17 +67,17 @@ impl From<&RankPart> for CPart {
     }
 }
 
-/// Asks what the old ranks `first` to `first + count - 1` had of `name`: an array that was saved on boxes or by numbers, or a set of rows.
-/// `bvk_part_of` and `bvk_boxes_of` then give the answers. Each rank may ask for any of the `bvk_saved_ranks` old ranks, or for none with
-/// `count` 0. Nothing is loaded.
+/// Asks which part of `name` each of the old ranks `first` to `first + count - 1` had; `name` is an array that was saved on boxes or as
+/// numbered elements, or a set of rows. `bvk_part_of` and `bvk_boxes_of` then return the answers. Each rank may ask for any of the
+/// `bvk_saved_ranks` old ranks, or for none with `count` 0. Nothing is loaded.
 ///
-/// Collective: all ranks. Blocks on the tiers that hold the shards, and until all have called.
+/// Collective: all ranks. Blocks on the tiers that hold the shards, and until all ranks have made the call.
 ///
-/// Errors: `BVK_ERR_LOAD`: there is neither such an array nor such a set. `BVK_ERR_ARGUMENT` for old ranks that do not exist: this rank
-/// does not take part, and the others have an error when it calls `bvk_end_restore`.
+/// Errors: `BVK_ERR_LOAD`: no such array or set exists. `BVK_ERR_ARGUMENT` for old ranks that do not exist: this rank does not take part,
+/// and the other ranks get an error when it calls `bvk_end_restore`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero. `parts` points to a handle, which the call sets and you own until `bvk_parts_close`, or until
+/// `name` is NULL or a NUL-terminated string. `parts` points to a handle, which the call sets and you own until `bvk_parts_close`, or until
 /// `bvk_end_restore`, which closes it whatever it returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_parts(
@@ -129,7 +130,7 @@ fn of(asked: &Asked, rank: c_int) -> Outcome<&RankPart> {
     })
 }
 
-/// Fills `*found` with what old rank number `rank` had.
+/// Describes in `*found` the part that old rank number `rank` had.
 ///
 /// Local, never waits.
 ///
@@ -152,13 +153,13 @@ pub unsafe extern "C" fn bvk_part_of(parts: *mut PartsHandle, rank: c_int, found
     })
 }
 
-/// Lists the boxes that old rank number `rank` had, in the order in which they were passed to `bvk_boxes`: as many as fit into lists that
-/// have room for `capacity` boxes. `origins` and `extents` get as many numbers for each box as the array has dimensions, box after box.
-/// `bvk_part_of` says how many boxes there are.
+/// Lists the boxes that old rank number `rank` had, in the order in which they were passed to `bvk_boxes`: as many boxes as fit into the
+/// lists `origins` and `extents`, which have room for `capacity` boxes. Each of the two lists gets as many numbers per box as the array has
+/// dimensions, box after box. `bvk_part_of` says how many boxes there are.
 ///
 /// Local, never waits.
 ///
-/// Errors: `BVK_ERR_ARGUMENT`, also for a rank whose part is rows or numbers.
+/// Errors: `BVK_ERR_ARGUMENT`, also for a rank whose part consists of rows or numbered elements.
 ///
 /// # Safety
 /// `origins` and `extents` have room for `capacity` times as many numbers as the array has dimensions, or are NULL and `capacity` is 0.
@@ -191,8 +192,8 @@ pub unsafe extern "C" fn bvk_boxes_of(
     })
 }
 
-/// Releases the result of `bvk_parts`. `*parts` becomes NULL. A NULL handle is not an error. `bvk_end_restore` closes those
-/// that are left.
+/// Releases the result of `bvk_parts`. `*parts` becomes NULL. A NULL handle is not an error. `bvk_end_restore`
+/// closes handles that are still open.
 ///
 /// Local, never waits.
 ///

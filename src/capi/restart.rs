@@ -20,7 +20,7 @@ pub struct RestartHandle {
     _private: (),
 }
 
-/// As a version: the newest one that all ranks can restore.
+/// As a version number: the newest version that all ranks can restore.
 pub const BVK_NEWEST: u64 = u64::MAX;
 
 /// What a restart restored. Set `size` to `sizeof(bvk_restored)` before the call (`BVK_RESTORED_INIT`).
@@ -31,7 +31,7 @@ pub struct CRestored {
     pub size: usize,
     /// The version.
     pub version: u64,
-    /// The generation of the run that took it.
+    /// The generation of the run that took the checkpoint.
     pub generation: u64,
     /// Bytes that this rank has read.
     pub bytes: u64,
@@ -39,7 +39,7 @@ pub struct CRestored {
     pub seconds: f64,
     /// The level of the farthest tier that this rank read from (`BVK_LEVEL_...`).
     pub level: i64,
-    /// The number of ranks that took it.
+    /// The number of ranks that took the checkpoint.
     pub ranks: u64,
 }
 
@@ -144,20 +144,21 @@ impl Running {
     }
 }
 
-/// Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that were
-/// saved. Regions on boxes and values are loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); with any other region, a version is
-/// restored only on the number of ranks that took it. If a version is damaged on some rank, all ranks take the next older one, unless a single
-/// version was requested. `restored`: NULL, or a structure to fill. `BVK_NOTHING`: there is nothing to restore. Regions of the checkpoint
-/// that are not protected are left out, and named in a warning. If no region is protected, that is an error.
+/// Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that
+/// were saved. Regions on boxes and values can be loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); a version
+/// that contains any other region can be restored only on the number of ranks that took it. If a version is damaged on some rank, all
+/// ranks take the next older one, unless a single version was requested. `restored`: NULL, or a structure to fill. `BVK_NOTHING`:
+/// there is nothing to restore. Regions of the checkpoint that are not protected are not loaded, and a warning names them. It is an
+/// error if no region is protected.
 ///
-/// Collective: all ranks. Blocks until all ranks have loaded, and for checkpoints of this session that are being written.
+/// Collective: all ranks. Blocks until all ranks have loaded, and waits for checkpoints of this session that are being written.
 ///
-/// Errors: `BVK_ERR_RESTART`, on all ranks, even if `restored->size` was unset on only one: the contents of the regions are then
+/// Errors: `BVK_ERR_RESTART`, on all ranks, even if only one rank left `restored->size` unset; the contents of the regions are then
 /// unspecified. `BVK_ERR_REGION`, `BVK_ERR_STATE`.
 ///
 /// # Safety
-/// The requirements of [`bvk_protect`](super::session::bvk_protect) hold; `name` is NULL or ends with zero; `restored` is NULL or
-/// begins with its size.
+/// The requirements of [`bvk_protect`](super::session::bvk_protect) hold; `name` is NULL or a NUL-terminated string; `restored`
+/// is NULL or begins with its size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_restore(
     session: *mut SessionHandle,
@@ -253,18 +254,19 @@ unsafe fn load_on_gpu(
     Ok(restorer.load_spans(&spans, &*stream))
 }
 
-/// Begins a restart in which the application loads the regions itself: `bvk_load` for each region that it needs, then `bvk_end_restore`,
-/// and all of that again while it returns `BVK_AGAIN`. Version as in `bvk_restore`. `BVK_NOTHING`: there is nothing to restore, and no
-/// restart is open.
+/// Begins a restart in which the application loads the regions itself. It calls `bvk_load` for each region that it needs, then
+/// `bvk_end_restore`, and repeats these calls as long as `bvk_end_restore` returns `BVK_AGAIN`. `version` is as in `bvk_restore`.
+/// `BVK_NOTHING`: there is nothing to restore, and no restart is open.
 ///
-/// Collective: all ranks; no other collective call of the session until it has ended. Blocks until the ranks have elected a version. Below
-/// `MPI_THREAD_MULTIPLE`, no rank may wait for others in its own calls between this call and `bvk_end_restore`: ranks may be reading
-/// from each other's nodes.
+/// Collective: all ranks. No other collective call of the session may be made until the restart has ended. Blocks until the ranks have
+/// elected a version. Below `MPI_THREAD_MULTIPLE`, the application must not wait for other ranks in MPI calls of its own between this call
+/// and `bvk_end_restore`, because ranks may be reading from each other's nodes.
 ///
-/// Errors: as `bvk_restore`. `BVK_ERR_STATE` while another restart is open, whose handle then stays in `restart`.
+/// Errors: as for `bvk_restore`. `BVK_ERR_STATE` while another restart is open; `*restart` is then unchanged.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `restart` points to a handle, which the call sets and you own until `bvk_end_restore` ends it.
+/// `name` is NULL or a NUL-terminated string; `restart` points to a handle, which the call sets and you own
+/// until `bvk_end_restore` ends it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_begin_restore(
     session: *mut SessionHandle,
@@ -378,16 +380,14 @@ pub unsafe extern "C" fn bvk_saved_version(restart: *mut RestartHandle, version:
     })
 }
 
-/// The number and the type of the elements that the region `name` has in the version that is being restored. `count` and `kind` may be
-/// NULL.
+/// The number and the type of the elements of the region `name` in the version that is being restored. `count` and `kind` may be NULL.
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///
-/// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read. A missing region does not make the attempt
-/// fail.
+/// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read. A missing region does not make the attempt fail.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `count` and `kind` are NULL or point to numbers.
+/// `name` is NULL or a NUL-terminated string; `count` and `kind` are NULL or point to numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_region_size(
     restart: *mut RestartHandle,
@@ -423,15 +423,15 @@ pub unsafe extern "C" fn bvk_region_size(
     })
 }
 
-/// Loads the region `name` into `count` elements at `data`, on the host or on a GPU. Number and type must be those that were saved.
+/// Loads the region `name` into `count` elements at `data`, on the host or on a GPU. The number and the type must be those that were saved.
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///
-/// Errors: `BVK_ERR_LOAD`, `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`. A region that is missing or of another type or length leaves `data` as it
-/// is; otherwise the contents of `data` are unspecified.
+/// Errors: `BVK_ERR_LOAD`, `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`. If the region is missing, or has a different type or length, `data` is
+/// unchanged; after any other error, the contents of `data` are unspecified.
 ///
 /// # Safety
-/// The memory is writable, and nothing else uses it before this returns. `name` is NULL or ends with zero.
+/// The memory is writable, and nothing else uses it before this call returns. `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load(
     restart: *mut RestartHandle,
@@ -452,10 +452,10 @@ pub unsafe extern "C" fn bvk_load(
 
 /// Loads all protected regions. The application loads other regions of the checkpoint itself, or leaves them out.
 ///
-/// Local, except for regions on boxes and values: for these it is collective where `bvk_load_on` and `bvk_load_shared` are. Blocks on the
-/// tiers that hold the copies, and then until all have called.
+/// Local, except for regions on boxes and values: for these, the call is collective whenever `bvk_load_on` and `bvk_load_shared` are.
+/// Blocks on the tiers that hold the copies, and then until all ranks have made the call.
 ///
-/// Errors: as `bvk_load`; the contents of the regions are then unspecified.
+/// Errors: as for `bvk_load`; the contents of the regions are then unspecified.
 ///
 /// # Safety
 /// The requirements of [`bvk_protect`](super::session::bvk_protect) hold.
@@ -465,12 +465,12 @@ pub unsafe extern "C" fn bvk_load_protected(restart: *mut RestartHandle) -> c_in
     with(restart, |open, running| unsafe { load_protected(open, running, false) })
 }
 
-/// Appends to `history` all versions that were saved under its name. `*count` says how many (`count` may be NULL). Each attempt needs
-/// its own history: after `BVK_AGAIN` close this one and open another.
+/// Appends to `history` all versions that were saved under its name. `*count` says how many versions these are (`count` may be NULL). Each
+/// attempt needs its own history: after `BVK_AGAIN`, close this history and open another.
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///
-/// Errors: as `bvk_load`. The history then has some of the versions: close it.
+/// Errors: as for `bvk_load`. The history then contains only some of the versions: close it.
 ///
 /// # Safety
 /// `count` is NULL or points to a number.
@@ -500,14 +500,14 @@ pub unsafe extern "C" fn bvk_load_history(
     })
 }
 
-/// Rejects a version that can be loaded but must not be used, because it contains a NaN or fails another check of the program. After
-/// `bvk_end_restore` all ranks continue with the next older version. It is enough for one rank to call this. `reason` is for the log, and
-/// for the error if there is no older version. If a rank gives several, the first counts.
+/// Rejects a version that can be loaded but must not be used, for example because it contains a NaN or fails another check of the program.
+/// After `bvk_end_restore`, all ranks continue with the next older version. It is enough for one rank to make this call. `reason` is for
+/// the log, and for the error if there is no older version. If a rank gives several reasons, the first one counts.
 ///
 /// Local, never waits.
 ///
 /// # Safety
-/// `reason` ends with zero.
+/// `reason` is a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_reject(restart: *mut RestartHandle, reason: *const c_char) -> c_int {
     with(restart, |_, running| {
@@ -519,19 +519,19 @@ pub unsafe extern "C" fn bvk_reject(restart: *mut RestartHandle, reason: *const 
 }
 
 /// Ends an attempt. `loaded`: 1 if this rank has loaded what it needs; 0 if not; -1 if not and no other version would help, for example
-/// because the rank has no memory for it. There are three outcomes, the same on all ranks:
+/// because the rank does not have enough memory. There are three outcomes, and all ranks get the same one:
 ///
 /// - `BVK_OK`: all ranks have loaded. `*restart` is NULL, and `restored`, unless it is NULL, describes the checkpoint.
 /// - `BVK_AGAIN`: a rank has found damage, or has rejected the version (`bvk_reject`). Load again from the same handle, which now leads to
 ///   other copies of the version or to an older one. Nothing that was loaded before may be used.
 /// - `BVK_ERR_RESTART`: the restart has ended, and `*restart` is NULL. A rank has not loaded and no other version would help: a region is
-///   missing or has a different type or length, or the rank passed 0 although no load failed, or it passed -1.
+///   missing or has a different type or length, the rank passed 0 although no load failed, or the rank passed -1.
 ///
 /// To ask whether a region exists, use `bvk_region_size`, which does not affect the outcome.
 ///
-/// Collective: all ranks. Blocks until all have called.
+/// Collective: all ranks. Blocks until all ranks have made the call.
 ///
-/// Errors: `BVK_ERR_RESTART`, on all ranks, even if `restored->size` was unset on only one; `*restart` is NULL then.
+/// Errors: `BVK_ERR_RESTART`, on all ranks, even if only one rank left `restored->size` unset; `*restart` is then NULL.
 ///
 /// # Safety
 /// `restart` points to a handle; `restored` is NULL or begins with its size.
@@ -584,15 +584,15 @@ pub unsafe extern "C" fn bvk_end_restore(
 }
 
 /// Lists the versions of the series `name` that all ranks can restore, newest first: as many as fit into `versions`, which has room for
-/// `capacity`. `*count` says how many there are.
+/// `capacity` versions. `*count` says how many versions all ranks can restore.
 ///
-/// Collective: all ranks. Blocks as `bvk_begin_restore`.
+/// Collective: all ranks. Blocks like `bvk_begin_restore`.
 ///
-/// Errors: as `bvk_restore`.
+/// Errors: as for `bvk_restore`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `versions` has room for `capacity` numbers, or is NULL and `capacity` is 0; `count` points to a
-/// number.
+/// `name` is NULL or a NUL-terminated string; `versions` has room for `capacity` numbers, or is NULL and `capacity` is
+/// 0; `count` points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_versions(
     session: *mut SessionHandle,

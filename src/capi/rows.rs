@@ -16,7 +16,8 @@ use bivouac_core::decomposition::rows::region_name;
 use bivouac_core::recovery::How;
 use std::ffi::{CString, c_char, c_int, c_void};
 
-/// As `how`: each rank gets the rows that it saved. Only if the same number of ranks took the checkpoint. Local.
+/// As `how`: each rank gets the rows that it saved. This works only if the same number of ranks took the
+/// checkpoint, and makes the call local.
 pub const BVK_ROWS_OWN: c_int = 0;
 /// As `how`: all rows are distributed evenly, in the order of the ranks that saved them.
 pub const BVK_ROWS_EVEN: c_int = 1;
@@ -29,23 +30,24 @@ pub struct LoadedRowsHandle {
     _private: (),
 }
 
-/// Says which ranks get some rows. `values` holds the values of a column for `count` rows, row after row, with as many elements per row as
-/// the column has. For each row the function writes the number of a rank of this run to `owners`. `user` is passed through from the call.
+/// Says which rank gets each of `count` rows. `values` holds the values of a column for these rows, row after row, with as many elements
+/// per row as the column has. For each row, the function writes the number of a rank of this run to `owners`. `user` is the pointer that
+/// was given to `bvk_load_rows_by`.
 pub type OwnersFunction =
     Option<unsafe extern "C" fn(values: *const c_void, count: usize, owners: *mut c_int, user: *mut c_void)>;
 
-/// Adds this rank's rows of the set `name` to a checkpoint. A rank may have any number of rows, and a different number at each checkpoint. Each
-/// column is a region `name/column`. The rows can be restored on any number of ranks (`bvk_load_rows`). The structure and its list of
-/// columns are not kept. The memory of the columns is read by `bvk_capture`, not by `bvk_hold`.
+/// Adds this rank's rows of the set `name` to a checkpoint. A rank may have any number of rows, and a different number at each checkpoint.
+/// Each column is a region `name/column`. The rows can be restored on any number of ranks (`bvk_load_rows`). The structure and its list of
+/// columns need to be valid only during the call. The memory of the columns is read by `bvk_capture`, not by `bvk_hold`.
 ///
-/// Local, never waits. All ranks add the set with the same columns; so does a rank without rows.
+/// Local, never waits. All ranks, including ranks without rows, add the set with the same columns.
 ///
-/// Errors: `BVK_ERR_ARGUMENT`; `BVK_ERR_REGION` for a name that cannot be used or is already added, and for a set without columns; the
-/// checkpoint stays as it was.
+/// Errors: `BVK_ERR_ARGUMENT`; `BVK_ERR_REGION` for a name that cannot be used or has already been added, and for a set without
+/// columns; the checkpoint is unchanged.
 ///
 /// # Safety
-/// The memory of the columns is readable until `bvk_capture` has returned. `name` and the names of the columns are NULL or end with zero;
-/// `rows` is NULL or begins with its size, and has as many columns and coordinates as it says.
+/// The memory of the columns is readable until `bvk_capture` has returned. `name` and the names of the columns are NULL or NUL-terminated
+/// strings; `rows` is NULL or begins with its size, and points to as many columns and coordinates as it says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_save_rows(
     checkpoint: *mut CheckpointHandle,
@@ -109,8 +111,8 @@ unsafe fn deal(
 }
 
 /// Describes column number `at` of the set `name`, counted from 0 in the order in which the columns were saved: its name, the type of its
-/// elements, and how many of them a row has. `BVK_NOTHING` after the last one. `column`, `kind` and `width` may be NULL. A name is valid until
-/// `bvk_end_restore`.
+/// elements, and the number of elements per row. The call returns `BVK_NOTHING` after the last column. `column`, `kind` and `width` may be
+/// NULL. The name stays valid until `bvk_end_restore`.
 ///
 /// Local; the same on all ranks. Blocks on the tier that holds the copy.
 ///
@@ -118,7 +120,7 @@ unsafe fn deal(
 /// `BVK_ERR_ARGUMENT`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `column`, `kind` and `width` are NULL or point to a pointer and to numbers.
+/// `name` is NULL or a NUL-terminated string; `column` is NULL or points to a pointer; `kind` and `width` are NULL or point to numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_column_at(
     restart: *mut RestartHandle,
@@ -155,20 +157,20 @@ pub unsafe extern "C" fn bvk_column_at(
     })
 }
 
-/// Determines which rows of the set `name` this rank gets (`how` is one of `BVK_ROWS_...`). `*count` says how many (`count` may be NULL).
-/// The application then loads their columns one by one, into memory that has room for them (`bvk_load_column`). A program that wants
-/// certain rows on certain ranks uses `bvk_load_rows_by`.
+/// Determines which rows of the set `name` this rank gets (`how` is one of `BVK_ROWS_...`). `*count` says how many rows these are (`count`
+/// may be NULL). The application then loads their columns one by one, into memory with room for these rows (`bvk_load_column`). A program
+/// that wants certain rows on certain ranks uses `bvk_load_rows_by`.
 ///
-/// Collective: all ranks, with the same `how`; only `BVK_ROWS_OWN` is local. Blocks on the tiers that hold the shards, and until all have
-/// called.
+/// Collective: all ranks, with the same `how`, unless it is `BVK_ROWS_OWN`, which makes the call local. Blocks on the tiers that hold the
+/// shards, and until all ranks have made the call.
 ///
-/// Errors: `BVK_ERR_LOAD`: there is no such set, it was not saved with `bvk_save_rows`, or `how` is `BVK_ROWS_OWN` and a different number of
-/// ranks took the checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls
-/// `bvk_end_restore`.
+/// Errors: `BVK_ERR_LOAD`: there is no such set, it was not saved with `bvk_save_rows`, or `how` is `BVK_ROWS_OWN` and a
+/// different number of ranks took the checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the other ranks get an
+/// error when it calls `bvk_end_restore`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero. `rows` points to a handle, which the call sets and you own until `bvk_loaded_rows_close`, or until
-/// `bvk_end_restore`, which closes it whatever it returns. `count` is NULL or points to a number.
+/// `name` is NULL or a NUL-terminated string. `rows` points to a handle, which the call sets and you own until `bvk_loaded_rows_close`, or
+/// until `bvk_end_restore`, which closes it whatever it returns. `count` is NULL or points to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_rows(
     restart: *mut RestartHandle,
@@ -186,15 +188,16 @@ pub unsafe extern "C" fn bvk_load_rows(
     unsafe { deal(restart, name, how, (rows, count)) }
 }
 
-/// Gets `wanted` rows, starting with number `first`, in the order of the ranks that saved them. Each rank asks for any rows: ranges may overlap,
-/// and leave rows out. `bvk_parts` says how many rows there are in total. Otherwise as `bvk_load_rows`.
+/// Gets `wanted` rows, starting with row number `first`, in the order of the ranks that saved them. Each rank may ask for any
+/// rows: the ranges may overlap and may leave rows out. `bvk_parts` says how many rows there are in total. Otherwise, the
+/// call works like `bvk_load_rows`.
 ///
-/// Collective and blocking as `bvk_load_rows`.
+/// Collective and blocking like `bvk_load_rows`.
 ///
-/// Errors: as `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if one asks for rows that do not exist.
+/// Errors: as for `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if one rank asks for rows that do not exist.
 ///
 /// # Safety
-/// As [`bvk_load_rows`].
+/// As for [`bvk_load_rows`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_rows_range(
     restart: *mut RestartHandle,
@@ -215,20 +218,23 @@ pub unsafe extern "C" fn bvk_load_rows_range(
 }
 
 /// Gets the rows that a function of the application assigns to this rank, by the values of a column of the type `kind` with `width`
-/// elements per row. Rows keep the order of the ranks that saved them, and their order there. Otherwise as `bvk_load_rows`.
+/// elements per row. The rows are in the order of the ranks that saved them and, for each of these ranks, in the order in which it saved
+/// them. Otherwise, the call works like `bvk_load_rows`.
 ///
-/// `owners` is called on this thread before this returns, on the ranks that read rows: on some ranks for many rows and on others for none.
-/// It is called once for each row, in batches of up to 1 MiB of values. It depends only on the values, not on data that only its rank
-/// has. It calls neither Bivouac (`BVK_ERR_STATE`) nor MPI, and it returns: no exception and no `longjmp` leaves it. An entry of `owners`
-/// that it does not set is -1.
+/// The function `owners` is called on this thread before this call returns, on the ranks that read rows: on some ranks for many rows and on
+/// others for none. It gets each row once, in batches of up to 1 MiB of values. Its answers must depend only on the values, not on data
+/// that only one rank has. It must call neither Bivouac (`BVK_ERR_STATE`) nor MPI, and it must return: no exception and no `longjmp` may
+/// leave it. Entries of its array `owners` that it does not set are -1.
 ///
-/// Collective and blocking as `bvk_load_rows`; the same column on all ranks. A rank that reads rows keeps 4 bytes for each until the handle
-/// is closed.
+/// Collective and blocking like `bvk_load_rows`; the column must be the same on all ranks. A rank that reads rows keeps 4 bytes per
+/// row until the handle is closed.
 ///
-/// Errors: as `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if a row is assigned to a rank that does not exist, with its number.
+/// Errors: as for `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if a row is assigned to no rank, or to a rank that does not exist (the text
+/// gives the numbers of the row and of that rank).
 ///
 /// # Safety
-/// As [`bvk_load_rows`]. `column` is NULL or ends with zero; `owners` writes `count` numbers and no more, and may be called with `user`.
+/// As for [`bvk_load_rows`]. `column` is NULL or a NUL-terminated string; `owners` writes `count` numbers and no more,
+/// and may be called with `user`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_rows_by(
     restart: *mut RestartHandle,
@@ -270,18 +276,18 @@ pub unsafe extern "C" fn bvk_load_rows_by(
     unsafe { deal(restart, name, how, (rows, count)) }
 }
 
-/// Loads a column of rows into `elements` elements at `data`: `width` for each row that this rank gets, row after row, of the type that was
-/// saved.
+/// Loads a column of rows into `elements` elements at `data`: `width` elements for each row that this rank gets, row after
+/// row, of the type that was saved.
 ///
-/// Collective if the call that distributed the rows was: all ranks load the same columns in the same order; so does a rank without rows. Blocks
-/// on the tiers that hold the shards, and until all have called.
+/// Collective if the call that distributed the rows was collective: all ranks, including ranks without rows, load the same columns in the
+/// same order. Blocks on the tiers that hold the shards, and until all ranks have made the call.
 ///
-/// Errors: `BVK_ERR_LOAD`: there is no such column, it has a different type or width, or `elements` is not `width` times the number of rows. In
-/// the last case all ranks have an error, if loading is collective. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have
-/// an error when it calls `bvk_end_restore`. The contents of `data` are then unspecified.
+/// Errors: `BVK_ERR_LOAD`: there is no such column, it has a different type or width, or `elements` is not `width` times the number of
+/// rows. In the last case, all ranks get an error if the call is collective. `BVK_ERR_ARGUMENT`: this rank does not take part, and the
+/// other ranks get an error when it calls `bvk_end_restore`. The contents of `data` are then unspecified.
 ///
 /// # Safety
-/// The memory is writable, and nothing else uses it before this returns. `column` is NULL or ends with zero.
+/// The memory is writable, and nothing else uses it before this call returns. `column` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_column(
     rows: *mut LoadedRowsHandle,
@@ -309,8 +315,8 @@ pub unsafe extern "C" fn bvk_load_column(
     })
 }
 
-/// Releases loaded rows and their memory. `*rows` becomes NULL. A NULL handle is not an error.
-/// `bvk_end_restore` closes those that are left.
+/// Releases loaded rows and their memory. `*rows` becomes NULL. A NULL handle is not an error. `bvk_end_restore`
+/// closes handles that are still open.
 ///
 /// Local, never waits.
 ///

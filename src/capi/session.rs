@@ -36,18 +36,19 @@ pub const BVK_LEVEL_NODE_LOSS: c_int = 3;
 /// On the parallel file system: survives the loss of all nodes.
 pub const BVK_LEVEL_SYSTEM: c_int = 4;
 
-/// How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set members. Later
-/// members take precedence over earlier ones. The environment (`BIVOUAC_...`) comes between `config_text` and `settings`.
+/// How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set members. At
+/// most one of `config_file` and `config_text` may be set. The environment (`BIVOUAC_...`) takes precedence over the file or the text, and
+/// `settings` takes precedence over the environment.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Options {
     /// `sizeof(bvk_options)`.
     pub size: usize,
-    /// A TOML file. NULL: the file that `BIVOUAC_CONFIG` names, if `config_text` is NULL, too.
+    /// A TOML file. NULL: the file that `BIVOUAC_CONFIG` names, if `config_text` is also NULL.
     pub config_file: *const c_char,
     /// TOML text instead of a file; NULL: none.
     pub config_text: *const c_char,
-    /// Settings as `section.key=value`, the last entry NULL; NULL: none.
+    /// A list of settings of the form `section.key=value`, whose last entry is NULL; NULL: none.
     pub settings: *const *const c_char,
 }
 
@@ -72,8 +73,7 @@ pub struct CRegion {
     pub shape: *const u64,
 }
 
-/// Counters and times of this rank since its session was opened. Set `size` to `sizeof(bvk_stats)` before the call
-/// (`BVK_STATS_INIT`).
+/// Counters and times of this rank since its session was opened. Set `size` to `sizeof(bvk_stats)` before the call (`BVK_STATS_INIT`).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct CStats {
@@ -81,7 +81,7 @@ pub struct CStats {
     pub size: usize,
     /// Checkpoints that this rank has captured.
     pub captured: u64,
-    /// Checkpoints that the ranks abandoned at the call.
+    /// Checkpoints that the ranks abandoned at the checkpoint call: no part of them is kept.
     pub abandoned: u64,
     /// Checkpoints in flight: some of their levels are neither reached nor given up.
     pub in_flight: u64,
@@ -95,13 +95,13 @@ pub struct CStats {
     pub damaged: u64,
     /// Seconds that the last checkpoint blocked the application.
     pub blocked_last_s: f64,
-    /// The longest of these times.
+    /// The longest time that a checkpoint blocked the application, in seconds.
     pub blocked_max_s: f64,
-    /// The sum of these times.
+    /// The total time that checkpoints blocked the application, in seconds.
     pub blocked_total_s: f64,
     /// Files that refer to earlier files for part of their content (`reduction.method`).
     pub packed_files: u64,
-    /// Files that could have referred to earlier ones, but hold whole shards.
+    /// Files that could have referred to earlier files, but hold whole shards.
     pub whole_files: u64,
     /// Bytes of the shards that both kinds of files represent.
     pub reduced_bytes: u64,
@@ -111,11 +111,11 @@ pub struct CStats {
     pub partial_captures: u64,
     /// Shards whose regions in GPU memory were compared there, chunk by chunk.
     pub looked_on_device: u64,
-    /// Seconds that this took, while the shards were transferred.
+    /// Seconds that these comparisons took, while the shards were transferred.
     pub look_total_s: f64,
     /// Bytes of shards that remained to be compressed (`reduction.compress`).
     pub compressed_from: u64,
-    /// Bytes that they had after compression.
+    /// The size of the same data after compression, in bytes.
     pub compressed_to: u64,
     /// Seconds that the compression took.
     pub compress_total_s: f64,
@@ -125,17 +125,17 @@ pub struct CStats {
     pub marks_refused: u64,
     /// Bytes in GPU memory that were marked.
     pub marked_bytes: u64,
-    /// Marked bytes that node memory held already, and that were not sent.
+    /// Marked bytes that were not sent, because node memory already held them.
     pub equal_bytes: u64,
     /// Marked bytes that were copied aside, inside the GPU, before a write.
     pub doubled_bytes: u64,
     /// Marked bytes that a stream of the application had to wait for.
     pub urgent_bytes: u64,
-    /// How often a checkpoint waited for the marked one before it.
+    /// How often a checkpoint waited for the previous marked checkpoint.
     pub mark_waits: u64,
     /// Seconds that these waits took.
     pub mark_wait_total_s: f64,
-    /// Checkpoints in which only the application's declarations kept later writes out (`offload.audit`, `offload.host_writes`).
+    /// Checkpoints that only the application's declarations protected from later writes (`offload.audit`, `offload.host_writes`).
     pub unaudited: u64,
     /// Live regions that were copied after the checkpoint call had returned (`bvk_set_live`).
     pub live_regions: u64,
@@ -153,8 +153,8 @@ pub struct CStats {
     pub live_wait_total_s: f64,
 }
 
-/// Counters of this rank for one level, over all tiers that have it. Set `size` to `sizeof(bvk_level_stats)` before the call
-/// (`BVK_LEVEL_STATS_INIT`).
+/// Counters of this rank for one level, summed over all tiers that have this level. Set `size` to `sizeof(bvk_level_stats)` before the
+/// call (`BVK_LEVEL_STATS_INIT`).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct CLevelStats {
@@ -168,16 +168,16 @@ pub struct CLevelStats {
     pub write_failures: u64,
     /// Bytes that this rank has written in the background.
     pub flushed_bytes: u64,
-    /// Bytes that restarts have read: from node memory, local storage, other nodes, the parallel file system or an object store.
+    /// Bytes that restarts have read from node memory, node-local storage, other nodes, the parallel file system or an object store.
     pub restored_bytes: u64,
     /// Copies of shards or blocks that were found damaged.
     pub damaged: u64,
-    /// Seconds that writing those bytes took.
+    /// Seconds that it took to write `flushed_bytes`.
     pub flushed_s: f64,
 }
 
-/// What the ranks have agreed on one level of one checkpoint; or that a level has been out of reach since the session was opened. Set
-/// `size` to `sizeof(bvk_report)` before the call (`BVK_REPORT_INIT`).
+/// The ranks' verdict on one level of one checkpoint, or the information that a level has been out of reach since the session was opened.
+/// Set `size` to `sizeof(bvk_report)` before the call (`BVK_REPORT_INIT`).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CReport {
@@ -191,7 +191,7 @@ pub struct CReport {
     pub committed: c_int,
     /// The name of the series; empty for a tier that cannot be used.
     pub name: [c_char; 136],
-    /// Why it was not committed. A long reason is truncated.
+    /// The reason, if `committed` is not 1. A long reason is truncated.
     pub reason: [c_char; 512],
 }
 
@@ -250,22 +250,23 @@ pub(super) unsafe fn open(comm: MPI_Comm, config: Result<Config, String>) -> Out
     Ok(handles::insert(Entry::Session(Arc::new(Lock::at(Order::Call, Some(Open::new(session)))))))
 }
 
-/// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI is initialised, at any thread level. With
-/// `MPI_THREAD_MULTIPLE`, or with sockets between the ranks, a thread of Bivouac exchanges the coordination messages; otherwise the
-/// session's calls do.
+/// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI must be initialised, at any thread level.
+/// With `MPI_THREAD_MULTIPLE`, or with sockets between the ranks, a thread of Bivouac exchanges the coordination messages;
+/// otherwise the session's calls do.
 ///
-/// Collective over `comm`. Blocks until all ranks have called, but no longer than `timeouts.abandon` (10 s at least). After that, the ranks
-/// that have not called are named, and two requests of Bivouac remain on `comm`. Blocks for the file systems of the tiers. If a rank has a
-/// mistake in its configuration or options, all ranks fail together. Call it from a thread that may call MPI.
+/// Collective over `comm`. Blocks until all ranks have made the call, but no longer than `timeouts.abandon` (at least 10 s). After that
+/// time the call fails, the error names the ranks that have not made the call, and two MPI requests of Bivouac stay open on `comm`. The
+/// call also blocks on the file systems of the tiers. If a rank has a mistake in its configuration or options, all ranks fail together.
+/// Make this call from a thread that may call MPI.
 ///
 /// `options`: NULL for the environment alone. `*session`: the handle, yours until `bvk_close`; NULL after an error.
 ///
-/// Errors: `BVK_ERR_OPEN` (ranks and keys are named; also for a NULL `session`), `BVK_ERR_MPI`, `BVK_ERR_FAILED`. If `comm` is not a
-/// communicator on some of the ranks, the others wait.
+/// Errors: `BVK_ERR_OPEN` (the text names ranks and keys; also returned for a NULL `session`), `BVK_ERR_MPI`, `BVK_ERR_FAILED`. If `comm`
+/// is not a communicator on some ranks, the other ranks wait for them.
 ///
 /// # Safety
-/// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts end with NUL and its list with NULL; `session`
-/// is NULL or points to a handle.
+/// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts are NUL-terminated, and its list ends with NULL;
+/// `session` is NULL or points to a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_open(comm: MPI_Comm, options: *const Options, session: *mut *mut SessionHandle) -> c_int {
     call(|| {
@@ -283,12 +284,12 @@ pub unsafe extern "C" fn bvk_open(comm: MPI_Comm, options: *const Options, sessi
     })
 }
 
-/// Opens a session on a communicator in Fortran's form (`MPI_Comm_c2f`); otherwise as `bvk_open`.
+/// Opens a session on a communicator in Fortran's form (`MPI_Comm_c2f`); otherwise like `bvk_open`.
 ///
-/// Collective and blocking as `bvk_open`.
+/// Collective and blocking like `bvk_open`.
 ///
 /// # Safety
-/// As [`bvk_open`].
+/// As for [`bvk_open`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_open_f(comm: c_int, options: *const Options, session: *mut *mut SessionHandle) -> c_int {
     let mut status = BVK_OK;
@@ -309,12 +310,13 @@ pub unsafe extern "C" fn bvk_open_f(comm: c_int, options: *const Options, sessio
     if looked == BVK_OK { status } else { looked }
 }
 
-/// Waits for all checkpoints that are being written, and ends the session and everything that was made from it. `*session` becomes NULL. A
-/// NULL session is not an error.
+/// Waits for all checkpoints that are being written, then closes the session and everything that was created from it. `*session` becomes
+/// NULL. A NULL session is not an error.
 ///
-/// Collective. Blocks for checkpoints that are being written, at most for `timeouts.drain`, then for ranks that have not called, at most
-/// for `timeouts.abandon` (30 minutes unless it is set), and some seconds for last messages. The status does not say which levels the last
-/// checkpoint reached: call `bvk_wait` first, or read the reports. Handles of pending checkpoints stay valid until `bvk_release`.
+/// Collective. Blocks for checkpoints that are being written, for at most `timeouts.drain`; then for ranks that have not made the
+/// call, for at most `timeouts.abandon` (30 minutes unless it is set); and finally a few seconds for the last messages. The status
+/// does not say which levels the last checkpoint reached: call `bvk_wait` first, or read the reports. Handles of pending checkpoints
+/// stay valid until `bvk_release`.
 ///
 /// Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed nevertheless. `BVK_ERR_HANDLE`;
 /// `BVK_ERR_STATE` in a forked child.
@@ -355,19 +357,19 @@ pub unsafe extern "C" fn bvk_generation(session: *mut SessionHandle, generation:
 
 /// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restore` loads them. The memory may be on the
 /// host or on a GPU. A region of this name that is already protected is replaced, so call this again after a reallocation (before the
-/// reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is prepared in the
-/// background.
+/// reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is prepared in the background.
 ///
-/// Local. Waits only if a live region (`bvk_set_live`) is replaced by one elsewhere, until the old one is copied.
+/// Local. Waits only if a live region (`bvk_set_live`) is replaced by a region at another address, until the old region has been copied.
 ///
-/// `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's, and may be NULL if `count` is 0. Access
-/// to device memory is ordered by the session's stream. Host memory, including pinned and managed memory, is read as it is at the call.
+/// `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. The memory at `data` still belongs to the application; `data` may be NULL
+/// if `count` is 0. Access to device memory is ordered by the session's stream. Host memory, including pinned and managed memory, is read
+/// as it is at the time of the checkpoint call.
 ///
 /// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`.
 ///
 /// # Safety
-/// Until the region is unprotected or replaced, or the session closed, the memory is readable in each call that saves it, and writable and
-/// used by nothing else in each call that loads it. `name` is NULL or ends with zero.
+/// Until the region is unprotected or replaced, or the session is closed, the memory is readable in each call that saves it, and writable
+/// and used by nothing else in each call that loads it. `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_protect(
     session: *mut SessionHandle,
@@ -380,14 +382,14 @@ pub unsafe extern "C" fn bvk_protect(
     unsafe { bvk_protect_shaped(session, name, data, kind, 1, &count) }
 }
 
-/// Protects an array with the extents of its `dimensions` dimensions, slowest first; otherwise as `bvk_protect`.
+/// Protects an array with the extents of its `dimensions` dimensions, slowest first; otherwise like `bvk_protect`.
 ///
-/// Local, never waits.
+/// Local, waits like `bvk_protect`.
 ///
-/// Errors: as `bvk_protect`.
+/// Errors: as for `bvk_protect`.
 ///
 /// # Safety
-/// As [`bvk_protect`]; `shape` has `dimensions` numbers.
+/// As for [`bvk_protect`]; `shape` points to `dimensions` numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_protect_shaped(
     session: *mut SessionHandle,
@@ -406,15 +408,16 @@ pub unsafe extern "C" fn bvk_protect_shaped(
 }
 
 /// Protects the `count` regions of a list in one call, as `bvk_protect` does for one: all of them, or none if one cannot be protected. The
-/// cost of each does not depend on how many there are.
+/// cost per region does not depend on the number of regions.
 ///
-/// Local, never waits.
+/// Local, waits like `bvk_protect`.
 ///
-/// Errors: as `bvk_protect`; also if two entries of the list have the same name. The text says which entry is wrong, counted from 0.
+/// Errors: as for `bvk_protect`; also if two entries of the list have the same name. The error text says which
+/// entry is wrong, counted from 0.
 ///
 /// # Safety
-/// `regions` has `count` structures of the size that the first of them begins with, or is NULL and `count` is 0. The requirements of
-/// `bvk_protect` hold for each, and a shape has as many numbers as dimensions.
+/// `regions` points to `count` structures, all of the size that the first one begins with, or is NULL and `count` is 0. The requirements of
+/// `bvk_protect` hold for each region, and a shape has as many numbers as dimensions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_protect_many(session: *mut SessionHandle, regions: *const CRegion, count: usize) -> c_int {
     with(session, |open| {
@@ -476,14 +479,14 @@ unsafe fn entries(list: *const CRegion, count: usize) -> Outcome<Vec<CRegion>> {
     Ok(found)
 }
 
-/// Protects under a number instead of a name: the region is called `#7` for `id` 7.
+/// Protects a region under a number instead of a name: the region is called `#7` for `id` 7.
 ///
-/// Local, never waits.
+/// Local, waits like `bvk_protect`.
 ///
-/// Errors: as `bvk_protect`.
+/// Errors: as for `bvk_protect`.
 ///
 /// # Safety
-/// As [`bvk_protect`].
+/// As for [`bvk_protect`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_protect_id(
     session: *mut SessionHandle,
@@ -503,15 +506,16 @@ pub(super) fn name_of_id(id: c_int) -> String {
     format!("#{id}")
 }
 
-/// Ends the protection of a region. Its memory may be freed as soon as this returns, unless `bvk_save` has added it to a checkpoint that is
-/// not captured yet. Where the session offloads its GPU (`bvk_offload`), call `bvk_settle` before GPU memory is freed.
+/// Ends the protection of a region. Its memory may be freed as soon as the call returns, unless `bvk_save` has added the
+/// region to a checkpoint that has not been captured yet. If the session offloads its GPU (`bvk_offload`), call
+/// `bvk_settle` before GPU memory is freed.
 ///
-/// Local. Waits only for a live region (`bvk_set_live`), until it is copied.
+/// Local. Waits only for a live region (`bvk_set_live`), until the region has been copied.
 ///
 /// Errors: `BVK_ERR_ARGUMENT` if no such region is protected.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero.
+/// `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_unprotect(session: *mut SessionHandle, name: *const c_char) -> c_int {
     with(session, |open| {
@@ -520,17 +524,17 @@ pub unsafe extern "C" fn bvk_unprotect(session: *mut SessionHandle, name: *const
     })
 }
 
-/// Ends the protection of a region that was protected under a number; otherwise as `bvk_unprotect`.
+/// Ends the protection of a region that was protected under a number; otherwise like `bvk_unprotect`.
 ///
-/// Local, waits as `bvk_unprotect`.
+/// Local, waits like `bvk_unprotect`.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_unprotect_id(session: *mut SessionHandle, id: c_int) -> c_int {
     with(session, |open| unprotect(open, &name_of_id(id)))
 }
 
-/// Ends the protection of all regions; otherwise as `bvk_unprotect`.
+/// Ends the protection of all regions; otherwise like `bvk_unprotect`.
 ///
-/// Local, waits as `bvk_unprotect`.
+/// Local, waits like `bvk_unprotect`.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_unprotect_all(session: *mut SessionHandle) -> c_int {
     with(session, |open| {
@@ -548,11 +552,11 @@ fn unprotect(open: &mut Open, name: &str) -> Outcome {
     }
 }
 
-/// Sets the session's stream, a `cudaStream_t` or `CUstream` of the device's primary context. From now on regions in device memory (not in
-/// managed memory) are complete once the work that is enqueued on `stream` has run. NULL, the default: the legacy default stream. Programs
-/// without GPUs do not need this call.
+/// Sets the session's stream, a `cudaStream_t` or `CUstream` of the device's primary context. After this call, regions in device memory
+/// (not in managed memory) count as complete once the work that is enqueued on `stream` has run. NULL, the default, stands for the legacy
+/// default stream. Programs without GPUs do not need this call.
 ///
-/// Local, never waits. The stream stays the application's.
+/// Local, never waits. The stream still belongs to the application.
 ///
 /// # Safety
 /// The stream lives until another one is set or the session is closed, and is not the per-thread default stream.
@@ -564,11 +568,11 @@ pub unsafe extern "C" fn bvk_set_stream(session: *mut SessionHandle, stream: *mu
     })
 }
 
-/// Is it time for a checkpoint, by the configured interval? Call it once per step. `*yes`: 1 or 0, the same on all ranks.
+/// Asks whether a checkpoint is due by the configured interval. Make this call once per step. `*yes`: 1 or 0, the same on all ranks.
 ///
 /// Collective: all ranks, the same number of times. Blocks only when a checkpoint by time or cost is nearly due.
 ///
-/// Errors: `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`, `BVK_ERR_STATE`; `*yes` is 0 then.
+/// Errors: `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`, `BVK_ERR_STATE`; `*yes` is then 0.
 ///
 /// # Safety
 /// `yes` is NULL or points to a number.
@@ -578,12 +582,12 @@ pub unsafe extern "C" fn bvk_should_checkpoint(session: *mut SessionHandle, yes:
     unsafe { decide(session, yes, Session::should_checkpoint) }
 }
 
-/// Is it time to stop, because a configured signal has arrived on some rank, the end of the allocation is near, or `bivouac halt` was
-/// called? `*yes`: 1 or 0, the same on all ranks.
+/// Asks whether the program should stop, because a configured signal has arrived on some rank, the end of the allocation is near,
+/// `bivouac halt` was called, or the configured stop file exists. `*yes`: 1 or 0, the same on all ranks.
 ///
-/// Collective: all ranks, the same number of times. The ranks compare about every `exit.check_every`.
+/// Collective: all ranks, the same number of times. The ranks compare what they have seen about once every `exit.check_every`.
 ///
-/// Errors: as `bvk_should_checkpoint`.
+/// Errors: as for `bvk_should_checkpoint`.
 ///
 /// # Safety
 /// `yes` is NULL or points to a number.
@@ -611,7 +615,8 @@ unsafe fn decide(
     })
 }
 
-/// Prepares node memory in the background for checkpoints of about `bytes` per rank, so that the first one does not wait for it.
+/// Prepares node memory in the background for checkpoints of about `bytes` per rank, so that the first checkpoint
+/// does not wait for this memory.
 ///
 /// Local, never waits.
 #[unsafe(no_mangle)]
@@ -622,8 +627,8 @@ pub extern "C" fn bvk_prepare(session: *mut SessionHandle, bytes: u64) -> c_int 
     })
 }
 
-/// Exchanges coordination messages. Needed only where the session has no thread for that (`engine.progress = "stepped"`) and other calls
-/// are rare.
+/// Exchanges coordination messages. This call is needed only if the session has no thread for these messages
+/// (`engine.progress = "stepped"`) and other calls are rare.
 ///
 /// Local, never waits.
 #[unsafe(no_mangle)]
@@ -636,14 +641,16 @@ pub extern "C" fn bvk_progress(session: *mut SessionHandle) -> c_int {
 
 /// Threads stay where the launcher bound them.
 pub const BVK_PIN_LAUNCHER: c_int = 0;
-/// Each rank gets its share of neighbouring cores, and each thread one of these cores.
+/// Each rank gets its share of neighbouring cores, and each of its threads gets one of these cores.
 pub const BVK_PIN_COMPACT: c_int = 1;
-/// Each rank gets its share of neighbouring cores, and its threads go in turn to the share's NUMA nodes or caches.
+/// Each rank gets its share of neighbouring cores, and its threads are placed in turn on the NUMA nodes or caches of this share.
 pub const BVK_PIN_SCATTER: c_int = 2;
 
-/// Puts the threads of this rank where `policy` says (`BVK_PIN_...`), within what the job was given on this node.
+/// Places the threads of this rank as `policy` says (`BVK_PIN_...`), on CPUs that the job was given on this node.
 ///
-/// Local. With the same policy on all ranks of a node, the ranks get different cores.
+/// Local. With the same policy on all ranks of a node, the ranks get different cores. Threads are left alone if affinity is off, if the
+/// node has processes of the job that are not ranks of the session, or if no launcher says what the job was given and the session has
+/// several ranks on the node.
 ///
 /// Errors: `BVK_ERR_ARGUMENT`.
 #[unsafe(no_mangle)]
@@ -668,9 +675,9 @@ pub const BVK_AFFINITY_PAGES: c_int = 2;
 /// Restarts put neither threads nor pages back.
 pub const BVK_AFFINITY_CAPTURE: c_int = 3;
 
-/// Sets which parts of the affinity restarts bring back from now on (`BVK_AFFINITY_...`), instead of the configured ones.
+/// Sets which parts of the affinity (`BVK_AFFINITY_...`) later restarts bring back, instead of the configured parts.
 ///
-/// Local; but ranks with different modes restore different things.
+/// Local, but ranks with different modes restore different parts.
 ///
 /// Errors: `BVK_ERR_ARGUMENT`.
 #[unsafe(no_mangle)]
@@ -745,7 +752,7 @@ pub unsafe extern "C" fn bvk_get_stats(session: *mut SessionHandle, stats: *mut 
 }
 
 /// Fills `stats` with the counters of this rank for a level, from `BVK_LEVEL_PROCESS` to `BVK_LEVEL_SYSTEM`. If several tiers have the
-/// level, the counters are those of all of them together.
+/// level, the counters are the sums over these tiers.
 ///
 /// Local, never waits.
 ///
@@ -783,8 +790,8 @@ pub unsafe extern "C" fn bvk_get_level_stats(
     })
 }
 
-/// Reads the next verdict that the ranks have agreed on, in the order of the checkpoints. `BVK_NOTHING`: all have been read.
-/// The first ones, without a name, are about configured tiers that cannot be used: no checkpoint reaches their level.
+/// Reads the next verdict that the ranks have agreed on, in the order of the checkpoints. `BVK_NOTHING`: all verdicts have been read. The
+/// first reports, which have no name, are about configured tiers that cannot be used: no checkpoint reaches the level of such a tier.
 ///
 /// Local, never waits. All ranks get the same verdicts, though not at the same time.
 ///
@@ -855,8 +862,8 @@ pub(super) fn level(number: c_int) -> Outcome<Level> {
 }
 
 /// Sets which lines Bivouac writes to standard error, by their importance: 0 nothing, 1 errors, 2 warnings and one line each when a session
-/// opens, restores and closes, 3 events, 4 details, 5 everything. This call takes precedence over `job.log` and `BIVOUAC_LOG`. Without it
-/// they decide, and if they say nothing, the level is 2.
+/// opens, restores and closes, 3 events, 4 details, 5 everything. This call takes precedence over `job.log` and `BIVOUAC_LOG`. Without this
+/// call, these settings decide, and if neither is set, the level is 2.
 ///
 /// Local, never waits, any thread, at any time.
 ///

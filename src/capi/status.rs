@@ -9,20 +9,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Success.
 pub const BVK_OK: c_int = 0;
-/// `bvk_end_restore`: some rank could not load this version. Load again: the handle now leads to other copies of it, or to an older version
-/// (`bvk_saved_version` says which). Nothing that was loaded before may be used.
+/// `bvk_end_restore`: some rank could not load this version. Load again: the handle now leads to other copies of this version, or to an
+/// older version (`bvk_saved_version` says which version it is). Nothing that was loaded before may be used.
 pub const BVK_AGAIN: c_int = 1;
 /// There is nothing to return: no checkpoint to restore, no report to read.
 pub const BVK_NOTHING: c_int = 2;
 /// An argument is wrong: NULL where a value is needed, a count that is too large, an unknown type.
 pub const BVK_ERR_ARGUMENT: c_int = -1;
-/// The handle is not valid: it never was one, is of another kind, or was closed.
+/// The handle is not valid: it never was a handle, is a handle of another kind, or was closed.
 pub const BVK_ERR_HANDLE: c_int = -2;
-/// The calls came in the wrong order, for example a checkpoint inside an open restart, or a declaration on a stream that is being captured.
+/// Calls were made in the wrong order, for example a checkpoint while a restart is open, or a declaration on a
+/// stream that is being captured.
 pub const BVK_ERR_STATE: c_int = -3;
-/// The configuration has problems, or the session could not be opened. The text names ranks and keys.
+/// The configuration has problems, or the session could not be opened. The error text names the ranks and the keys.
 pub const BVK_ERR_OPEN: c_int = -4;
-/// MPI cannot be used: it is not initialised or already finalized, this thread may not call it, or one of its calls failed.
+/// MPI cannot be used: it is not initialised or is already finalised, this thread may not call it, or one of its calls failed.
 pub const BVK_ERR_MPI: c_int = -5;
 /// A name or a shape cannot be used, or a region was named twice.
 pub const BVK_ERR_REGION: c_int = -6;
@@ -30,19 +31,19 @@ pub const BVK_ERR_REGION: c_int = -6;
 pub const BVK_ERR_CAPTURE: c_int = -7;
 /// A region could not be loaded: it is not in the checkpoint, has a different type or length, or has no undamaged copy.
 pub const BVK_ERR_LOAD: c_int = -8;
-/// The restart ended without a restored state, on all ranks alike.
+/// The restart ended on all ranks without restoring a state.
 pub const BVK_ERR_RESTART: c_int = -9;
 /// The checkpoint has not reached the level that was waited for, and will not reach it.
 pub const BVK_ERR_NOT_COMMITTED: c_int = -10;
-/// Ranks made different calls, or some made none; or an element of an array has no owner, or several.
+/// Ranks made different calls, or some made none; or an element of an array has no owner, or more than one.
 pub const BVK_ERR_DISAGREED: c_int = -11;
 /// The session has failed and commits nothing more. The application may continue to compute.
 pub const BVK_ERR_FAILED: c_int = -12;
 /// Checkpoints were still being written when the session was closed.
 pub const BVK_ERR_UNDRAINED: c_int = -13;
-/// A device or a history cannot do what was asked for.
+/// A device or a history cannot do what was requested.
 pub const BVK_ERR_DEVICE: c_int = -14;
-/// A defect of Bivouac. The session may be unusable from now on; the application may continue to compute.
+/// A defect in Bivouac. From now on the session may be unusable; the application may continue to compute.
 pub const BVK_ERR_INTERNAL: c_int = -15;
 
 thread_local! {
@@ -171,9 +172,9 @@ fn keep(text: &str) {
     _ = LAST.try_with(|last| *last.borrow_mut() = text);
 }
 
-/// The text of this thread's last call that failed; empty if none has.
+/// The error text of this thread's last failed call; empty if no call has failed.
 ///
-/// Local, never blocks, any thread. The text belongs to Bivouac and is valid until the next call of this thread that fails.
+/// Local, never blocks, any thread. The text belongs to Bivouac and is valid until the next failed call of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())

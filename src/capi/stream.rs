@@ -81,18 +81,18 @@ fn with_begun(checkpoint: *mut CheckpointHandle, work: impl FnOnce(&Open, &mut B
     })
 }
 
-/// Begins a region of bytes whose length is not known yet. `bvk_stream_write` copies bytes to it immediately, so that their memory may be
-/// overwritten when it returns. `bvk_stream_end` ends the region. One region is written at a time. `bvk_fopen` does the same through a
-/// `FILE`.
+/// Begins a region of bytes whose length is not known yet. `bvk_stream_write` copies bytes to this region immediately, so that their
+/// memory may be overwritten when it returns. `bvk_stream_end` ends the region. Only one region can be written at a time. `bvk_fopen`
+/// does the same through a `FILE`.
 ///
 /// Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting
-/// for the others. Blocks as `bvk_checkpoint`.
+/// for the other ranks. Blocks like `bvk_checkpoint`.
 ///
-/// Errors: `BVK_ERR_CAPTURE` if no tier has room: `bvk_capture` then fails, too, and the other ranks are told. `BVK_ERR_REGION`;
+/// Errors: `BVK_ERR_CAPTURE` if no tier has room; `bvk_capture` then also fails, and the other ranks are told. `BVK_ERR_REGION`;
 /// `BVK_ERR_STATE` while a region is being written, or a restart is open.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero.
+/// `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_stream_begin(checkpoint: *mut CheckpointHandle, name: *const c_char) -> c_int {
     with_begun(checkpoint, |open, begun| {
@@ -103,12 +103,12 @@ pub unsafe extern "C" fn bvk_stream_begin(checkpoint: *mut CheckpointHandle, nam
 
 /// Writes `bytes` bytes to the region, after those written earlier.
 ///
-/// Local. Blocks for the copy; if node memory has no more room, as `bvk_checkpoint`.
+/// Local. Blocks for the copy; if node memory has no room left, blocks like `bvk_checkpoint`.
 ///
-/// Errors: as `bvk_stream_begin`.
+/// Errors: as for `bvk_stream_begin`.
 ///
 /// # Safety
-/// There are `bytes` readable bytes at `data`.
+/// The `bytes` bytes at `data` are readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_stream_write(checkpoint: *mut CheckpointHandle, data: *const c_void, bytes: u64) -> c_int {
     with_begun(checkpoint, |_, begun| {
@@ -125,24 +125,24 @@ pub unsafe extern "C" fn bvk_stream_write(checkpoint: *mut CheckpointHandle, dat
 
 /// Ends the region that is being written.
 ///
-/// Local. Blocks while the rest is written.
+/// Local. Blocks while the rest of the region is written.
 ///
-/// Errors: as `bvk_stream_begin`.
+/// Errors: as for `bvk_stream_begin`.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_stream_end(checkpoint: *mut CheckpointHandle) -> c_int {
     with_begun(checkpoint, |_, begun| begun.end_stream())
 }
 
-/// Reads bytes of the region `name`, starting at byte `at`: `*found` of them, at most `bytes`, and fewer at the region's end. Any array can be
-/// read in this way. Every block is checked before a byte of it is returned. `bvk_fopen_saved` does the same through a `FILE`, and is
-/// faster for small pieces.
+/// Reads at most `bytes` bytes of the region `name`, starting at byte `at`, into `data`. `*found` says how many bytes were read: fewer than
+/// `bytes` only at the end of the region. Any array can be read in this way. Every block is checked before a byte of it is returned.
+/// `bvk_fopen_saved` does the same through a `FILE`, and is faster for small pieces.
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///
-/// Errors: as `bvk_load`; the contents of `data` are then unspecified.
+/// Errors: as for `bvk_load`; the contents of `data` are then unspecified.
 ///
 /// # Safety
-/// There is room for `bytes` bytes at `data`; `found` points to a number; `name` is NULL or ends with zero.
+/// `data` has room for `bytes` bytes; `found` points to a number; `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_stream_read(
     restart: *mut RestartHandle,
@@ -173,14 +173,15 @@ pub unsafe extern "C" fn bvk_stream_read(
     })
 }
 
-/// Begins a region of bytes and returns a `FILE` to write it to, for all functions that take one. It is not seekable. `fclose` ends the
-/// region, and fails if it could not be written completely (`bvk_error` says why); `bvk_capture` then fails, too. Small pieces are collected in
-/// the buffer of the `FILE`: `setvbuf` with more than the usual few KiB makes them faster. NULL: an error, whose text `bvk_error` gives.
+/// Begins a region of bytes and returns a `FILE` to write it to, which works with all functions that take a `FILE`. It is not seekable.
+/// `fclose` ends the region, and fails if the region could not be written completely (`bvk_error` says why); `bvk_capture` then also fails.
+/// Small writes are collected in the buffer of the `FILE`: a larger buffer than the usual few KiB (`setvbuf`) makes them faster. After an
+/// error the call returns NULL, and `bvk_error` returns the text.
 ///
-/// Collective and blocking as `bvk_stream_begin`.
+/// Collective and blocking like `bvk_stream_begin`.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero. The file is closed before the checkpoint is captured.
+/// `name` is NULL or a NUL-terminated string. The file is closed before the checkpoint is captured.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_fopen(checkpoint: *mut CheckpointHandle, name: *const c_char) -> *mut FILE {
     // SAFETY: as the caller says.
@@ -222,13 +223,13 @@ struct Reading {
     at: u64,
 }
 
-/// Returns a `FILE` that reads the region `name` of the version being restored. It is seekable. Each attempt needs its own
-/// file: after `BVK_AGAIN` reading fails. NULL: an error, whose text `bvk_error` gives.
+/// Returns a `FILE` that reads the region `name` of the version being restored. It is seekable. Each attempt needs its own file: after
+/// `BVK_AGAIN`, reading from an earlier file fails. After an error the call returns NULL, and `bvk_error` returns the text.
 ///
-/// Local. Blocks on the tier that holds the copy, and so does reading.
+/// Local. Blocks on the tier that holds the copy, and so does reading from the file.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero.
+/// `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_fopen_saved(restart: *mut RestartHandle, name: *const c_char) -> *mut FILE {
     let mut window = None;

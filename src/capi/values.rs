@@ -13,7 +13,7 @@ use bivouac_core::Elements;
 use bivouac_core::OnResize;
 use std::ffi::{c_char, c_int, c_void};
 
-/// The checkpoint cannot be restored on a different number of ranks, as with `bvk_protect`.
+/// As with `bvk_protect`, the checkpoint cannot be restored on a different number of ranks.
 pub const BVK_RESIZE_REFUSE: c_int = 0;
 /// On a different number of ranks, the value is dropped.
 pub const BVK_RESIZE_DROP: c_int = 1;
@@ -45,18 +45,19 @@ unsafe fn valued(
     unsafe { described(name, data, kind, 1, &count) }?.of_values(lies?)
 }
 
-/// Protects `count` elements at `data`, the same on all ranks, under `name`, such as a step or a time: `bvk_checkpoint` saves them,
-/// `bvk_restore` loads them, on any number of ranks. Less than 1 MiB, on the host. If the elements differ on a rank, there is no
-/// checkpoint, and the verdict names the rank. Otherwise as `bvk_protect`. All ranks protect their regions in the same order.
+/// Protects a value that is the same on all ranks, such as a step or a time, under `name`: the `count` elements at `data`. `bvk_checkpoint`
+/// saves them, and `bvk_restore` loads them, on any number of ranks. They must be on the host and take less than 1 MiB. If the elements
+/// differ on a rank, the checkpoint is abandoned, and the verdict names the rank. Otherwise, the call works like `bvk_protect`. All ranks
+/// must protect their regions in the same order.
 ///
-/// A Rust program loads them with `shared::<Elements>`.
+/// A Rust program loads such a value with `shared::<Elements>`.
 ///
-/// Local, never waits, as `bvk_protect`.
+/// Local, waits like `bvk_protect`.
 ///
-/// Errors: as `bvk_protect`; `BVK_ERR_REGION` for 1 MiB or more.
+/// Errors: as for `bvk_protect`; also `BVK_ERR_REGION` for 1 MiB or more.
 ///
 /// # Safety
-/// As [`bvk_protect`](super::session::bvk_protect).
+/// As for [`bvk_protect`](super::session::bvk_protect).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_protect_shared(
     session: *mut SessionHandle,
@@ -72,17 +73,17 @@ pub unsafe extern "C" fn bvk_protect_shared(
     })
 }
 
-/// Protects `count` elements at `data`, different on each rank, under `name`, such as the state of random numbers. Less than 1 MiB, on
-/// the host. On the same number of ranks `bvk_restore` loads them. `on_resize`, one of `BVK_RESIZE_...` and the same on all ranks, says
-/// what happens on a different number: with `BVK_RESIZE_REFUSE` the restart is refused; otherwise the elements stay unchanged, and
-/// `bvk_restored` says how many ranks took the checkpoint.
+/// Protects a value that belongs to this rank alone, such as the state of its random number generator, under `name`: the `count` elements
+/// at `data`. They must be on the host and take less than 1 MiB. On the same number of ranks, `bvk_restore` loads them. `on_resize`, one of
+/// `BVK_RESIZE_...` and the same on all ranks, says what happens on a different number of ranks: with `BVK_RESIZE_REFUSE` the restart is
+/// refused; otherwise the elements stay unchanged, and `bvk_restored` says how many ranks took the checkpoint.
 ///
-/// Local, never waits, as `bvk_protect`.
+/// Local, waits like `bvk_protect`.
 ///
-/// Errors: as `bvk_protect_shared`.
+/// Errors: as for `bvk_protect_shared`.
 ///
 /// # Safety
-/// As [`bvk_protect`](super::session::bvk_protect).
+/// As for [`bvk_protect`](super::session::bvk_protect).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_protect_per_rank(
     session: *mut SessionHandle,
@@ -100,15 +101,15 @@ pub unsafe extern "C" fn bvk_protect_per_rank(
     })
 }
 
-/// Adds `count` elements at `data`, the same on all ranks, to a checkpoint, as in `bvk_protect_shared`. They are copied in this
-/// call.
+/// Adds a value that is the same on all ranks to a checkpoint, as in `bvk_protect_shared`: the `count` elements at
+/// `data`. They are copied in this call.
 ///
 /// Local, never waits.
 ///
-/// Errors: as `bvk_protect_shared`, and `BVK_ERR_REGION` for a name already added; the checkpoint stays as it was.
+/// Errors: as for `bvk_protect_shared`, and `BVK_ERR_REGION` for a name that has already been added; the checkpoint is unchanged.
 ///
 /// # Safety
-/// The memory is readable. `name` is NULL or ends with zero.
+/// The memory is readable. `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_save_shared(
     checkpoint: *mut CheckpointHandle,
@@ -124,14 +125,14 @@ pub unsafe extern "C" fn bvk_save_shared(
     })
 }
 
-/// Adds `count` elements at `data`, different on each rank, to a checkpoint, as in `bvk_protect_per_rank`. They are copied in this call.
+/// Adds a value of this rank to a checkpoint, as in `bvk_protect_per_rank`: the `count` elements at `data`. They are copied in this call.
 ///
 /// Local, never waits.
 ///
-/// Errors: as `bvk_save_shared`.
+/// Errors: as for `bvk_save_shared`.
 ///
 /// # Safety
-/// As [`bvk_save_shared`].
+/// As for [`bvk_save_shared`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_save_per_rank(
     checkpoint: *mut CheckpointHandle,
@@ -149,16 +150,16 @@ pub unsafe extern "C" fn bvk_save_per_rank(
     })
 }
 
-/// Loads a value that was saved with `bvk_save_shared` or `bvk_protect_shared` under `name` into `count` elements at `data`. Number and
-/// type must be those that were saved.
+/// Loads a value that was saved with `bvk_save_shared` or `bvk_protect_shared` under `name` into `count` elements at `data`. The number and
+/// the type must be those that were saved.
 ///
-/// Local if the same number of ranks took the checkpoint. Otherwise collective, and blocks until all ranks have called: all load the same regions in
-/// the same order.
+/// Local if the same number of ranks took the checkpoint. Otherwise collective: all ranks load the same regions in the same order, and the
+/// call blocks until all of them have made it.
 ///
-/// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` and `BVK_ERR_REGION` as with `bvk_load_on`. `data` is then unchanged.
+/// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` and `BVK_ERR_REGION` as for `bvk_load_on`. `data` is then unchanged.
 ///
 /// # Safety
-/// The memory is writable, and nothing else uses it before this returns. `name` is NULL or ends with zero.
+/// The memory is writable, and nothing else uses it before this call returns. `name` is NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_shared(
     restart: *mut RestartHandle,
@@ -175,16 +176,16 @@ pub unsafe extern "C" fn bvk_load_shared(
     })
 }
 
-/// Loads a value that this rank saved with `bvk_save_per_rank` or `bvk_protect_per_rank` under `name` into `count` elements at `data`.
-/// Number and type must be those that were saved. If a different number of ranks took the checkpoint (`bvk_saved_ranks`), that is an error,
-/// because no saved value belongs to this rank; see `bvk_of_ranks`.
+/// Loads a value that this rank saved with `bvk_save_per_rank` or `bvk_protect_per_rank` under `name` into `count` elements at `data`. The
+/// number and the type must be those that were saved. It is an error if a different number of ranks took the checkpoint
+/// (`bvk_saved_ranks`), because no saved value belongs to this rank; see `bvk_of_ranks`.
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///
-/// Errors: as `bvk_load_shared`.
+/// Errors: as for `bvk_load_shared`.
 ///
 /// # Safety
-/// As [`bvk_load_shared`].
+/// As for [`bvk_load_shared`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_load_per_rank(
     restart: *mut RestartHandle,
@@ -221,17 +222,18 @@ pub unsafe extern "C" fn bvk_saved_ranks(restart: *mut RestartHandle, ranks: *mu
     })
 }
 
-/// Loads the values that the old ranks `first` to `first + count - 1` saved with `BVK_RESIZE_ASK` under `name`: `each` elements from each
-/// of them, as many as it saved, rank after rank, starting at `data`. Each rank may ask for any of the `bvk_saved_ranks` old ranks,
-/// or for none with `count` 0.
+/// Loads the values that the old ranks `first` to `first + count - 1` saved with `BVK_RESIZE_ASK` under `name`, and stores them rank after
+/// rank, starting at `data`. `each` is the number of elements that each of these old ranks saved. Each rank may ask for any of the
+/// `bvk_saved_ranks` old ranks, or for none with `count` 0.
 ///
-/// Collective: all ranks. Blocks on the tiers that hold the shards, and until all ranks have called.
+/// Collective: all ranks. Blocks on the tiers that hold the shards, and until all ranks have made the call.
 ///
-/// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for old ranks that do not exist; the other ranks learn this only in `bvk_end_restore`. The
-/// contents of `data` are then unspecified.
+/// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for old ranks that do not exist; the other ranks learn of this mistake only in
+/// `bvk_end_restore`. The contents of `data` are then unspecified.
 ///
 /// # Safety
-/// The memory has room for `count * each` elements, and nothing else uses it before this returns. `name` is NULL or ends with zero.
+/// The memory has room for `count * each` elements, and nothing else uses it before this call returns. `name` is
+/// NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_of_ranks(
     restart: *mut RestartHandle,

@@ -6,7 +6,8 @@ use quote::{format_ident, quote};
 use syn::spanned::Spanned;
 use syn::{Attribute, Data, DeriveInput, Error, Field, Fields, Ident, LitStr, Result};
 
-/// Implements `bivouac::Checkpoint` for a structure with named fields. The crate `bivouac` documents it, where its examples are compiled.
+/// Implements `bivouac::Checkpoint` for a structure with named fields. The crate `bivouac`, where the examples are compiled, documents this
+/// macro.
 #[proc_macro_derive(Checkpoint, attributes(checkpoint))]
 pub fn checkpoint(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = syn::parse_macro_input!(input as DeriveInput);
@@ -15,7 +16,10 @@ pub fn checkpoint(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
 
 fn implementation(input: &DeriveInput) -> Result<TokenStream> {
     let Data::Struct(data) = &input.data else {
-        return Err(Error::new(input.span(), "Checkpoint can only be derived for structures: implement it by hand"));
+        return Err(Error::new(
+            input.span(),
+            "Checkpoint can only be derived for structures: implement the trait yourself",
+        ));
     };
     let Fields::Named(fields) = &data.fields else {
         return Err(Error::new(

@@ -226,7 +226,7 @@ fn a_load_that_fails_ends_the_restart_on_all_ranks_and_the_next_one_works() {
 fn a_version_whose_enqueued_restore_was_wrong_is_left_out_once_the_application_heard_of_it() {
     with_faults(&Machine::new(), 1, &[], |rank, session, device| {
         let caches = rank.caches(session);
-        let history = caches.history("wave", Keep::Discard);
+        let history = caches.history("wave", Keep::UntilRead);
         let spans = [70, 71].map(|version| rank.span(&content(0, version, 1, P_BYTES)));
         for (version, span) in [70, 71].into_iter().zip(&spans) {
             history.append(version, &[Field::device::<f64>("p", span)], &*rank.stream).expect("room");

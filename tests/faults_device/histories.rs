@@ -176,7 +176,7 @@ fn caches_without_any_device_memory_are_refused_with_the_reason() {
     }
     // The device is as good as before.
     let caches = bed.caches([8, 8, 0]);
-    let history = ready(&caches, "wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::All);
     bed.append_all(&history, 0..3);
     assert_eq!(bed.check(&history, 0), Tier::Device);
 }
@@ -188,7 +188,7 @@ fn a_later_step_without_device_memory_leaves_a_smaller_cache() {
     // The first step is 1 GiB, the others are a quarter of that.
     bed.device.set(Call::Map, Fault::OutOfMemory, 2, ALWAYS);
     let caches = bed.caches([1024 + 3 * 256, 32, 0]);
-    let history = ready(&caches, "wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::All);
     bed.append_all(&history, 0..10);
     history.wait_flushed();
     assert!(logs::has(&["event=gpu-cache-smaller", "mapped=1342177280", "wanted=1879048192", "no device memory"]));
@@ -205,7 +205,7 @@ fn memory_that_cannot_be_pinned_is_used_as_it_is() {
     let bed = Bed::new();
     bed.device.set(Call::Pin, Fault::OutOfMemory, 1, ALWAYS);
     let caches = bed.caches([4, 32, 0]);
-    let history = ready(&caches, "wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::All);
     bed.append_all(&history, 0..20);
     let (leased, pinned) = caches.host_bytes();
     assert!(leased == 32 * MIB && (1..32 * MIB).contains(&pinned), "{leased} {pinned}");
@@ -222,7 +222,7 @@ fn a_flush_that_fails_once_is_made_again() {
     let bed = Bed::new();
     bed.device.set(Call::Download(Low), Fault::Fail, 2, 1);
     let caches = bed.caches([4, 32, 0]);
-    let history = ready(&caches, "wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::All);
     bed.append_all(&history, 0..20);
     history.wait_flushed();
     let stats = history.stats();
@@ -239,7 +239,7 @@ fn a_flush_that_always_fails_leaves_its_version_on_the_device() {
     let bed = Bed::new();
     bed.device.set(Call::Download(Low), Fault::Fail, 0, ALWAYS);
     let caches = bed.caches([4, 16, 0]);
-    let history = ready(&caches, "wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::All);
     let begun = Instant::now();
     // Three fit into the GPU cache, with the border of 64 KiB, and 15 into host memory.
     let refused = (0..100).find_map(|version| Some((version, bed.append(&history, version).err()?)));
@@ -262,7 +262,7 @@ fn without_any_download_an_append_without_room_gets_the_device_s_error() {
     bed.device.set(Call::Download(Low), Fault::Fail, 0, ALWAYS);
     bed.device.set(Call::Download(High), Fault::Fail, 0, ALWAYS);
     let caches = bed.caches([4, 16, 16]);
-    let history = ready(&caches, "wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::All);
     bed.append_all(&history, 0..3);
     for _ in 0..3 {
         let error = bed.append(&history, 3).expect_err("nothing comes down");
@@ -279,7 +279,7 @@ fn a_prefetch_that_fails_leaves_the_version_in_host_memory() {
     let bed = Bed::new();
     bed.device.set(Call::Upload(Low), Fault::Fail, 0, ALWAYS);
     let caches = bed.caches([4, 32, 0]);
-    let history = ready(&caches, "wave", Keep::Discard);
+    let history = ready(&caches, "wave", Keep::UntilRead);
     history.hint((0..20).rev());
     bed.append_all(&history, 0..20);
     history.start_prefetch();
@@ -292,7 +292,7 @@ fn a_prefetch_that_fails_leaves_the_version_in_host_memory() {
 fn a_restore_whose_copy_fails_says_so_and_works_the_next_time() {
     let bed = Bed::new();
     let caches = bed.caches([4, 32, 0]);
-    let history = ready(&caches, "wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::All);
     bed.append_all(&history, 0..20);
     history.wait_flushed();
     let on_host = bed.version_in(&history, 0..20, Tier::Host);
@@ -315,7 +315,7 @@ fn a_restore_whose_copy_fails_says_so_and_works_the_next_time() {
 fn an_append_whose_copy_fails_leaves_no_version() {
     let bed = Bed::new();
     let caches = bed.caches([4, 16, 0]);
-    let history = ready(&caches, "wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::All);
     for fault in [Fault::Fail, Fault::FailLater, Fault::OutOfMemory] {
         bed.device.set(Call::CopyBlocks(High), fault, 0, 1);
         let error = bed.append(&history, 1).expect_err("the device failed");
@@ -332,7 +332,7 @@ fn an_enqueued_append_whose_copy_fails_is_unknown_afterwards() {
     logs::collect();
     let bed = Bed::new();
     let caches = bed.caches([4, 16, 0]);
-    let history = ready(&caches, "wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::All);
     let span = bed.span(&bytes(71));
     bed.device.set(Call::CopyBlocks(High), Fault::FailLater, 0, 1);
     for version in [71, 72] {
@@ -357,7 +357,7 @@ fn an_enqueued_restore_that_went_wrong_is_told_by_the_next_call() {
         let bed = Bed::new();
         let caches = bed.caches([4, 32, 0]);
         let name = format!("late-{round}");
-        let history = ready(&caches, &name, Keep::Persist);
+        let history = ready(&caches, &name, Keep::All);
         bed.append_all(&history, 0..20);
         history.wait_flushed();
         let version = bed.version_in(&history, 0..20, Tier::Device);
@@ -394,7 +394,7 @@ fn an_enqueued_restore_that_went_wrong_is_told_by_the_next_call() {
 fn each_enqueued_restore_that_went_wrong_is_told_and_can_be_made_again() {
     let bed = Bed::new();
     let caches = bed.caches([16, 0, 0]);
-    let history = ready(&caches, "late", Keep::Discard);
+    let history = ready(&caches, "late", Keep::UntilRead);
     bed.append_all(&history, 0..3);
     let span = bed.span(&bytes(0));
     bed.device.set(Call::CopyBlocks(High), Fault::FailLater, 0, 2);
@@ -416,7 +416,7 @@ fn each_enqueued_restore_that_went_wrong_is_told_and_can_be_made_again() {
 fn an_enqueued_restore_that_went_wrong_leaves_its_hint() {
     let bed = Bed::new();
     let caches = bed.caches([16, 0, 0]);
-    let history = ready(&caches, "hinted", Keep::Discard);
+    let history = ready(&caches, "hinted", Keep::UntilRead);
     bed.append_all(&history, 0..1);
     history.hint([0, 0]);
     let span = bed.span(&bytes(0));
@@ -433,7 +433,7 @@ fn an_enqueued_restore_that_went_wrong_leaves_its_hint() {
 fn a_copy_behind_a_long_kernel_hides_no_copy_of_another_stream() {
     let bed = Bed::new();
     let caches = bed.caches([16, 32, 0]);
-    let history = ready(&caches, "streams", Keep::Persist);
+    let history = ready(&caches, "streams", Keep::All);
     let other = bed.device.stream(High).expect("a stream");
     let span = bed.span(&bytes(1));
     let append = |version, stream: &dyn Stream| {
@@ -457,7 +457,7 @@ fn an_append_waits_for_the_room_of_versions_that_are_being_restored() {
     let bed = Bed::new();
     // Room for one version on the device.
     let caches = bed.caches([2, 32, 0]);
-    let history = ready(&caches, "full", Keep::Discard);
+    let history = ready(&caches, "full", Keep::UntilRead);
     bed.append_all(&history, 0..1);
     bed.device.set(Call::CopyBlocks(High), Fault::Hold, 0, 1);
     let release = bed.device.release_at_end();
@@ -482,7 +482,7 @@ fn a_device_that_is_lost_takes_its_own_histories_along_and_no_others() {
     for call in [Call::Download(Low), Call::CopyBlocks(High)] {
         let bed = Bed::new();
         let (caches, neighbours) = (bed.caches([4, 16, 16]), other.caches([4, 16, 0]));
-        let (history, neighbour) = (ready(&caches, "wave", Keep::Persist), ready(&neighbours, "wave", Keep::Persist));
+        let (history, neighbour) = (ready(&caches, "wave", Keep::All), ready(&neighbours, "wave", Keep::All));
         let span = bed.span(&bytes(0));
         let append = |version| history.append(version, &[Field::device::<u8>("p", &span)], &*bed.stream);
         let restore = |version| history.restore(version, &mut [FieldMut::device::<u8>("p", &span)], &*bed.stream);
@@ -510,7 +510,7 @@ fn a_version_that_is_damaged_on_the_device_comes_from_host_memory() {
     logs::collect();
     let bed = Bed::new();
     let caches = bed.caches([4, 32, 0]);
-    let history = ready(&caches, "device-damage", Keep::Persist);
+    let history = ready(&caches, "device-damage", Keep::All);
     bed.append_all(&history, 0..20);
     history.wait_flushed();
     let version = bed.version_in(&history, 0..20, Tier::Device);
@@ -524,7 +524,7 @@ fn a_version_that_is_damaged_on_the_device_comes_from_host_memory() {
 fn a_version_that_is_damaged_in_host_memory_comes_from_the_file() {
     let bed = Bed::new();
     let caches = bed.caches([4, 16, 64]);
-    let history = ready(&caches, "wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::All);
     bed.append_all(&history, 0..40);
     history.wait_flushed();
     let version = bed.version_in(&history, 0..40, Tier::Host);
@@ -536,7 +536,7 @@ fn a_version_that_is_damaged_in_host_memory_comes_from_the_file() {
 fn a_version_whose_last_copy_is_damaged_is_lost_with_the_place_of_the_damage() {
     let bed = Bed::new();
     let caches = bed.caches([4, 16, 64]);
-    let history = ready(&caches, "wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::All);
     bed.append_all(&history, 0..40);
     history.wait_flushed();
     let version = bed.version_in(&history, 0..40, Tier::Store);
@@ -554,7 +554,7 @@ fn a_version_whose_last_copy_is_damaged_is_lost_with_the_place_of_the_damage() {
 fn a_version_that_is_damaged_everywhere_is_lost() {
     let bed = Bed::new();
     let caches = bed.caches([4, 16, 64]);
-    let history = ready(&caches, "wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::All);
     bed.append_all(&history, 0..2);
     history.wait_flushed();
     assert_eq!(bed.device.damage(&bytes(1)), 1);
@@ -568,7 +568,7 @@ fn what_a_flush_has_damaged_is_never_handed_out() {
     let bed = Bed::new();
     bed.device.set(Call::Download(Low), Fault::Damage, 0, ALWAYS);
     let caches = bed.caches([8, 32, 0]);
-    let history = ready(&caches, "wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::All);
     bed.append_all(&history, 0..4);
     history.wait_flushed();
     assert_eq!(bed.device.hits(), 4);
@@ -586,7 +586,7 @@ fn what_a_prefetch_has_damaged_comes_from_host_memory() {
     let bed = Bed::new();
     bed.device.set(Call::Upload(Low), Fault::Damage, 0, ALWAYS);
     let caches = bed.caches([4, 32, 0]);
-    let history = ready(&caches, "wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::All);
     history.hint((0..20).rev());
     bed.append_all(&history, 0..20);
     history.start_prefetch();
@@ -603,7 +603,7 @@ fn what_a_prefetch_has_damaged_comes_from_host_memory() {
 fn damage_on_the_way_to_or_from_the_application_is_told() {
     let bed = Bed::new();
     let caches = bed.caches([8, 0, 0]);
-    let history = ready(&caches, "wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::All);
     let table = bytes(1);
     bed.device.set(Call::Upload(High), Fault::Damage, 0, 1);
     let error = history.append(1, &[Field::host("table", &table)], &*bed.stream).expect_err("damaged on the way");

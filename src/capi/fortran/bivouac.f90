@@ -1,40 +1,39 @@
 ! Bivouac for Fortran: the functions of bivouac.h under the same names, with Fortran's arrays, texts and communicators.
 !
-! Every function returns a status as an integer: BVK_OK (0) or another outcome above it, or an error below it, whose text
-! bvk_error_text() gives. bivouac.h says what each does, which are collective and which may block; docs/FORTRAN.md shows them
-! in a program. What differs from C:
+! Every function except bvk_error_text, bvk_status_name and bvk_version returns a status as an integer: BVK_OK (0), another outcome
+! (positive), or an error (negative), whose text bvk_error_text() gives. bivouac.h says what each function does, which functions
+! are collective and which may block; docs/FORTRAN.md shows them in a program. The differences from C are:
 !
 ! - Variables whose addresses are kept (bvk_protect, bvk_save, bvk_history_field) need the TARGET or POINTER attribute where they
-!   are declared, and have to live until they are unprotected, captured or replaced. They are variables, never expressions.
-! - Arrays may have any rank and any of the types int8 to int64, real32, real64 and their complex ones; a section whose
-!   elements are not contiguous is refused, never copied. Extents are recorded slowest first, so a(3, 5) is kept as 5 by 3.
-!   Complex numbers are records of 8 or 16 bytes. Everything else goes by its address: type(c_ptr), a number of elements and
-!   their type.
-! - bvk_boxes, and origins and extents that it takes, have Fortran's order of dimensions and count elements from 1. bvk_protect_on,
-!   bvk_save_on and bvk_load_on take an array for a rank with one box, or the addresses of the memory of any number of boxes.
-!   bvk_ids takes numbers that are counted from 1.
-! - Columns of rows have their own names and arrays: bvk_add_column puts them together, and bvk_save_rows saves them. The last
-!   dimension of an array runs over the rows. Rows are counted from 1, ranks from 0 as in MPI.
-! - bvk_before_write and bvk_before take the stream as an optional last argument (in C they are two functions each).
-! - Versions are integer(int64). Names and texts may end with blanks, which do not count.
-! - A communicator is type(MPI_Comm) of mpi_f08, or an integer of mpi and mpif.h.
+!   are declared, and must exist until they are unprotected, captured or replaced. Pass variables, never expressions.
+! - Arrays may have any rank and any of the types int8 to int64, real32, real64 and the complex types; a section whose elements are
+!   not contiguous is refused, never copied. Extents are recorded slowest first, so a(3, 5) is recorded as 5 by 3. Complex numbers
+!   are records of 8 or 16 bytes. For everything else, pass its address (type(c_ptr)), the number of its elements and their type.
+! - The shape, origins and extents that bvk_boxes takes are in Fortran's order of dimensions, and elements are counted from 1.
+!   bvk_protect_on, bvk_save_on and bvk_load_on take the array of a rank with one box, or the addresses of the memory of any number
+!   of boxes. The numbers that bvk_ids takes are counted from 1.
+! - Each column of rows has its own name and array: bvk_add_column collects the columns, and bvk_save_rows saves them. The last
+!   dimension of an array counts the rows. Rows are counted from 1, and ranks from 0 as in MPI.
+! - bvk_before_write and bvk_before take the stream as an optional last argument (in C, each of them is two functions).
+! - Versions are integer(int64). Names and texts may end with blanks, which are ignored.
+! - A communicator is a type(MPI_Comm) of mpi_f08, or an integer of mpi or mpif.h.
 !
-! It needs a compiler with assumed-rank arrays (Fortran 2018). It is tested with gfortran 12, and should work with gfortran 9,
-! ifx, nagfor 7.1, and later ones.
+! The module needs a compiler with assumed-rank arrays (Fortran 2018). It is tested with gfortran 12, and should work with ifx,
+! with gfortran 9 or later, and with nagfor 7.1 or later.
 module bivouac
   use, intrinsic :: iso_c_binding
   use, intrinsic :: iso_fortran_env, only: int8, int16, int32, int64, real32, real64
   implicit none
   private
 
-  ! Outcomes. What each means says bivouac.h.
+  ! Outcomes; bivouac.h says what each of them means.
   integer, parameter, public :: BVK_OK = 0, BVK_AGAIN = 1, BVK_NOTHING = 2
   integer, parameter, public :: BVK_ERR_ARGUMENT = -1, BVK_ERR_HANDLE = -2, BVK_ERR_STATE = -3, BVK_ERR_OPEN = -4, &
     BVK_ERR_MPI = -5, BVK_ERR_REGION = -6, BVK_ERR_CAPTURE = -7, BVK_ERR_LOAD = -8, BVK_ERR_RESTART = -9, &
     BVK_ERR_NOT_COMMITTED = -10, BVK_ERR_DISAGREED = -11, BVK_ERR_FAILED = -12, BVK_ERR_UNDRAINED = -13, BVK_ERR_DEVICE = -14, &
     BVK_ERR_INTERNAL = -15
 
-  ! Element types, for memory that is given by its address. A record of the application's own has minus its bytes.
+  ! The element types of memory that is passed as an address. For an application-defined record, pass minus its size in bytes.
   integer, parameter, public :: BVK_U8 = 1, BVK_I8 = 2, BVK_U16 = 3, BVK_I16 = 4, BVK_U32 = 5, BVK_I32 = 6, BVK_U64 = 7, &
     BVK_I64 = 8, BVK_F32 = 9, BVK_F64 = 10
   integer, parameter :: BVK_RECORD_C32 = -8, BVK_RECORD_C64 = -16
@@ -44,18 +43,18 @@ module bivouac
   integer, parameter, public :: BVK_PIN_LAUNCHER = 0, BVK_PIN_COMPACT = 1, BVK_PIN_SCATTER = 2
   integer, parameter, public :: BVK_AFFINITY_FULL = 0, BVK_AFFINITY_THREADS = 1, BVK_AFFINITY_PAGES = 2, BVK_AFFINITY_CAPTURE = 3
   integer, parameter, public :: BVK_KEEP_UNTIL_READ = 0, BVK_KEEP_ALL = 1
-  ! As the device of a history: there is no GPU.
+  ! In place of a GPU number: no GPU.
   integer, parameter, public :: BVK_NO_GPU = -1
-  ! What becomes of a value of one rank on a different number of ranks.
+  ! What happens to a per-rank value on a different number of ranks.
   integer, parameter, public :: BVK_RESIZE_REFUSE = 0, BVK_RESIZE_DROP = 1, BVK_RESIZE_ASK = 2
   integer, parameter, public :: BVK_RESTART_TRUNCATE = 0, BVK_RESTART_REFUSE = 1, BVK_RESTART_ANOTHER = 2
-  ! Which rows a rank gets, and what parts are.
+  ! Which rows a rank gets, and what a rank's part consists of: rows, boxes or numbers.
   integer, parameter, public :: BVK_ROWS_OWN = 0, BVK_ROWS_EVEN = 1, BVK_PART_ROWS = 1, BVK_PART_BOXES = 2, &
     BVK_PART_IDS = 3
   ! As a version: the newest that all ranks can restore. All bits are set, as in C.
   integer(int64), parameter, public :: BVK_NEWEST = -1_int64
 
-  ! Handles. One that was not opened, or was closed, is an error and not a crash.
+  ! Handles. Using one that was never opened, or that was closed, is an error, not a crash.
   type, public :: bvk_session_t
     type(c_ptr) :: handle = c_null_ptr
   end type
@@ -76,7 +75,7 @@ module bivouac
   end type
   type, public :: bvk_boxes_t
     type(c_ptr) :: handle = c_null_ptr
-    ! The extents of each box in memory, ghost cells among them: memory(:, box), slowest first.
+    ! The extents of each box in memory, including ghost cells: memory(:, box), slowest first.
     integer(c_int64_t), allocatable, private :: memory(:, :)
   end type
 
@@ -93,7 +92,7 @@ module bivouac
     integer(c_int64_t) :: count = 0, width = 0
     integer :: kind = 0
   end type
-  ! This rank's rows of a set: the columns that bvk_add_column has added. `rows = bvk_rows()` has none again.
+  ! This rank's rows of a set: the columns that bvk_add_column has added. `rows = bvk_rows()` removes all of them.
   type, public :: bvk_rows
     type(row_column), allocatable, private :: columns(:)
   end type
@@ -125,8 +124,8 @@ module bivouac
     real(c_double) :: flushed_s = 0
   end type
 
-  ! What a restart restored: the version, the run that took it, the bytes that this rank read, the seconds it took, the
-  ! level of the farthest tier that this rank read from, and how many ranks took it.
+  ! What a restart restored: the version, the run that took it, the bytes that this rank read, the duration in seconds, the level
+  ! of the farthest tier that this rank read from, and the number of ranks that took the version.
   type, bind(c), public :: bvk_restored
     integer(c_size_t) :: size = 0
     integer(c_int64_t) :: version = 0, generation = 0, bytes = 0
@@ -134,16 +133,17 @@ module bivouac
     integer(c_int64_t) :: level = 0, ranks = 0
   end type
 
-  ! What the ranks have agreed on one level of one checkpoint. committed: 1 yes, 0 no (the reason says why), -1 unknown.
+  ! The verdict on one level of one checkpoint. committed: 1 yes, 0 no (the reason says why), -1 unknown.
   type, public :: bvk_report
     integer(int64) :: version = 0
     integer :: level = 0, committed = 0
     character(len=:), allocatable :: name, reason
   end type
 
-  ! What one of the ranks that took a checkpoint had: kind is BVK_PART_ROWS, BVK_PART_BOXES or BVK_PART_IDS, and count says how
-  ! many. Of boxes shape has the extents of the array, fastest first, of numbers how many elements it has; of rows low and high have the least and the greatest coordinates, as bvk_save_rows was
-  ! told.
+  ! What one of the ranks that took a checkpoint had: kind is BVK_PART_ROWS, BVK_PART_BOXES or BVK_PART_IDS, and count is the
+  ! number of rows, boxes or numbers. For boxes, shape holds the extents of the array, fastest first; for numbers, shape(1) is the
+  ! number of elements of the array. For rows, low and high are the least and the greatest coordinates that were given to
+  ! bvk_save_rows.
   type, bind(c), public :: bvk_part
     integer(c_size_t) :: size = 0
     integer(c_int) :: kind = 0, dimensions = 0
@@ -287,8 +287,8 @@ module bivouac
       load_column_f64, load_column_c32, load_column_c64, load_column_address
   end interface
 
-  ! Says which ranks get `count` rows: of each it gets as many values as the column has in a row, one row after the other
-  ! (c_f_pointer makes an array of them). `user` is what bvk_load_rows_by was given.
+  ! Says which ranks get `count` rows. `values` points to the values of a column for these rows, row after row, with as many values
+  ! per row as the column has (c_f_pointer makes an array of them). `user` is passed through from bvk_load_rows_by.
   abstract interface
     subroutine bvk_owners(values, count, owners, user) bind(c)
       import :: c_int, c_ptr, c_size_t
@@ -303,7 +303,7 @@ module bivouac
       of_ranks_f32, of_ranks_f64
   end interface
 
-  ! An error that was found here, before the library was called. Of a fixed length, because threads may share it.
+  ! The text of an error that this module found before it called the library. Its length is fixed, because threads may share it.
   character(len=256), save :: own_text = ' '
   logical, save :: own_error = .false.
 
@@ -637,7 +637,7 @@ module bivouac
       integer(c_int) :: status
     end function
 
-    ! What a list has no entries for is c_null_ptr.
+    ! A list without entries is passed as c_null_ptr.
     function c_boxes(session, dimensions, shape, count, origins, extents, before, after, sparse, boxes) result(status) &
       bind(c, name='bvk_boxes')
       import :: c_int, c_ptr, c_size_t
@@ -989,15 +989,15 @@ contains
     text = text_of(c_version())
   end function
 
-  ! Lets Bivouac write to standard error, whatever job.log and BIVOUAC_LOG say: 0 nothing, 1 errors, 2 warnings and a line each
-  ! when a session opens, restores and closes, 3 events, 4 details, 5 everything.
+  ! Sets which lines Bivouac writes to standard error, whatever job.log and BIVOUAC_LOG say: 0 nothing, 1 errors, 2 warnings and
+  ! one line each when a session opens, restores and closes, 3 events, 4 details, 5 everything.
   function bvk_log(level) result(status)
     integer, intent(in) :: level
     integer :: status
     status = told(c_log(int(level, c_int)))
   end function
 
-  ! The status of a call to the library; if it failed, its text is the one that counts now.
+  ! The status of a call to the library. If the call has failed, bvk_error_text() gives the library's text from now on.
   function told(found) result(status)
     integer(c_int), intent(in) :: found
     integer :: status
@@ -1005,7 +1005,7 @@ contains
     if (status < 0) own_error = .false.
   end function
 
-  ! An error that was found here.
+  ! Records an error that this module has found, and returns its status.
   function refused(text) result(status)
     character(len=*), intent(in) :: text
     integer :: status
@@ -1014,7 +1014,7 @@ contains
     status = BVK_ERR_ARGUMENT
   end function
 
-  ! A text of C's.
+  ! The Fortran text of a C string.
   function text_of(address) result(text)
     type(c_ptr), intent(in) :: address
     character(len=:), allocatable :: text
@@ -1040,7 +1040,7 @@ contains
     end do
   end function
 
-  ! A text for C.
+  ! A text for C: without trailing blanks, and with a zero at its end.
   pure function ended(text) result(with_zero)
     character(len=*), intent(in) :: text
     character(kind=c_char, len=:), allocatable :: with_zero
@@ -1049,8 +1049,8 @@ contains
 
   ! --------------------------------------------------------------------------------------------------- sessions
 
-  ! Opens a session on the ranks of `comm`. The configuration comes from a TOML file or TOML text (otherwise from the file
-  ! that BIVOUAC_CONFIG names), then from the environment, then from settings ('section.key=value'); later ones win.
+  ! Opens a session on the ranks of `comm`. The configuration comes from a TOML file or TOML text (otherwise from the file that
+  ! BIVOUAC_CONFIG names), then from the environment, then from settings ('section.key=value'); later sources take precedence.
   function open_f08(comm, session, config_file, config_text, settings) result(status)
     use mpi_f08, only: MPI_Comm
     type(MPI_Comm), intent(in) :: comm
@@ -1094,7 +1094,7 @@ contains
     status = told(c_open(int(comm, c_int), options, session%handle))
   end function
 
-  ! Waits for all checkpoints that are being written and ends the session, and all that was made from it.
+  ! Waits for all checkpoints that are being written, and ends the session and everything that was made from it.
   function bvk_close(session) result(status)
     type(bvk_session_t), intent(inout) :: session
     integer :: status
@@ -1109,7 +1109,7 @@ contains
     status = told(c_generation(session%handle, generation))
   end function
 
-  ! Device regions are complete once the work that is enqueued on `stream` has run.
+  ! Sets the session's stream: regions in device memory are complete once the work that is enqueued on it has run.
   function bvk_set_stream(session, stream) result(status)
     type(bvk_session_t), intent(in) :: session
     type(c_ptr), intent(in) :: stream
@@ -1139,7 +1139,7 @@ contains
     yes = answer /= 0
   end function
 
-  ! Makes node memory ready for checkpoints of about `bytes` per rank.
+  ! Prepares node memory for checkpoints of about `bytes` bytes per rank.
   function bvk_prepare(session, bytes) result(status)
     type(bvk_session_t), intent(in) :: session
     integer(int64), intent(in) :: bytes
@@ -1147,7 +1147,7 @@ contains
     status = told(c_prepare(session%handle, bytes))
   end function
 
-  ! Moves the coordination along.
+  ! Exchanges coordination messages.
   function bvk_progress(session) result(status)
     type(bvk_session_t), intent(in) :: session
     integer :: status
@@ -1162,7 +1162,7 @@ contains
     status = told(c_pin(session%handle, int(policy, c_int)))
   end function
 
-  ! What of affinity restarts bring back from now on (BVK_AFFINITY_...).
+  ! Sets which parts of the affinity restarts bring back from now on (BVK_AFFINITY_...).
   function bvk_set_affinity(session, mode) result(status)
     type(bvk_session_t), intent(in) :: session
     integer, intent(in) :: mode
@@ -1189,7 +1189,7 @@ contains
     status = told(c_get_level_stats(session%handle, int(level, c_int), stats))
   end function
 
-  ! The next verdict that was not read yet; BVK_NOTHING: there is none now.
+  ! The next verdict that has not been read yet; BVK_NOTHING if all have been read.
   function bvk_next_report(session, report) result(status)
     type(bvk_session_t), intent(in) :: session
     type(bvk_report), intent(inout) :: report
@@ -1287,7 +1287,8 @@ contains
     end if
   end function
 
-  ! Memory by its address, on the host or on a GPU: `count` elements of the type `kind` (BVK_..., or minus the bytes of a record).
+  ! Memory that is passed as an address, on the host or on a GPU: `count` elements of the type `kind` (BVK_..., or minus the size
+  ! of a record in bytes).
   function protect_address(session, name, address, count, kind) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
@@ -1586,7 +1587,7 @@ contains
     status = history_field_any(history, name, data, BVK_RECORD_C64)
   end function
 
-  ! Takes a region out of those that are protected.
+  ! Ends the protection of a region.
   function bvk_unprotect(session, name) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
@@ -1594,7 +1595,7 @@ contains
     status = told(c_unprotect(session%handle, ended(name)))
   end function
 
-  ! The same for all regions.
+  ! Ends the protection of all regions.
   function bvk_unprotect_all(session) result(status)
     type(bvk_session_t), intent(in) :: session
     integer :: status
@@ -1603,7 +1604,7 @@ contains
 
   ! ------------------------------------------------------------------------------------------------ checkpoints
 
-  ! Takes version `version` of the series `name`: all protected regions.
+  ! Takes version `version` of the series `name`, a checkpoint of all protected regions.
   function bvk_checkpoint(session, name, version, pending) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
@@ -1616,7 +1617,7 @@ contains
     status = told(c_checkpoint(session%handle, ended(name), version, place))
   end function
 
-  ! Begins a checkpoint that is put together: bvk_save, then bvk_capture or bvk_abort.
+  ! Begins a checkpoint that names its own regions: bvk_save adds them, bvk_capture takes it, and bvk_abort aborts it.
   function bvk_begin_checkpoint(session, name, version, checkpoint) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
@@ -1626,22 +1627,23 @@ contains
     status = told(c_begin_checkpoint(session%handle, ended(name), version, checkpoint%handle))
   end function
 
-  ! Adds all regions that are protected on the session at the capture.
+  ! Adds all regions that are protected on the session when the checkpoint is captured.
   function bvk_save_protected(checkpoint) result(status)
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     integer :: status
     status = told(c_save_protected(checkpoint%handle))
   end function
 
-  ! Copies what bvk_save has added to where the checkpoint will be: it may be overwritten as soon as this returns, before bvk_capture.
-  ! Collective.
+  ! Copies host regions, added with bvk_save, to their place in the checkpoint. The application may overwrite them as soon as this
+  ! returns, before bvk_capture. Collective.
   function bvk_hold(checkpoint) result(status)
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     integer :: status
     status = told(c_hold(checkpoint%handle))
   end function
 
-  ! Has files leave a region to earlier ones by another method than is configured: full, basic, list, tree or auto. Local.
+  ! Chooses the method by which files reuse earlier files for a region of this checkpoint, instead of the configured one: full,
+  ! basic, list, tree or auto. Local.
   function bvk_reduce(checkpoint, region, method) result(status)
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     character(len=*), intent(in) :: region, method
@@ -1649,7 +1651,7 @@ contains
     status = told(c_reduce(checkpoint%handle, ended(region), ended(method)))
   end function
 
-  ! Adds the versions that a history has at the capture.
+  ! Adds the versions that a history has when the checkpoint is captured.
   function bvk_save_history(checkpoint, history) result(status)
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     type(bvk_history_t), intent(in) :: history
@@ -1657,7 +1659,7 @@ contains
     status = told(c_save_history(checkpoint%handle, history%handle))
   end function
 
-  ! Copies all regions; when it returns the application may overwrite them.
+  ! Copies all regions. When this returns, the application may overwrite them.
   function bvk_capture(checkpoint, pending) result(status)
     type(bvk_checkpoint_t), intent(inout) :: checkpoint
     type(bvk_pending_t), intent(inout), target, optional :: pending
@@ -1668,14 +1670,14 @@ contains
     status = told(c_capture(checkpoint%handle, place))
   end function
 
-  ! Gives a checkpoint up that was begun.
+  ! Gives up a checkpoint that was begun.
   function bvk_abort(checkpoint) result(status)
     type(bvk_checkpoint_t), intent(inout) :: checkpoint
     integer :: status
     status = told(c_abort(checkpoint%handle))
   end function
 
-  ! Have all levels ended?
+  ! Has each level been reached or given up?
   function bvk_poll(pending, finished) result(status)
     type(bvk_pending_t), intent(in) :: pending
     logical, intent(out) :: finished
@@ -1709,7 +1711,7 @@ contains
     if (present(reached)) reached = int(found)
   end function
 
-  ! Gives the handle back; the checkpoint continues on its way.
+  ! Releases the handle; the checkpoint continues.
   function bvk_release(pending) result(status)
     type(bvk_pending_t), intent(inout) :: pending
     integer :: status
@@ -1718,7 +1720,7 @@ contains
 
   ! --------------------------------------------------------------------------------------------------- restarts
 
-  ! Restores the newest version, or the one that is given, into all protected regions. BVK_NOTHING: there is nothing.
+  ! Restores the newest version, or `version` if it is given, into all protected regions. BVK_NOTHING: there is nothing to restore.
   function bvk_restore(session, name, version, restored) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
@@ -1731,7 +1733,7 @@ contains
     if (present(restored)) restored = found
   end function
 
-  ! Begins a restart that the application loads itself; bvk_end_restore ends the attempt.
+  ! Begins a restart in which the application loads the regions itself; bvk_end_restore ends each attempt.
   function bvk_begin_restore(session, name, restart, version) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
@@ -1756,7 +1758,7 @@ contains
     status = told(c_saved_version(restart%handle, version))
   end function
 
-  ! How many elements of which type the region has.
+  ! The number and the type of the elements that the region has in the version that is being restored.
   function bvk_region_size(restart, name, count, kind) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name
@@ -1776,8 +1778,8 @@ contains
     status = told(c_load_protected(restart%handle))
   end function
 
-  ! Appends all versions of the history that was saved under its name; `count` says how many.
-  ! Each attempt needs its own history: after BVK_AGAIN close this one and open another.
+  ! Appends to `history` all versions that were saved under its name; `count` says how many. Each attempt needs its own history:
+  ! after BVK_AGAIN, close this one and open another.
   function bvk_load_history(restart, history, count) result(status)
     type(bvk_restart_t), intent(in) :: restart
     type(bvk_history_t), intent(in) :: history
@@ -1789,7 +1791,7 @@ contains
     if (present(count)) count = found
   end function
 
-  ! Begins a region of bytes, of a length that is not known yet; bvk_stream_write writes it piece by piece, bvk_stream_end ends it.
+  ! Begins a region of bytes whose length is not known yet; bvk_stream_write writes it piece by piece, and bvk_stream_end ends it.
   function bvk_stream_begin(checkpoint, name) result(status)
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     character(len=*), intent(in) :: name
@@ -1797,7 +1799,7 @@ contains
     status = told(c_stream_begin(checkpoint%handle, ended(name)))
   end function
 
-  ! Writes `bytes` bytes at `data` (c_loc of an array) after what was written earlier. They are copied.
+  ! Writes the `bytes` bytes at `data` (c_loc of an array) to the region, after those written earlier. They are copied.
   function bvk_stream_write(checkpoint, data, bytes) result(status)
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     type(c_ptr), intent(in) :: data
@@ -1812,7 +1814,7 @@ contains
     status = told(c_stream_end(checkpoint%handle))
   end function
 
-  ! Reads bytes of a region from byte `at` on, counted from 0, to `data`: `found` of them, `bytes` at most.
+  ! Reads bytes of a region into `data`, starting at byte `at`, counted from 0: `found` bytes, at most `bytes`.
   function bvk_stream_read(restart, name, at, data, bytes, found) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name
@@ -1826,8 +1828,8 @@ contains
     found = count
   end function
 
-  ! Adds a file that the program writes itself, or a library that wants a path, as a region. `path` is where to write it, in node-local storage;
-  ! the file must be complete when bvk_capture is called, which reads it and removes it.
+  ! Adds a file as a region: the program, or a library that needs a path, writes it to `path`, in node-local storage. The file must
+  ! be complete when bvk_capture is called, which reads and removes it.
   function bvk_route(checkpoint, name, path) result(status)
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     character(len=*), intent(in) :: name
@@ -1839,8 +1841,8 @@ contains
     path = text_of(found)
   end function
 
-  ! Brings a region of the version that is being restored back as a file. `path` is in node-local storage; the file is there until
-  ! bvk_end_restore. After BVK_AGAIN call it again.
+  ! Writes a region to a file, from the version that is being restored. `path` is in node-local storage; the file exists until
+  ! bvk_end_restore. After BVK_AGAIN, call this function again.
   function bvk_route_saved(restart, name, path) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name
@@ -1852,9 +1854,10 @@ contains
     path = text_of(found)
   end function
 
-  ! Keeps an output file consistent with the checkpoints of the series `name`: a trajectory or a time series to which the program appends. Each checkpoint
-  ! records how long it is at the capture (call flush beforehand); a restart brings it back to that length, as `on_restart`
-  ! (BVK_RESTART_...) says. All ranks call it; those that do not write a file leave `path` out.
+  ! Keeps an output file to which the program appends, such as a trajectory or a time series, consistent with the checkpoints of
+  ! the series `name`. Each checkpoint records the length of the file at the capture (call flush beforehand). A restart brings the
+  ! file back to that length, as `on_restart` (BVK_RESTART_...) says. All ranks call this function; ranks that do not write a file
+  ! leave out `path`.
   function bvk_companion(session, name, on_restart, path) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
@@ -1871,7 +1874,7 @@ contains
     status = told(c_companion(session%handle, ended(name), address, int(on_restart, c_int)))
   end function
 
-  ! Where the program writes a companion now: another path than it gave after a restart with BVK_RESTART_ANOTHER.
+  ! Where the program writes a companion now: after a restart with BVK_RESTART_ANOTHER, a path other than the one that it gave.
   function bvk_companion_path(session, name, path, current) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name, path
@@ -1883,8 +1886,8 @@ contains
     current = text_of(found)
   end function
 
-  ! This version must not be used, though it can be loaded: it contains a NaN, or fails another check. After bvk_end_restore all ranks
-  ! continue with the next older version. It is enough that one rank says so.
+  ! Rejects a version that can be loaded but must not be used, because it contains a NaN or fails another check. After
+  ! bvk_end_restore all ranks continue with the next older version. It is enough for one rank to call this.
   function bvk_reject(restart, reason) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: reason
@@ -1892,9 +1895,9 @@ contains
     status = told(c_reject(restart%handle, ended(reason)))
   end function
 
-  ! Ends an attempt. `loaded`: this rank has loaded what it needs. BVK_AGAIN: a rank has found damage, or has rejected the version: load
-  ! all again, from the same handle. If a rank has not loaded for any other reason, the restart ends on all ranks. With `gives_up` a rank
-  ! that has found damage ends it, too.
+  ! Ends an attempt. `loaded` says whether this rank has loaded what it needs. BVK_AGAIN means that a rank has found damage or has
+  ! rejected the version: load everything again from the same handle. If a rank has not loaded for any other reason, the restart
+  ! ends on all ranks. With `gives_up`, a rank that has found damage ends the restart, too.
   function bvk_end_restore(restart, loaded, restored, gives_up) result(status)
     type(bvk_restart_t), intent(inout) :: restart
     logical, intent(in) :: loaded
@@ -1923,7 +1926,7 @@ contains
       allocate (versions(room))
       count = 0
       status = told(c_versions(session%handle, ended(name), versions, room, count))
-      ! All ranks hear the same number, so all ask again or none does.
+      ! All ranks get the same number, so all of them ask again or none does.
       if (count <= room) exit
       room = 2*count
     end do
@@ -1932,17 +1935,19 @@ contains
 
   ! ----------------------------------------------------------- restarts on a different number of ranks: arrays on boxes
 
-  ! Says which elements of an array of extents `shape` this rank owns, and proves together with the other ranks that each has one
-  ! owner. Collective; a rank with a mistake takes part all the same. All is in Fortran's order of dimensions, first index fastest.
+  ! Says which elements of an array of extents `shape` this rank owns, and proves together with the other ranks that each element
+  ! has one owner. Collective; a rank with a mistake takes part nevertheless. All arguments are in Fortran's order of dimensions,
+  ! first index fastest.
   !
-  ! One box: `origin` is the place of its first element in the array, counted from 1, and `extent` how many it has in each
-  ! dimension. In memory the box has the indices 1 to extent(d) in each dimension d, inside an array with the bounds `lower` and
-  ! `upper`: what is outside of the box is ghost cells. For an array t that is lbound(t) and ubound(t); without them there are none.
+  ! One box: `origin` is the place of its first element in the array, counted from 1, and `extent` is the number of its elements in
+  ! each dimension. In memory the box has the indices 1 to extent(d) in each dimension d, inside an array with the bounds `lower`
+  ! and `upper`; the elements outside the box are ghost cells. For an array t, the bounds are lbound(t) and ubound(t); without
+  ! bounds there are no ghost cells.
   !
-  ! Several boxes, or none: `origin` and `extent` have a column for each, and `before` and `after` say how many ghost cells there are
-  ! before and after each box in each dimension.
+  ! Several boxes, or none: `origin` and `extent` have a column for each box, and `before` and `after` give the number of ghost
+  ! cells before and after each box in each dimension.
   !
-  ! With `sparse` the boxes of all ranks need not cover the array.
+  ! With `sparse`, the boxes of all ranks together need not cover the array.
   function boxes_one_i32(session, shape, origin, extent, boxes, lower, upper, sparse) result(status)
     type(bvk_session_t), intent(in) :: session
     integer(int32), intent(in) :: shape(:), origin(:), extent(:)
@@ -2068,7 +2073,7 @@ contains
       status = no_boxes(session, boxes, 'an extent is negative')
       return
     end if
-    ! The library has the slowest dimension first.
+    ! The library expects the slowest dimension first.
     allocate (lists(size(shape), 3))
     lists(:, 1) = shape(size(shape):1:-1)
     lists(:, 2) = before(size(shape):1:-1)
@@ -2086,7 +2091,7 @@ contains
     call move_alloc(extents, boxes%memory)
   end function
 
-  ! Where a list is; nowhere if it is empty.
+  ! The address of a list; c_null_ptr if the list is empty.
   function address_of(list) result(address)
     integer(c_int64_t), intent(in), contiguous, target :: list(:, :)
     type(c_ptr) :: address
@@ -2094,7 +2099,7 @@ contains
     if (size(list) > 0) address = c_loc(list)
   end function
 
-  ! Takes part in bvk_boxes with a mistake that was found here, so that the other ranks hear that there is one.
+  ! Takes part in bvk_boxes after this module has found a mistake, so that the other ranks are told of it.
   function no_boxes(session, boxes, text) result(status)
     type(bvk_session_t), intent(in) :: session
     type(bvk_boxes_t), intent(inout) :: boxes
@@ -2105,10 +2110,10 @@ contains
     if (status == BVK_ERR_DISAGREED) status = refused(text)
   end function
 
-  ! Says which elements of an array of `total` numbered elements this rank owns, as those of an unstructured mesh are, and proves together
-  ! with the other ranks that each has one owner. Collective; a rank with a mistake takes part all the same. Elements are counted from 1.
-  ! `numbers` lists those of this rank, in any order; its memory for them is one array with an element for each. With `sparse` the lists
-  ! of all ranks need not have all numbers.
+  ! Says which elements of an array of `total` numbered elements this rank owns, for example those of an unstructured mesh, and
+  ! proves together with the other ranks that each element has one owner. Collective; a rank with a mistake takes part
+  ! nevertheless. Elements are counted from 1. `numbers` lists the elements of this rank, in any order; its memory for them is one
+  ! array with an element for each number. With `sparse`, the lists of all ranks together need not contain all numbers.
   function ids_i32(session, total, numbers, boxes, sparse) result(status)
     type(bvk_session_t), intent(in) :: session
     integer(int32), intent(in) :: total, numbers(:)
@@ -2127,7 +2132,7 @@ contains
     integer(c_int64_t), allocatable, target :: list(:, :)
     integer(c_int) :: is_sparse
     if (total < 0 .or. any(numbers < 1)) then
-      ! The others hear that there is a mistake.
+      ! The other ranks are told of this rank's mistake.
       status = told(c_ids(session%handle, 0_c_int64_t, 1_c_size_t, c_null_ptr, 0_c_int, boxes%handle))
       if (status == BVK_ERR_DISAGREED) status = refused('total is negative, or a number is less than 1: elements are ' &
         //'counted from 1')
@@ -2144,7 +2149,7 @@ contains
     boxes%memory(1, 1) = size(numbers, kind=c_int64_t)
   end function
 
-  ! Gives boxes back; what was protected or saved on them stays so.
+  ! Releases boxes. Regions that were protected or saved on them stay so.
   function bvk_boxes_close(boxes) result(status)
     type(bvk_boxes_t), intent(inout) :: boxes
     integer :: status
@@ -2152,8 +2157,8 @@ contains
     if (status == BVK_OK .and. allocated(boxes%memory)) deallocate (boxes%memory)
   end function
 
-  ! The memory of this rank's only box, which has to have its extents with the ghost cells, or one dimension and as many elements. A
-  ! rank without a box has an array without elements.
+  ! The memory of this rank's only box. The array must have the extents of the box with its ghost cells, or one dimension and as
+  ! many elements. A rank without a box passes an array without elements.
   function place_on(name, boxes, data, addresses, elements) result(status)
     character(len=*), intent(in) :: name
     type(bvk_boxes_t), intent(in) :: boxes
@@ -2203,7 +2208,7 @@ contains
     end if
   end function
 
-  ! The memory of any number of boxes by their addresses, with ghost cells as bvk_boxes was told.
+  ! The memory of any number of boxes, passed as addresses, with the ghost cells that were given to bvk_boxes.
   function protect_on_address(session, name, boxes, addresses, kind) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
@@ -2231,7 +2236,7 @@ contains
     end if
   end function
 
-  ! The memory of any number of boxes by their addresses, with ghost cells as bvk_boxes was told.
+  ! The memory of any number of boxes, passed as addresses, with the ghost cells that were given to bvk_boxes.
   function save_on_address(checkpoint, name, boxes, addresses, kind) result(status)
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     character(len=*), intent(in) :: name
@@ -2258,13 +2263,13 @@ contains
       status = told(c_load_on(restart%handle, ended(name), boxes%handle, size(addresses, kind=c_size_t), addresses, elements, &
         int(kind, c_int)))
     else
-      ! With memory that does not fit, and so that the other ranks do not wait. The text stays the one from here.
+      ! This rank takes part with memory that does not fit, so that the others do not wait. The error text stays this module's.
       mistake = int(c_load_on(restart%handle, ended(name), boxes%handle, 0_c_size_t, addresses, elements, int(kind, c_int)))
       if (mistake == BVK_ERR_HANDLE) status = told(int(mistake, c_int))
     end if
   end function
 
-  ! The memory of any number of boxes by their addresses, with ghost cells as bvk_boxes was told.
+  ! The memory of any number of boxes, passed as addresses, with the ghost cells that were given to bvk_boxes.
   function load_on_address(restart, name, boxes, addresses, kind) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name
@@ -2276,7 +2281,7 @@ contains
       elements_of(boxes, size(addresses)), int(kind, c_int)))
   end function
 
-  ! How many elements the memory of each box has; what there are more addresses for has none.
+  ! The number of elements in the memory of each box; 0 for each address beyond the last box.
   pure function elements_of(boxes, count) result(elements)
     type(bvk_boxes_t), intent(in) :: boxes
     integer, intent(in) :: count
@@ -2505,11 +2510,11 @@ contains
     status = load_on_any(restart, name, boxes, data, BVK_RECORD_C64)
   end function
 
-  ! ------------------------------------------------------------- the same: values that ranks share, or that are a rank's own
+  ! ----------------------------------------------------- restarts on a different number of ranks: shared and per-rank values
 
-  ! What is saved or loaded has less than 1 MiB. What bvk_..._shared take is the same on all ranks; what bvk_..._per_rank take is
-  ! this rank's own, and `on_resize` (BVK_RESIZE_...) says what becomes of it on a different number of ranks. Types other than int32,
-  ! int64, real32 and real64 go by their address.
+  ! Each value has less than 1 MiB. A value of bvk_..._shared is the same on all ranks. A value of bvk_..._per_rank belongs to this
+  ! rank alone, and `on_resize` (BVK_RESIZE_...) says what happens to it on a different number of ranks. Values of types other than
+  ! int32, int64, real32 and real64 are passed as addresses.
 
   function protect_shared_any(session, name, data, kind) result(status)
     type(bvk_session_t), intent(in) :: session
@@ -2894,13 +2899,14 @@ contains
       status = told(c_of_ranks(restart%handle, ended(name), int(first, c_int), int(count, c_int), address, &
         product(extents)/max(count, 1), int(kind, c_int)))
     else
-      ! It asks for nothing, so that the other ranks do not wait.
+      ! This rank takes part but asks for nothing, so that the other ranks do not wait.
       mistake = int(c_of_ranks(restart%handle, ended(name), 0_c_int, 0_c_int, c_null_ptr, 0_c_int64_t, int(kind, c_int)))
     end if
   end function
 
-  ! What the ranks `first` to `first + count - 1` of those that took the checkpoint, counted from 0 as MPI does, have saved with
-  ! BVK_RESIZE_ASK: `data` has an equal part for each, one after the other. Collective; `count` may be 0.
+  ! Loads the values that the ranks `first` to `first + count - 1` of those that took the checkpoint have saved with
+  ! BVK_RESIZE_ASK. These ranks are counted from 0, as in MPI. `data` has an equal part for each of them, rank after rank.
+  ! Collective; `count` may be 0.
   function of_ranks_i32(restart, name, first, count, data) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name
@@ -2939,8 +2945,8 @@ contains
 
   ! ----------------------------------------------------------------------- restarts on a different number of ranks: rows
 
-  ! Adds a column to rows, from an array whose last dimension runs over the rows. It needs the TARGET attribute, and has to stay where it is
-  ! until bvk_capture has returned.
+  ! Adds to `rows` a column from an array whose last dimension counts the rows. The array needs the TARGET attribute, and must stay
+  ! where it is until bvk_capture has returned.
   function add_column_any(rows, name, data, kind) result(status)
     type(bvk_rows), intent(inout) :: rows
     character(len=*), intent(in) :: name
@@ -2958,7 +2964,8 @@ contains
     status = add_column_at(rows, row_column(trim(name), address, extents(1), product(extents(2:)), kind))
   end function
 
-  ! The same by its address: `count` rows with `width` elements each of the type `kind` (BVK_..., or minus the bytes of a record).
+  ! The same for memory that is passed as an address: `count` rows of `width` elements each, of the type `kind` (BVK_..., or minus
+  ! the size of a record in bytes).
   function add_column_address(rows, name, address, count, kind, width) result(status)
     type(bvk_rows), intent(inout) :: rows
     character(len=*), intent(in) :: name
@@ -2984,8 +2991,8 @@ contains
     call move_alloc(more, rows%columns)
   end function
 
-  ! Adds this rank's rows of a set to a checkpoint. `low` and `high`, the least and the greatest coordinates of each dimension, are
-  ! recorded and nothing else.
+  ! Adds this rank's rows of a set to a checkpoint. `low` and `high`, the least and the greatest coordinate in each dimension, are
+  ! recorded, but not used otherwise.
   function bvk_save_rows(checkpoint, name, rows, low, high) result(status)
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     character(len=*), intent(in) :: name
@@ -3046,7 +3053,8 @@ contains
     status = told(c_save_rows(checkpoint%handle, ended(name), described))
   end function
 
-  ! Finds out which rows of a set this rank gets (BVK_ROWS_OWN, BVK_ROWS_EVEN), and how many. bvk_load_column then loads their columns.
+  ! Determines which rows of a set this rank gets (BVK_ROWS_OWN, BVK_ROWS_EVEN), and how many. bvk_load_column then loads their
+  ! columns.
   function bvk_load_rows(restart, name, how, rows, count) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name
@@ -3058,7 +3066,7 @@ contains
     status = told(c_load_rows(restart%handle, ended(name), int(how, c_int), rows%handle, count))
   end function
 
-  ! The same for `wanted` rows from number `first` on, counted from 1, in the order of the ranks that saved them.
+  ! The same for `wanted` rows, starting with number `first`, counted from 1, in the order of the ranks that saved them.
   function bvk_load_rows_range(restart, name, first, wanted, rows, count) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name
@@ -3074,8 +3082,8 @@ contains
     status = told(c_load_rows_range(restart%handle, ended(name), first - 1, wanted, rows%handle, count))
   end function
 
-  ! The same with each row on the rank that `owners` says, by the values of a column, of the type `kind` and with `width` elements a
-  ! row. It calls neither Bivouac nor MPI.
+  ! The same, but `owners` says which rank gets each row, by the values of a column of the type `kind` with `width` elements per
+  ! row. `owners` calls neither Bivouac nor MPI.
   function bvk_load_rows_by(restart, name, column, kind, width, owners, rows, count, user) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name, column
@@ -3093,8 +3101,8 @@ contains
       c_funloc(owners), given, rows%handle, count))
   end function
 
-  ! Column number `at` of a set, counted from 1: its name, the type of its elements, and how many a row has. BVK_NOTHING after the
-  ! last one.
+  ! Column number `at` of a set, counted from 1: its name, the type of its elements, and how many of them a row has. BVK_NOTHING
+  ! after the last column.
   function bvk_column_at(restart, name, at, column, kind, width) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name
@@ -3121,7 +3129,7 @@ contains
     width = int(its_width)
   end function
 
-  ! Loads a column of rows into an array whose last dimension counts them, of the type that was saved.
+  ! Loads a column of rows into an array of the type that was saved, whose last dimension counts the rows.
   function load_column_any(rows, column, data, kind) result(status)
     type(bvk_loaded_rows_t), intent(in) :: rows
     character(len=*), intent(in) :: column
@@ -3142,7 +3150,7 @@ contains
     status = told(c_load_column(rows%handle, ended(column), address, product(extents), int(kind, c_int), int(width, c_int32_t)))
   end function
 
-  ! The same by its address: room for `count` rows with `width` elements each.
+  ! The same for memory that is passed as an address, with room for `count` rows of `width` elements each.
   function load_column_address(rows, column, address, count, kind, width) result(status)
     type(bvk_loaded_rows_t), intent(in) :: rows
     character(len=*), intent(in) :: column
@@ -3153,14 +3161,14 @@ contains
     status = told(c_load_column(rows%handle, ended(column), address, count*width, int(kind, c_int), int(width, c_int32_t)))
   end function
 
-  ! Gives rows back that were dealt; bvk_end_restore closes what is left.
+  ! Releases loaded rows; bvk_end_restore closes those that are left.
   function bvk_loaded_rows_close(rows) result(status)
     type(bvk_loaded_rows_t), intent(inout) :: rows
     integer :: status
     status = told(c_loaded_rows_close(rows%handle))
   end function
 
-  ! Asks what `count` ranks from rank `first` on, of those that took the checkpoint, had of an array on boxes or of rows.
+  ! Asks what the ranks `first` to `first + count - 1` of those that took the checkpoint had of an array on boxes or of rows.
   function bvk_parts(restart, name, first, count, parts) result(status)
     type(bvk_restart_t), intent(in) :: restart
     character(len=*), intent(in) :: name
@@ -3183,7 +3191,7 @@ contains
     part%shape(:dims) = part%shape(dims:1:-1)
   end function
 
-  ! Which boxes it had: a column for each, as bvk_boxes takes them. As many as fit.
+  ! Lists the boxes that one of these ranks had: as many as fit, with a column for each box, as bvk_boxes takes them.
   function bvk_boxes_of(parts, rank, origins, extents) result(status)
     type(bvk_parts_t), intent(in) :: parts
     integer, intent(in) :: rank
@@ -3210,7 +3218,7 @@ contains
     extents(:, :boxes) = found(dims:1:-1, :boxes, 2)
   end function
 
-  ! Gives back what bvk_parts has found.
+  ! Releases the result of bvk_parts.
   function bvk_parts_close(parts) result(status)
     type(bvk_parts_t), intent(inout) :: parts
     integer :: status
@@ -3347,7 +3355,7 @@ contains
 
   ! -------------------------------------------------------------------------------------------------- histories
 
-  ! Opens a history of this rank, with a cache on GPU number `gpu`, or BVK_NO_GPU. `keep`: BVK_KEEP_...
+  ! Opens a history of this rank, with a cache on GPU number `gpu` unless that is BVK_NO_GPU. `keep` is one of BVK_KEEP_...
   function bvk_history_open(session, name, gpu, keep, history) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
@@ -3388,7 +3396,7 @@ contains
     status = told(c_history_hint(history%handle, versions, size(versions, kind=c_size_t)))
   end function
 
-  ! Lets hinted versions be fetched ahead.
+  ! Starts the prefetching of hinted versions.
   function bvk_history_start_prefetch(history) result(status)
     type(bvk_history_t), intent(in) :: history
     integer :: status
@@ -3402,7 +3410,7 @@ contains
     status = told(c_history_wait_flushed(history%handle))
   end function
 
-  ! Forgets the history with all its versions.
+  ! Deletes the history with all its versions.
   function bvk_history_close(history) result(status)
     type(bvk_history_t), intent(inout) :: history
     integer :: status
@@ -3411,9 +3419,9 @@ contains
 
   ! --------------------------------------------------------------------- memory that is written to while it is saved
 
-  ! From now on, if `on`, checkpoints leave the protected region `name` of the host to be copied while the program continues. Until
-  ! bvk_settle, bvk_unprotect or bvk_close has returned it stays allocated where it is: it may be neither deallocated nor reallocated, nor
-  ! go out of scope.
+  ! Makes the protected region `name` of the host live if `on` is true: from now on checkpoints copy it while the program
+  ! continues. Until bvk_settle, bvk_unprotect or bvk_close has returned, the region must stay allocated where it is: it must not
+  ! be deallocated or reallocated, or go out of scope.
   function bvk_set_live(session, name, on) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
@@ -3422,8 +3430,9 @@ contains
     status = told(c_set_live(session%handle, ended(name), merge(1_c_int, 0_c_int, on)))
   end function
 
-  ! From now on checkpoints with regions on GPU number `gpu` (or BVK_NO_GPU: nothing) are marked, and sent while the program continues. Node
-  ! memory is made ready for `bytes` of regions. From a checkpoint until the next one all that writes to its regions is declared.
+  ! From now on checkpoints with regions on GPU number `gpu` are marked, and sent while the program continues; with BVK_NO_GPU
+  ! nothing is marked. Node memory is prepared for `bytes` bytes of regions. From a checkpoint until the next one, the program
+  ! declares all work that writes to the regions of the checkpoint.
   function bvk_offload(session, gpu, bytes) result(status)
     type(bvk_session_t), intent(in) :: session
     integer, intent(in) :: gpu
@@ -3432,9 +3441,10 @@ contains
     status = told(c_offload(session%handle, int(gpu, c_int), bytes))
   end function
 
-  ! bvk_before_write(session, data) declares that work which is enqueued from now on may write to an array in device memory: the one that
-  ! has its device's address (CUDA Fortran; inside `host_data use_device` of OpenACC or `target data use_device_addr` of OpenMP). With a
-  ! stream, work on that one; otherwise on the session's. Or that something writes to an array on the host that is live (bvk_set_live).
+  ! bvk_before_write(session, data) declares that work that is enqueued from now on may write to `data`, an array in device memory.
+  ! Pass the array under its device address (CUDA Fortran; inside `host_data use_device` of OpenACC or
+  ! `target data use_device_addr` of OpenMP). The work runs on `stream` if it is given, otherwise on the session's stream. The call
+  ! also declares writes to a live array on the host (bvk_set_live).
   function before_write_any(session, data, element, stream) result(status)
     type(bvk_session_t), intent(in) :: session
     type(*), dimension(..), target, intent(in) :: data
@@ -3447,7 +3457,7 @@ contains
     if (status == BVK_OK) status = before_write_address(session, address, product(extents)*element, stream)
   end function
 
-  ! The same for `bytes` bytes from an address on.
+  ! The same for the `bytes` bytes that start at an address.
   function before_write_address(session, address, bytes, stream) result(status)
     type(bvk_session_t), intent(in) :: session
     type(c_ptr), intent(in) :: address
@@ -3525,7 +3535,7 @@ contains
     status = before_write_any(session, data, 16_c_int64_t, stream)
   end function
 
-  ! Names what some work writes to: as many pieces of memory as there are addresses, each with its bytes.
+  ! Names the pieces of memory that some work writes to, each by its address and its size in bytes.
   function bvk_write_set(session, name, addresses, bytes, set) result(status)
     type(bvk_session_t), intent(in) :: session
     character(len=*), intent(in) :: name
@@ -3540,7 +3550,7 @@ contains
     status = told(c_write_set(session%handle, ended(name), addresses, bytes, size(addresses, kind=c_size_t), set%handle))
   end function
 
-  ! As bvk_before_write for all that a set names.
+  ! Declares all memory that a set names, as bvk_before_write does.
   function bvk_before(set, stream) result(status)
     type(bvk_write_set_t), intent(in) :: set
     type(c_ptr), intent(in), optional :: stream
@@ -3552,21 +3562,22 @@ contains
     end if
   end function
 
-  ! Forgets a set.
+  ! Deletes a set.
   function bvk_write_set_close(set) result(status)
     type(bvk_write_set_t), intent(inout) :: set
     integer :: status
     status = told(c_write_set_close(set%handle))
   end function
 
-  ! Waits until nothing of live memory is needed any more: before memory of a region on the GPU, or of a live one, is freed.
+  ! Waits until Bivouac no longer reads marked regions on a GPU or live regions on the host. Call this before the memory of such a
+  ! region is freed.
   function bvk_settle(session) result(status)
     type(bvk_session_t), intent(in) :: session
     integer :: status
     status = told(c_settle(session%handle))
   end function
 
-  ! After two refused checkpoints in a row the next ones are copied until this is called.
+  ! Allows checkpoints to be marked again. After two refused checkpoints in a row, the next ones are copied until this is called.
   function bvk_allow_marks(session) result(status)
     type(bvk_session_t), intent(in) :: session
     integer :: status

@@ -72,7 +72,7 @@ impl Ahead {
             )));
         }
         if !open.histories.contains_key(&HISTORY) {
-            let past = Past::open(open, "veloc", only_gpu(regions)?, Keep::Discard)?;
+            let past = Past::open(open, "veloc", only_gpu(regions)?, Keep::UntilRead)?;
             past.history.hint(self.early.drain(..));
             if self.is_started {
                 past.history.start_prefetch();

@@ -30,36 +30,38 @@ const SIZE_LEAST: u64 = MIB;
 /// The part: of memory, and of each directory.
 const FREE_SHARE: u64 = 8;
 
-/// What `bench` is asked.
+/// The arguments of `bivouac bench`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac bench --out machine.toml
   bivouac bench --out machine.toml --local /ssd --global /scratch/me
   bivouac plan --profile machine.toml --state \"20 GiB\" --config
 
-Takes checkpoints of noise with a session of one rank, and restores them: copies with digests into node memory, how fast that memory is prepared, writes to
-the local and to the global directory until they are durable, restarts from each. With GPUs, and built with the feature cuda, their links, each alone and all at once, and how
-fast node memory is pinned. In memory it takes four times what it saves, and twice that in each directory; no more than an eighth of what is free is saved.
-Everything that it makes is removed, even after Ctrl-C.
+The command takes checkpoints of random data with a session of one rank, and restores them. It measures copies with
+digests into node memory, how fast that memory is prepared, writes to the local and to the global directory until they
+are durable, and restarts from each. If there are GPUs and the command was built with the feature cuda, it also
+measures their links, each alone and all at once, and how fast node memory is pinned. It needs four times the size of a
+checkpoint in memory, and twice that size in each directory. Unless --size is given, a checkpoint takes no more than an
+eighth of the free space. Everything that the command creates is removed, even after Ctrl-C.
 
-The file is one that `bivouac plan --profile` reads. Figures of sessions (plan.profile) in it are kept. Numbers of the global directory are those of one node
-that has it to itself: let a session measure what all nodes get.
+`bivouac plan --profile` reads the file. Figures of sessions (plan.profile) in it are kept. The numbers of the global
+directory are those of one node that has the directory to itself; let a session measure what all nodes get.
 
 Exit status: 0 done; 2 wrong usage, the file could not be written, or a directory that was named could not be measured.")]
 pub struct Args {
     /// The machine profile to write or update
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Storage of this node [default: local.directory, or a temporary one]
+    /// Storage of this node [default: local.directory, or the temporary directory]
     #[arg(long, value_name = "DIR")]
     local: Option<PathBuf>,
     /// Storage that all nodes share [default: global.directory, if it exists]
     #[arg(long, value_name = "DIR")]
     global: Option<PathBuf>,
-    /// How much a checkpoint saves [default: 1 GiB, or an eighth of what is free]
+    /// How much a checkpoint saves [default: 1 GiB, or an eighth of the free space if that is less]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
-    /// About how long it may take
+    /// About how long the measurements may take
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     time: Duration,
 }

@@ -47,41 +47,43 @@ use std::sync::Arc;
 /// Versions that are named.
 const VERSIONS_MAX: usize = 8;
 
-/// What `clean` is asked.
+/// The arguments of `bivouac clean`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac clean --all-dead --dry-run                    what dead jobs left in this node's memory
   bivouac clean --job heat2d --yes --global /scratch/me/run7
   srun --ntasks-per-node=1 bivouac clean --job heat2d --yes       at the end of a batch script
-  runuser -u \"$SLURM_JOB_USER\" -- bivouac clean --all-dead --yes --global /scratch/me/run7      SLURM epilog, which runs as root
+  runuser -u \"$SLURM_JOB_USER\" -- bivouac clean --all-dead --yes --global /scratch/me/run7      in a SLURM epilog, which runs as root
 
-It removes memory segments in which no process of the job is alive, and temporary files of uploads (files that never got their final
-name). It never touches checkpoints, what belongs to a live job or to another user, and, unless --even-newest is given, the
-only copy of the newest version of a series, or of the newest that survives the loss of a node. Copy these to the global
-directory first: bivouac drain.
+The command removes memory segments in which no process of the job is alive, and temporary files of uploads (files
+that never got their final names). It never touches checkpoints, nor anything that belongs to a job that is alive or
+to another user. Unless --even-newest is given, it also keeps the only copy of the newest version of a series, and of
+the newest version that survives the loss of a node. Copy such versions to the global directory first, with
+`bivouac drain`.
 
-A DIR is a folder of memory segments, or a local or global directory, where it looks for temporary files. Without one: the
-directories of the configuration. Temporary files of the local tier are removed when a claim (--global) or a segment shows that their run is dead.
-Local copies of stores that are gone are named, and removed with --even-newest.
+A DIR is a folder of memory segments, or a local or global directory in which to look for temporary files. Without a
+DIR, the command uses the directories of the configuration. Temporary files of the local tier are removed if a claim
+(--global) or a segment shows that their run is dead. Local copies of stores that are gone are named, and
+--even-newest removes them.
 
-Exit status: 0 done; 2 wrong usage, something could not be read or removed, or a segment was kept because it may hold the only
-copy of a newest version, or, with --job, because the job is alive; 3 with --job, the job
-is unknown. A node without anything to clean gives 0.")]
+Exit status: 0 done; 2 wrong usage, something could not be read or removed, or a segment was kept because it may hold
+the only copy of a newest version or, with --job, because the job is alive; 3 with --job, the job is unknown. The
+status is also 0 if the node has nothing to clean.")]
 #[command(group = clap::ArgGroup::new("whose").required(true).args(["job", "all_dead"]))]
 pub struct Args {
     /// Folders of memory segments, or local or global directories
     dirs: Vec<PathBuf>,
-    /// Only this job: its name, or its key as `bivouac ls` shows it
+    /// Clean up after this job only: its name, or its key as `bivouac ls` shows it
     #[arg(long)]
     job: Option<String>,
-    /// All dead jobs of this user
+    /// Clean up after all dead jobs of this user
     #[arg(long)]
     all_dead: bool,
-    /// The global directory, to learn which jobs live and which versions are safe (default: that of the configuration, if it
-    /// exists)
+    /// The global directory, which shows which jobs are alive and which versions are safe [default: the configured one,
+    /// if it exists]
     #[arg(long, value_name = "DIR")]
     global: Option<PathBuf>,
-    /// Also segments that may hold the only copy of the newest version of a series
+    /// Also remove segments that may hold the only copy of the newest version of a series
     #[arg(long)]
     even_newest: bool,
     #[command(flatten)]

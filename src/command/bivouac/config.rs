@@ -8,24 +8,25 @@ use bivouac_core::config::{ConfigSource, Effective, Origin};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// What `config` is asked.
+/// The arguments of `bivouac config`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  bivouac config                                 what a program that is started here would use
-  bivouac config --config bivouac.toml           the same with a file that the program names
-  bivouac config --changed                       only what is not at its default
+  bivouac config                                 the settings that a program started here would use
+  bivouac config --config bivouac.toml           the same, with a file that the program names
+  bivouac config --changed                       only settings that are set somewhere
 
-The output is a configuration file; a comment says where each value comes from: the file and line, or the variable.
+The output is a configuration file. A comment after each value says where the value comes from: a file and a line, a
+variable, or the default.
 
 Exit status: 0 done; 2 wrong usage, or the settings have mistakes, which are all listed.")]
 pub struct Args {
     /// The file that the program names, instead of the one that BIVOUAC_CONFIG names
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Only settings that are set somewhere
+    /// Show only settings that are set somewhere
     #[arg(long)]
     changed: bool,
-    /// Print JSON
+    /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
 }

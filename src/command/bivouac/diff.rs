@@ -31,37 +31,40 @@ const REGIONS_MAX: usize = 20;
 /// Ranges of a region that are shown to people.
 const RANGES_MAX: usize = 6;
 
-/// What `diff` is asked.
+/// The arguments of `bivouac diff`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac diff RUN/world/heat/g000001-v0000000050-o000005 RUN/world/heat/g000001-v0000000060-o000006
-  bivouac diff --read A B                 byte by byte, with the largest difference of numbers
+  bivouac diff --read A B                 byte by byte, with the largest numerical difference
   bivouac diff --region t --rank 3 A B    one region of one rank
 
-Regions are compared by the digests of their blocks, without reading them: even across runs, and even if files refer to others. Where
-blocks have different lengths, `--read` is needed. Bytes are not checked; use `bivouac verify` for that. Bivouac's own regions are
-left out, unless `--region` names it.
+Regions are compared by the digests of their blocks, without reading the blocks. This works even across runs, and even
+if files refer to others. If the blocks have different lengths, `--read` is needed. Bytes are not checked; use
+`bivouac verify` for that. Bivouac's own regions are left out unless `--region` names one of them.
 
-Between checkpoints of different numbers of ranks or different decompositions, arrays spread over the ranks are compared element by element,
-by their places in the array: the first that differ, with both values and both ranks, and how many. Blocks are checked as they are read. Shared values are compared once. Values of
-one rank cannot be compared and are named; they do not affect the exit status, unless nothing else is there or `--region` names it.
+If the checkpoints have different numbers of ranks or different decompositions, arrays that are spread over the ranks
+are compared element by element, by their places in the array. The output shows how many elements differ, and the
+first of them with both values and both ranks. Blocks are checked as they are read. If the numbers of ranks differ,
+shared values are compared once, and values that belong to one rank cannot be compared. Such values are named, but do
+not affect the exit status unless there is nothing else to compare or `--region` names one of them.
 
-Exit status: 0 all that can be compared is equal; 1 something differs, or is damaged; 2 wrong usage, or not readable; 3 nothing there.")]
+Exit status: 0 everything that can be compared is equal; 1 something differs or is damaged;
+2 wrong usage, or something cannot be read; 3 nothing found.")]
 pub struct Args {
     /// The folder of a checkpoint
     a: PathBuf,
     /// The folder of another checkpoint
     b: PathBuf,
-    /// Only this rank
+    /// Compare only this rank
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
-    /// Only the region of this name
+    /// Compare only the region with this name
     #[arg(long, value_name = "NAME")]
     region: Option<String>,
     /// Compare bytes, not digests
     #[arg(long)]
     read: bool,
-    /// One JSON document instead of text
+    /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
 }

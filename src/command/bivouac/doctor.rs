@@ -15,25 +15,26 @@ use serde::Serialize;
 /// Columns of the longest verdict, `problem`.
 const VERDICT_WIDTH: usize = 8;
 
-/// What `doctor` is asked.
+/// The arguments of `bivouac doctor`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac doctor                            this node, with the settings of the environment
   BIVOUAC_CONFIG=run.toml bivouac doctor    with a configuration file
-  mpirun -np 2 bivouac doctor --mpi         thread level, nodes, and whether all ranks see one global directory
+  mpirun -np 2 bivouac doctor --mpi         thread level, nodes, and whether all ranks see the same global directory
   srun bivouac doctor --mpi --json          all ranks of a SLURM job; rank 0 reports
   bivouac doctor --json | jq '.checks[] | select(.verdict != \"ok\")'
 
-One line for each check: ok, warning (it works, but not as well as it could) or problem (something that the settings ask for
-cannot work), what was found, and what to change. Nothing is changed; a small file is written to the local and the global directory
-and removed again; if the directory does not exist yet, a folder is made next to it and removed.
+The output has a line for each check: ok, warning (it works, but not as well as it could) or problem (something that
+the settings ask for cannot work), followed by what was found and what to change. Nothing is changed. A small file is
+written to the local and the global directory and removed again. If a directory does not exist yet, a folder is made
+in the nearest folder above it that exists, and removed again.
 
-Exit status: 0 no problem, 1 problems, 2 wrong usage.")]
+Exit status: 0 no problems; 1 problems found; 2 wrong usage.")]
 pub struct Args {
-    /// Initialise MPI and check it together with the other ranks; start it with mpirun or srun
+    /// Initialise MPI, and check it together with the other ranks; start the command with mpirun or srun
     #[arg(long)]
     mpi: bool,
-    /// One JSON document instead of text
+    /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
 }

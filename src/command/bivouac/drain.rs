@@ -34,77 +34,81 @@ use std::time::Duration;
 /// How often `--wait` looks whether the other nodes are done.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// What `drain` is asked.
+/// The arguments of `bivouac drain`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac drain --global /scratch/me/run7               this node, all dead jobs that have used this store
   bivouac drain --dry-run --job heat2d                  only show what would be copied
   srun --ntasks-per-node=1 bivouac drain --job heat2d --wait 10min          all nodes of an allocation (in the batch script)
-  mpirun -npernode 1 sh -c 'bivouac drain --job heat2d --wait 10min || true'      without SLURM; mpirun ends all when one fails
-  runuser -u \"$SLURM_JOB_USER\" -- bivouac drain --global /scratch/me/run7   SLURM epilog, which runs as root on each node
+  mpirun -npernode 1 sh -c 'bivouac drain --job heat2d --wait 10min || true'      without SLURM; mpirun ends all processes when one fails
+  runuser -u \"$SLURM_JOB_USER\" -- bivouac drain --global /scratch/me/run7   in a SLURM epilog, which runs as root on each node
 
-It looks for shards, of whatever ranks, in this node's memory segments and on its local tier, and writes each into the checkpoint's
-folder on the global tier, unless a good copy is already there. Every digest is checked. The last node
-to copy its shards completes the checkpoint, and the next run of the job restarts from it. Several nodes may do this at
-once; one that was killed can be started again.
+The command looks for shards of any rank in this node's memory segments and on its local tier. It writes each shard
+into the checkpoint's folder in the global directory, unless a good copy is already there. Every digest is checked.
+The last node to copy its shards completes the checkpoint, and the next run of the job restarts from it. Several nodes
+may run the command at the same time. If it is killed, it can be started again.
 
-Where shards are missing on the global tier, parity parts that cover them are copied as well. When the shards of a lost node can be
-rebuilt from what is there, the first process that notices rebuilds them, and removes the parts.
+If shards are missing from the global directory, parity parts that cover them are copied as well. When the shards of a
+lost node can be rebuilt from the files there, the first process that notices rebuilds them and removes the parts.
 
-For each series it takes: the newest version that this node knows to be committed in memory, the newest on the local tier, what was taken
-after these, and older ones that may survive the loss of a node: those for which something is kept for other nodes. All nodes then
-take the same version if there is one that all have, and the newest that is available without a lost node. --all takes everything.
+For each series, the command takes the newest version that this node knows to be committed in memory, the newest one
+on the local tier, everything that was taken after these, and older versions that may survive the loss of a node
+because something is kept here for other nodes. All nodes then take the same version if there is one that they all
+have, and the newest version that is available without a lost node. --all takes everything.
 
-A job with a living run is refused. A copy that stays behind is never lost: nothing is removed from the node (see `bivouac
-clean`).
+A job with a run that is alive is refused. Nothing is removed from the node, so a copy that stays behind is never lost
+(see `bivouac clean`).
 
-Exit status: 0 all that this node has is on the global tier; 1 something is damaged or could not be written, or, with --wait, a
-checkpoint is still incomplete; 2 wrong usage, not readable, or refused; 3 neither this node nor the global directory knows the job
-or the series that was named. A node that has nothing to copy gives 0.")]
+Exit status: 0 everything that this node has is in the global directory; 1 something is damaged or could not be
+written, or, with --wait, a checkpoint is still incomplete; 2 wrong usage, something cannot be read, or the command
+refused; 3 neither this node nor the global directory knows the job or the series that was named. The status is also 0
+if the node has nothing to copy.")]
 pub struct Args {
-    /// The global directory (default: that of the configuration, BIVOUAC_CONFIG and BIVOUAC_… variables)
+    /// The global directory [default: the configured one, from BIVOUAC_CONFIG and the BIVOUAC_… variables]
     #[arg(long, value_name = "DIR")]
     global: Option<PathBuf>,
-    /// The folder of this node's memory segments (default: memory.directory of the configuration)
+    /// The folder of this node's memory segments [default: the configured memory.directory]
     #[arg(long, value_name = "DIR")]
     memory: Option<PathBuf>,
-    /// A directory of the local tier; may be given several times (default: local.directory of the configuration, or the private
-    /// folder under the temporary directory)
+    /// A directory of the local tier; may be given several times [default: the configured local.directory, or the
+    /// private folder below the temporary directory]
     #[arg(long, value_name = "DIR")]
     local: Vec<PathBuf>,
-    /// Only this job: its name, or its key as `bivouac ls` shows it. Also one that has never used this global directory
+    /// Take only this job: its name, or its key as `bivouac ls` shows it. It may be one that has never used this global
+    /// directory
     #[arg(long, value_name = "JOB")]
     job: Option<String>,
-    /// Only the series of this name
+    /// Take only the series with this name
     #[arg(long)]
     name: Option<String>,
-    /// The newest committed version of each series, what was taken after it, and what may survive lost nodes (this is the default)
+    /// Take the newest committed version of each series, what was taken after it, and what may survive the loss of
+    /// nodes (the default)
     #[arg(long, conflicts_with = "all")]
     newest: bool,
-    /// Every version that this node has
+    /// Take every version that this node has
     #[arg(long)]
     all: bool,
-    /// Shards that are copied at the same time (default: the number of processors, at most 4)
+    /// The number of shards to copy at the same time [default: the number of processors, but at most 4]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     parallel: Option<u16>,
-    /// Accept what is already on the global tier if its head is good; its data is not read
+    /// Accept a shard that is already in the global directory if its head is good, without reading its data
     #[arg(long)]
     quick: bool,
-    /// Wait this long for the shards of other nodes; a checkpoint that is then incomplete gives status 1
+    /// Wait this long for the shards of other nodes; if a checkpoint is still incomplete then, the exit status is 1
     #[arg(long, value_name = "TIME", value_parser = duration)]
     wait: Option<Duration>,
-    /// Create the global directory if it does not exist yet. Without this, a directory that is not a store is an error: its file system
-    /// may not be mounted
+    /// Create the global directory if it does not exist yet. Without this option, a directory that is not a store is an
+    /// error, because its file system may not be mounted
     #[arg(long)]
     create: bool,
-    /// Also jobs that seem to have a living run: one on a host that was cut off, or the next run. It is not disturbed, but
-    /// may delete what is being read or written
+    /// Also take jobs of which a run seems to be alive, such as a run on a host that was cut off, or the next run. That
+    /// run is not disturbed, but it may delete what is being read or written
     #[arg(long, alias = "take-over")]
     even_alive: bool,
     /// Only say what would be copied
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// One JSON document instead of text
+    /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
 }

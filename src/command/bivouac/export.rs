@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 /// What stands for the rank in a file name.
 const RANK: &str = "{rank}";
 
-/// What `export` is asked.
+/// The arguments of `bivouac export`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac export bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007 field -o field.npy       all ranks, one array
@@ -31,29 +31,33 @@ const RANK: &str = "{rank}";
   bivouac export bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007 field -o 'field-{rank}.npy'
   python3 -c 'import numpy; print(numpy.load(\"field.npy\", mmap_mode=\"r\").shape)'
 
-FOLDER is a checkpoint folder of the global or the local tier, or a container file; `bivouac inspect --summary` shows the regions.
+FOLDER is a checkpoint folder of the global or the local tier, or a container file. `bivouac inspect --summary` shows
+the regions.
 
-The parts of all ranks are joined in ascending order of the ranks, along the first axis, as numpy.concatenate does: a
-region of shape (30, 50) on 4 ranks becomes (120, 50). The other axes and the element types must be equal. With {rank} in
-FILE each rank's part becomes a separate file. The shape is the one that the program gave, in C order; without one it is the number of elements.
-Records become bytes of their length (V16), which view() can reinterpret. Values that Rust programs have encoded are refused.
-For an array cut into boxes, this gives the boxes as each rank had them; `bivouac extract` gives the array.
+The parts of all ranks are joined along the first axis, in ascending order of rank, as numpy.concatenate does: a
+region of shape (30, 50) on 4 ranks becomes (120, 50). The other axes and the element type must be the same on all
+ranks. If FILE contains {rank}, each rank's part is written to a separate file. The shape is the one that the program
+gave, in C order; if it gave none, the shape is the number of elements. Records become raw bytes of the same length
+(such as V16), which view() can reinterpret. Values that Rust programs have encoded are refused. If an array is cut
+into boxes, this command writes the boxes as each rank had them; `bivouac extract` writes the array.
 
-Every block is compared with the digest that was made at capture. If one is damaged, no file is left or replaced.
+Every block is compared with the digest that was made at capture. If a block is damaged, the command leaves no new
+file and replaces no old one.
 
-Exit status: 0 done; 1 something is damaged; 2 wrong usage, not readable, or not writable; 3 no such checkpoint, rank or region.")]
+Exit status: 0 done; 1 something is damaged;
+2 wrong usage, or something cannot be read or written; 3 no such checkpoint, rank or region.")]
 pub struct Args {
-    /// The checkpoint
+    /// The checkpoint folder or container file
     folder: PathBuf,
     /// The name of the region
     region: String,
-    /// The file to write; with {rank} in its name, one for each rank
+    /// The file to write; if its name contains {rank}, one file for each rank
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Only the part of this rank
+    /// Write only the part of this rank
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
-    /// One JSON document instead of text
+    /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
 }

@@ -19,7 +19,7 @@ use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// What `extract` is asked.
+/// The arguments of `bivouac extract`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac extract bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007 temperature -o t.npy
@@ -28,38 +28,42 @@ use std::path::PathBuf;
   bivouac extract bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007 temperature --picture -o t.png
   python3 -c 'import numpy; print(numpy.load(\"t.npy\", mmap_mode=\"r\").shape)'
 
-FOLDER is a checkpoint folder of the global or the local tier, or a container file; `bivouac inspect` shows which regions belong to an array. That
-array is written as the program sees it, in C order, whatever the number of ranks and their parts. `bivouac export` writes the regions
-that are each rank's own.
+FOLDER is a checkpoint folder of the global or the local tier, or a container file. `bivouac inspect` shows which
+regions belong to an array. The array is written as the program sees it, in C order, whatever the number of ranks and
+however it was divided among them. For regions that are not part of an array, use `bivouac export`.
 
---box takes a range for each dimension, slowest first: FROM:TO without the element TO. Without FROM it begins with the first element, without TO it ends with the
-last one; negative numbers count from the end, as in Python. A single number N means N:N+1, and its dimension stays. A range that is not inside the array is refused.
+--box takes a range FROM:TO for each dimension, the slowest dimension first. The element TO is not included. Without
+FROM, a range begins with the first element; without TO, it ends with the last one. Negative numbers count from the
+end, as in Python. A single number N means N:N+1, and its dimension is kept. A range that is not inside the array is
+refused.
 
-Elements of a sparse array that no rank has saved are an error, which names the first ones, unless --fill says what to write there. On the local tier of one node
-some shards are missing; what they have cannot be filled.
+If no rank has saved some of the elements of a sparse array, the command names the first of them and fails, unless
+--fill says what to write there. On one node's local tier, some shards are missing; their elements cannot be filled.
 
-Every block that overlaps the box is read as a whole and compared with the digest that was made at capture. If one is damaged, no file is left or
-replaced. Memory: some 200 MB, and the decomposition records.
+Every block that overlaps the box is read as a whole and compared with the digest that was made at capture. If a block
+is damaged, the command leaves no new file and replaces no old one. It needs about 200 MB of memory, and room for the
+decomposition records.
 
-Exit status: 0 done; 1 something is damaged; 2 wrong usage, not readable, or not writable; 3 no such checkpoint, region or elements.")]
+Exit status: 0 done; 1 something is damaged;
+2 wrong usage, or something cannot be read or written; 3 no such checkpoint, region or elements.")]
 pub struct Args {
-    /// The checkpoint
+    /// The checkpoint folder or container file
     folder: PathBuf,
     /// The name of the region
     region: String,
-    /// Only these elements, such as 0:100,20:,-1
+    /// Write only these elements, such as 0:100,20:,-1
     #[arg(long = "box", value_name = "RANGES", allow_hyphen_values = true)]
     section: Option<String>,
-    /// What to write for elements of a sparse array that no rank has saved
+    /// The value to write for elements of a sparse array that no rank has saved
     #[arg(long, value_name = "VALUE", allow_hyphen_values = true)]
     fill: Option<String>,
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Draw a plane of numbers as a picture (PNG) instead, 1024 by 1024 pixels at most
+    /// Draw a two-dimensional array of numbers as a PNG picture instead, at most 1024 by 1024 pixels
     #[arg(long)]
     picture: bool,
-    /// One JSON document instead of text
+    /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
 }

@@ -46,9 +46,21 @@ pub fn run(args: &Args) -> Ending {
     }
 }
 
+/// Shows an option's value that may be left out as such, as `--help` does: the library for pages shows it as one that is needed.
+fn values_that_may_be_left_out(mut page: String) -> String {
+    let root = Cli::command();
+    for option in root.get_subcommands().flat_map(clap::Command::get_arguments) {
+        let may_be_left_out = option.get_num_args().is_some_and(|count| count.min_values() == 0);
+        if let (true, Some(long), Some([value])) = (may_be_left_out, option.get_long(), option.get_value_names()) {
+            page = page.replace(&format!("`--{long} <{value}>`"), &format!("`{option}`"));
+        }
+    }
+    page
+}
+
 fn markdown() -> String {
     let options = MarkdownOptions::new().title("Commands".into()).show_footer(false).show_table_of_contents(false);
-    let made = clap_markdown::help_markdown_custom::<Cli>(&options);
+    let made = values_that_may_be_left_out(clap_markdown::help_markdown_custom::<Cli>(&options));
     let (mut page, mut is_example, mut is_item) = (String::new(), false, false);
     for line in made.lines().map(str::trim_end) {
         // Commands and tables are indented in the help, and fenced on a page. What clap says of an option's values is indented, too.

@@ -11,22 +11,23 @@ use bivouac_core::tier::run_directory::RunDirectory;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What `halt` is asked.
+/// The arguments of `bivouac halt`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac halt bivouac-run --now                               end with a last checkpoint as soon as the program asks
   bivouac halt bivouac-run --after 2                           after two more committed checkpoints
   bivouac halt bivouac-run --at 2026-01-31T12:00:00Z           or --at +90min
   bivouac halt bivouac-run --before-end 5min                   5 minutes before the end of the allocation
-  bivouac halt bivouac-run --resize 6                          and relaunch with 6 ranks, under bivouac run --ranks
+  bivouac halt bivouac-run --resize 6                          end, and relaunch with 6 ranks (under bivouac run --ranks)
   bivouac halt bivouac-run --list
   bivouac halt bivouac-run --clear
 
-The program obeys when it next calls should_exit(), within about exit.check_every. Conditions add up; the first that is met counts.
-They stay until --clear: a run that is started while one is met ends at once with exit status 10. The one that --resize sets is
-removed when the job is relaunched. --resize is refused, and nothing is halted, if --ranks of bivouac run does not allow the number, if the
-hosts that answer have too few slots, or if the newest checkpoints can be restored only on the number of ranks that took them.
-DIR is the --run-directory of bivouac run, or the run.directory of the configuration.
+The program obeys when it next calls should_exit(), within about exit.check_every. Several conditions can be set; the
+first one that is met counts. Conditions stay until --clear: a run that is started while one of them is met ends at
+once with exit status 10. The condition that --resize sets is removed when the job is relaunched. --resize is refused,
+and nothing is halted, if the --ranks option of `bivouac run` does not allow the number, if the hosts that answer have
+too few slots, or if the newest checkpoints can be restored only on the number of ranks that took them. DIR is the
+--run-directory of `bivouac run`, or the configured run.directory.
 
 Exit status: 0 done; 2 wrong usage, or the directory cannot be used; 3 with --list or --clear, no job has ever used the directory.")]
 pub struct Args {
@@ -39,7 +40,7 @@ pub struct Args {
     /// End after N more committed checkpoints
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     after: Option<u64>,
-    /// End at a time: seconds since 1970, UTC such as 2026-01-31T12:00:00Z, or +2h
+    /// End at this time: seconds since 1970, a UTC time such as 2026-01-31T12:00:00Z, or +2h
     #[arg(long, value_name = "TIME", value_parser = time)]
     at: Option<u64>,
     /// End this long before the end of the allocation
@@ -51,7 +52,7 @@ pub struct Args {
     /// Show the conditions (the default)
     #[arg(long)]
     list: bool,
-    /// Remove all conditions, before others are set
+    /// Remove all conditions before setting new ones
     #[arg(long)]
     clear: bool,
     /// Print the conditions as JSON

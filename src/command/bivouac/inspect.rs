@@ -36,7 +36,7 @@ const SOURCES_SHOWN: usize = 8;
 /// Containers of a manifest that are shown.
 const CONTAINERS_MAX: usize = 50;
 
-/// What `inspect` is asked.
+/// The arguments of `bivouac inspect`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac inspect bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007
@@ -46,23 +46,25 @@ const CONTAINERS_MAX: usize = 50;
   bivouac inspect /dev/shm/bivouac-51b3a0c4-0f1e2d3c-g000002
   bivouac inspect --json r000002.bvs | jq '.containers[].shards[].regions[] | [.name, .shape]'
 
-Heads and checksums are checked, bodies are not read: `bivouac verify` reads them. The agreement is a hash of what all ranks
-agreed on; it is equal in all shards of a checkpoint.
+Heads and checksums are checked, but bodies are not read; `bivouac verify` reads them. The agreement is a hash of what
+all ranks agreed on. It is the same in all shards of a checkpoint.
 
-OVER RANKS, where the program has said how its regions are spread over the ranks (Session::decompose): array 0 (the rank's part of the array that is
-listed as 0); shared (the same on all ranks); per rank, and what becomes of it on a different number of ranks; its rank's own.
+OVER RANKS is shown if the program has said how its regions are spread over the ranks (Session::decompose). Its
+entries are: array 0 or list 0 (the rank's part of the array or list that is listed as 0); 100 rows (rows that other
+ranks may receive); shared (the same on all ranks); per rank, followed by what happens to the region on a different
+number of ranks; its rank's own.
 
-Exit status: 0 done; 1 something is damaged; 2 wrong usage, or not readable; 3 nothing there.")]
+Exit status: 0 done; 1 something is damaged; 2 wrong usage, or something cannot be read; 3 nothing found.")]
 pub struct Args {
-    /// Directories, container files, manifests or memory segments (default: the global directory of the configuration)
+    /// Directories, container files, manifests or memory segments [default: the configured global directory]
     paths: Vec<PathBuf>,
-    /// Only the name, version, number of ranks, and regions with total sizes of each checkpoint
+    /// Show only each checkpoint's name, version, number of ranks, and regions with their total sizes
     #[arg(long, conflicts_with = "rank")]
     summary: bool,
-    /// Only the shard of this rank
+    /// Show only the shard of this rank
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
-    /// One JSON document instead of text
+    /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
 }

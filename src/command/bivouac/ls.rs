@@ -15,30 +15,34 @@ use bivouac_core::tier::names::Series;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// What `ls` is asked.
+/// The arguments of `bivouac ls`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  bivouac ls                                  all checkpoints below the global directory of the configuration
+  bivouac ls                                  all checkpoints below the configured global directory
   bivouac ls bivouac                          all checkpoints below a global directory
-  bivouac ls bivouac/heat2d-0c7a11f2/world    those of one job and group
-  bivouac ls /dev/shm                         all memory segments of this node that are yours
+  bivouac ls bivouac/heat2d-0c7a11f2/world    the checkpoints of one job and group
+  bivouac ls /dev/shm                         all your memory segments on this node
   bivouac ls --json /scratch/ckpt | jq '.checkpoints[] | select(.state == \"committed\") | .version'
 
-States: committed; restorable (all shards are there, the next restart writes the manifest); incomplete (being written, or
-left behind by a crash); held (kept only because files of later checkpoints refer to it); damaged. REFERS TO: the versions
-needed to restore it (reduction). `bivouac verify` reads the data too. RANKS: shards here / ranks that took it. AGE: since the last change.
-OTHER RANKS, where some version can be restored on a different number of ranks: whether this one can, according to one of its shards
-(docs/ELASTIC.md); `bivouac inspect` names the regions that prevent it.
-STANDING, as far as this directory tells: newest (a restart continues from it, and it is removed only when there is a newer one); older
-(the newest descends from it; it stays as long as keep_last and keep_every say); left behind (a run went back to before it, or
-started the series over: a restart takes it only if it is asked for by number).
-FOR OTHERS: shards and parity parts that this node keeps for others (partner, xor, rs). CONTENT: shard or parity.
+STATE is committed; restorable (all shards are there, and the next restart writes the manifest); incomplete (being
+written, or left behind by a crash); held (kept only because files of later checkpoints refer to it); or damaged.
+`bivouac verify` reads the data as well. RANKS shows the number of shards here and the number of ranks that took the
+checkpoint. AGE is the time since the last change. REFERS TO lists the versions that are needed to restore the
+checkpoint (reduction).
+OTHER RANKS is shown if some version can be restored on a different number of ranks. It says whether this version can,
+according to one of its shards (docs/ELASTIC.md). `bivouac inspect` names the regions that prevent it.
+STANDING is judged from this directory alone: newest (a restart continues from this checkpoint, which is removed only
+when there is a newer one); older (the newest descends from it, and it stays for as long as keep_last and keep_every
+say); left behind (a run went back to an earlier checkpoint or started the series over, and a restart takes this one
+only if it is asked for by number).
+FOR OTHERS counts the shards and parity parts that are kept here for other nodes (partner, xor, rs). CONTENT, in the
+table of a segment, is shard or parity.
 
-Exit status: 0 done; 1 something is damaged; 2 wrong usage, or not readable; 3 nothing there.")]
+Exit status: 0 done; 1 something is damaged; 2 wrong usage, or something cannot be read; 3 nothing found.")]
 pub struct Args {
-    /// Directories or memory segments (default: the global directory of the configuration)
+    /// Directories or memory segments [default: the configured global directory]
     paths: Vec<PathBuf>,
-    /// One JSON document instead of tables
+    /// Print one JSON document instead of tables
     #[arg(long)]
     json: bool,
 }

@@ -81,10 +81,12 @@ use std::process::ExitCode;
     name = "bivouac",
     version,
     arg_required_else_help = true,
-    after_help = "A PATH is a local or global root directory, a job, group, series or checkpoint folder below it, a \
-container file (.bvs, .bvc, .bvp) or a manifest, a memory segment (/dev/shm/bivouac-…), or a folder of segments.\n\n\
-Exit status of all commands: 0 done, and all is good; 1 damage, problems or differences found; 2 wrong usage, not readable, or \
-refused; 3 nothing found: no checkpoint, segment or job. `bivouac run --help` has those of a supervised job."
+    after_help = "A PATH is one of the following: a local or global root directory; a job, group, series or checkpoint \
+folder below such a directory; a container file (.bvs, .bvc, .bvp); a manifest; a memory segment \
+(/dev/shm/bivouac-…); or a folder of segments.\n\n\
+Exit status of all commands: 0 done, and everything is good; 1 damage, problems or differences found; 2 wrong usage, \
+something cannot be read, or the command refused; 3 nothing found: no checkpoint, segment or job. \
+`bivouac run --help` lists the additional statuses of a supervised job."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -93,7 +95,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List checkpoints, and the slots of memory segments
+    /// List checkpoints and the slots of memory segments
     Ls(ls::Args),
     /// Show what checkpoints, containers, manifests and segments hold
     Inspect(inspect::Args),
@@ -109,33 +111,33 @@ enum Command {
     Rm(rm::Args),
     /// Remove what dead jobs left in this node's memory
     Clean(clean::Args),
-    /// Forget a job: its checkpoints, claims and memory, here and in the global directory
+    /// Forget a job: its checkpoints, claims and memory segments, on this node and in the global directory
     Reset(reset::Args),
     /// Check this environment, and say what to change
     Doctor(doctor::Args),
     /// Copy what a dead job left on this node to the global directory
     Drain(drain::Args),
-    /// Rebuild lost shards from what is left of the nodes, and complete a checkpoint in the global directory
+    /// Rebuild lost shards from what the surviving nodes hold, and complete a checkpoint in the global directory
     Rebuild(rebuild::Args),
     /// Make checkpoints self-contained, so that they can be copied elsewhere
     Unpack(unpack::Args),
     /// Start a job, watch it, and relaunch it on the remaining nodes
     Run(Box<run::Args>),
-    /// Show the state of a job: versions by level, what is in flight, what was refused
+    /// Show the state of a job: versions by level, what is in flight, and what was refused
     Status(status::Args),
     /// Watch a job in a terminal
     Top(top::Args),
-    /// Write a page about a job: runs, failures, levels, tiers, where its time went
+    /// Write a page about a job: its runs, failures, levels and tiers, and where its time went
     Report(report::Args),
     /// Set, list and clear the conditions under which a run ends
     Halt(halt::Args),
-    /// Show machines, where the threads and pages of ranks are, and what differs
+    /// Show machines and where the threads and pages of ranks are, or compare placements
     Topo(topo::Args),
-    /// Say how often a job should checkpoint to which tier
+    /// Say how often a job should checkpoint to each tier
     Plan(plan::Args),
-    /// Measure what checkpoints cost on this node, for plan
+    /// Measure what checkpoints cost on this node, for use by `bivouac plan`
     Bench(bench::Args),
-    /// Show the settings as they take effect here, and where each comes from
+    /// Show the settings that take effect here, and where each of them comes from
     Config(config::Args),
     /// Write the manual pages or the shell completions of this command
     #[command(hide = true)]

@@ -20,7 +20,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What `plan` is asked.
+/// The arguments of `bivouac plan`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac plan --preset node-8gpu --nodes 512 --state \"200 GiB\"
@@ -32,50 +32,54 @@ use std::time::Duration;
   bivouac plan --preset node-8gpu --nodes 4096 --scheme all --simulate 200 --seed 7
   bivouac plan --figure all --out figures
 
-For each level that pays: the time between two of its checkpoints, the N of \"every Nth checkpoint goes there\", and the share of the time that it
-loses, by cause (to first order); then the share that is work, by the exact model, and how it changes if failures or costs
-differ. Preset numbers are the paper's or guesses, except for the capture of node-8gpu: give your own.
+For each level that pays off, the command prints the time between two of its checkpoints, the N of \"every Nth
+checkpoint goes there\", and the share of the time that the level costs, by cause (to first order). It then prints the
+share of the time that is work, by the exact model, and how this share changes if failures or costs differ. The numbers
+of the presets are from the paper or are guesses, except for the capture rate of node-8gpu: give your own.
 
-With --scheme all, the schemes of redundancy, the best one first, and the plan for that. With --simulate, jobs are simulated failure by failure, with
-what the model leaves out; docs/PLANNING.md says what that is.
+With --scheme all, the command prints the redundancy schemes, the best one first, and the plan for the best one. With
+--simulate, it simulates jobs failure by failure, with effects that the model leaves out; docs/PLANNING.md names these
+effects.
 
---profile takes what `bivouac bench` and sessions with plan.profile have measured; what is not in it comes from --preset (with a profile: laptop),
-and is named. How often a profile's job fails is estimated from what it and --run-directory say about failed attempts, with the range
-of uncertainty. \"Your own numbers\" in docs/PLANNING.md shows how.
+--profile takes measurements of `bivouac bench` and of sessions with plan.profile. Numbers that the profile lacks come
+from --preset (laptop, unless you name one), and are named. How often the job fails is estimated, with a range of
+uncertainty, from what the profile and --run-directory say about failed attempts. \"Your own numbers\" in
+docs/PLANNING.md shows how.
 
---svg plots the loss against the time between checkpoints, with the counts of the plan. --figure draws figures of Lee et al., GPU Snapshot
-(ICS'19), by the model; docs/PLANNING.md says what is taken from the paper, and what from measurements.
+--svg plots the loss against the time between checkpoints, with the counts of the plan. --figure draws figures of the
+paper by Lee et al., GPU Snapshot (ICS'19), from the model; docs/PLANNING.md says which numbers come from the paper
+and which from measurements.
 
 Exit status: 0 done; 2 wrong usage, or a file could not be read or written.")]
 pub struct Args {
-    /// A machine by its name [default: node-8gpu; with --profile: laptop]
+    /// The name of a preset machine [default: node-8gpu; with --profile: laptop]
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
-    /// What was measured on a machine: a file that bench or a session has written
+    /// The measurements of a machine: a file that `bivouac bench` or a session has written
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Where `bivouac run` has recorded the job's attempts
+    /// The directory in which `bivouac run` has recorded the job's attempts
     #[arg(long, value_name = "DIR")]
     run_directory: Option<PathBuf>,
-    /// How many nodes of it
+    /// The number of nodes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     nodes: Option<u64>,
-    /// What a node saves: "200 GiB"
+    /// How much data a node saves, such as "200 GiB"
     #[arg(long, value_name = "SIZE", value_parser = size)]
     state: Option<u64>,
-    /// The mean time between two failures of any kind, of all nodes together: 6h
+    /// The mean time between two failures of any kind, over all nodes together, such as 6h
     #[arg(long, value_name = "TIME", value_parser = time)]
     mtbf: Option<Duration>,
-    /// From a failure until the program has been started again, before it loads anything: 30s
+    /// The time from a failure until the program has been started again, before it loads anything, such as 30s
     #[arg(long, value_name = "TIME", value_parser = time)]
     relaunch: Option<Duration>,
     /// Print the keys for bivouac.toml
     #[arg(long, conflicts_with = "json")]
     config: bool,
-    /// One JSON document instead of text
+    /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
-    /// Draw the loss against the time between checkpoints into a file
+    /// Plot the loss against the time between checkpoints into an SVG file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Draw figures of the paper instead of planning, each as SVG and CSV

@@ -21,19 +21,19 @@ pub struct Options {
     /// Protect against the loss of nodes: none, "partner(1)", "xor(8)", "rs(4,2)", or all to compare them
     #[arg(long, value_name = "SCHEME", value_parser = schemes)]
     scheme: Option<Schemes>,
-    /// How checkpoints come from the GPUs: copied while the program is stopped, copied inside the GPU, or marked
+    /// How checkpoints leave the GPUs: copied while the program is stopped, copied inside the GPU first, or marked
     #[arg(long, value_name = "HOW")]
     capture: Option<How>,
     /// Simulate this many jobs, failure by failure
     #[arg(long, value_name = "RUNS", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     simulate: Option<u64>,
-    /// How long each of them is
+    /// The length of each simulated job
     #[arg(long, value_name = "TIME", default_value = "30d", requires = "simulate", value_parser = super::plan::time)]
     duration: Duration,
-    /// Seed of the random numbers; the same seed gives the same answer
+    /// The seed of the random numbers; the same seed gives the same answer
     #[arg(long, value_name = "S", default_value_t = 1, requires = "simulate")]
     seed: u64,
-    /// Threads that simulate; the answer does not depend on them [default: one for each core]
+    /// The number of threads for the simulation; it does not affect the answer [default: one for each core]
     #[arg(long, value_name = "N", requires = "simulate", value_parser = clap::value_parser!(u64).range(1..=1024))]
     threads: Option<u64>,
 }

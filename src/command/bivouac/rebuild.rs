@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// Directories that are named.
 const DIRS_MAX: usize = 8;
 
-/// What `rebuild` is asked.
+/// The arguments of `bivouac rebuild`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac rebuild /mnt/n1/shm /mnt/n1/ckpt /mnt/n3/ckpt --global /scratch/me/run7     what is left of the nodes, mounted here
@@ -32,48 +32,50 @@ const DIRS_MAX: usize = 8;
   bivouac rebuild /scratch/me/run7 --global /scratch/me/run7                          after drains that left parity parts
   bivouac rebuild saved/n1 saved/n2 --global /scratch/me/run7 --name state --version 70
 
-A DIR is a root directory of the local tier, a folder with memory segments (a copy of /dev/shm), a folder with both, or a single
-memory segment. A copied segment must belong to you, as on the node.
+A DIR is a root directory of the local tier, a folder with memory segments (such as a copy of /dev/shm), a folder with
+both, a single memory segment, or the global directory itself. As on the node, a copied segment must belong to you.
 
-For each series, it takes the newest version for which every rank's shard is available: from a DIR, from the global directory, or by
-rebuilding it from the shards and parity parts of its redundancy set. What is missing from the global directory is written there, each
-block checked against the digest made at capture, and then the manifest. The next run of the job restarts from it. Nothing is
-removed from a DIR. The command may be killed and started again.
+For each series, the command takes the newest version for which every rank's shard is available: from a DIR, from the
+global directory, or by a rebuild from the shards and parity parts of its redundancy set. It writes what the global
+directory lacks, with each block checked against the digest made at capture, and then the manifest. The next run of
+the job restarts from this version. Nothing is removed from a DIR. The command may be killed and started again.
 
-Exit status: 0 done; 1 something is damaged or missing: no version of a series is available, or only one older than was once
-committed; 2 wrong usage, not readable, or refused; 3 nothing was found.")]
+Exit status: 0 done; 1 something is damaged or missing: no version of a series is available, or only one that is older
+than a version that was once committed; 2 wrong usage, something cannot be read, or the command refused; 3 nothing
+found.")]
 pub struct Args {
-    /// What is left of the surviving nodes
+    /// What the surviving nodes hold: directories or memory segments
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
     /// The global directory
     #[arg(long, value_name = "DIR")]
     global: PathBuf,
-    /// Only this job: its name, or its key as `bivouac ls` shows it. Also one that has never used this global directory
+    /// Take only this job: its name, or its key as `bivouac ls` shows it. It may be one that has never used this global
+    /// directory
     #[arg(long, value_name = "JOB")]
     job: Option<String>,
-    /// Only the series of this name
+    /// Take only the series with this name
     #[arg(long)]
     name: Option<String>,
-    /// This version instead of the newest available one
+    /// Take this version instead of the newest available one
     #[arg(long, value_name = "V")]
     version: Option<u64>,
-    /// Shards that are written at the same time (default: the number of processors, at most 4)
+    /// The number of shards to write at the same time [default: the number of processors, but at most 4]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     parallel: Option<u16>,
-    /// Accept what is already in the global directory if its head is good; its data is not read
+    /// Accept a shard that is already in the global directory if its head is good, without reading its data
     #[arg(long)]
     quick: bool,
     /// Create the global directory if it does not exist yet
     #[arg(long)]
     create: bool,
-    /// Also jobs that seem to have a living run
+    /// Also take jobs of which a run seems to be alive
     #[arg(long)]
     even_alive: bool,
     /// Only say what would be written. Everything is read and checked nevertheless
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// One JSON document instead of text
+    /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
 }

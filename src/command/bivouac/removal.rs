@@ -37,13 +37,13 @@ pub struct Removal {
 /// How a plan is carried out.
 #[derive(Clone, Copy, clap::Args)]
 pub struct How {
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
     /// Only say what would be removed
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// One JSON document instead of text
+    /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
 }

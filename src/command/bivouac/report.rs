@@ -24,27 +24,28 @@ use story::{Story, stories};
 /// Where the page goes, unless somebody says so.
 const PAGE: &str = "bivouac-report.html";
 
-/// What `report` is asked.
+/// The arguments of `bivouac report`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  bivouac report bivouac-run                       the course of the job of bivouac run, in bivouac-report.html
-  bivouac report bivouac-run events -o heat.html   with what all ranks wrote to events (events.directory)
+  bivouac report bivouac-run                       the course of a job of bivouac run, in bivouac-report.html
+  bivouac report bivouac-run events -o heat.html   also what all ranks wrote to events (events.directory)
   bivouac report events --timeline trace.json      a trace for ui.perfetto.dev, and no page
   bivouac report bivouac-run --json | jq '.groups[].account'
 
-The root rank of a session writes what it does to run.directory, which bivouac run sets, and every rank to events.directory, if that is
-set (BIVOUAC_EVENTS_DIRECTORY). Both may be named, and directories of several nodes. The page needs no network. Times, bytes and rates
-are those of the ranks that have written; missing ones are named.
+The root rank of a session writes its events to run.directory, which `bivouac run` sets. If events.directory
+(BIVOUAC_EVENTS_DIRECTORY) is set, every rank writes its events there. You can name both directories, and the
+directories of several nodes. The page needs no network. Times, bytes and rates are those of the ranks that have
+written events; missing ranks are named.
 
 Exit status: 0 done; 2 wrong usage, or something could not be read or written; 3 no events found.")]
 pub struct Args {
-    /// Run directories and directories of events; nothing for the run.directory of the configuration, or ./bivouac-run
+    /// Run directories and directories of events [default: the configured run.directory, or ./bivouac-run]
     #[arg(value_name = "DIR")]
     directories: Vec<PathBuf>,
-    /// Where the page goes; - for standard output
+    /// The file for the page; - means standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write a trace for Perfetto
+    /// Write a trace for Perfetto to this file
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
     /// Print one JSON document, and write no page unless -o asks for it

@@ -25,22 +25,23 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What `reset` is asked.
+/// The arguments of `bivouac reset`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  bivouac reset --job heat2d --dry-run                       what exists of the job, and where
+  bivouac reset --job heat2d --dry-run                       what is left of the job, and where
   bivouac reset --job heat2d --yes --global /scratch/me/run7
   srun --ntasks-per-node=1 bivouac reset --job heat2d --yes       on all nodes of an allocation
 
-Everything of the job is removed, including the newest version and the only copies. A job with a live run is refused, and then nothing
-is removed. The directories are those of the configuration.
+Everything that belongs to the job is removed, including the newest version and the only copies. If a run of the job
+is alive, the command refuses, and nothing is removed. The directories are those of the configuration; --global names
+another global directory.
 
-Exit status: 0 done; 2 wrong usage, the job is alive, or something could not be removed; 3 there was nothing of that job here.")]
+Exit status: 0 done; 2 wrong usage, the job is alive, or something could not be removed; 3 no trace of the job found.")]
 pub struct Args {
     /// The job: its name, or its key as `bivouac ls` shows it
     #[arg(long)]
     job: String,
-    /// The global directory (default: that of the configuration, if it exists)
+    /// The global directory [default: the configured one, if it exists]
     #[arg(long, value_name = "DIR")]
     global: Option<PathBuf>,
     #[command(flatten)]

@@ -27,31 +27,33 @@ use std::sync::Arc;
 /// Versions that are named.
 const VERSIONS_MAX: usize = 8;
 
-/// What `rm` is asked.
+/// The arguments of `bivouac rm`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac rm bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000050-o000005      one checkpoint
-  bivouac rm --dry-run bivouac/heat2d-0c7a11f2/world/heat         all but the newest committed one: only show
-  bivouac rm --yes --force bivouac/heat2d-0c7a11f2                all checkpoints of a job, the newest too
+  bivouac rm --dry-run bivouac/heat2d-0c7a11f2/world/heat         only show what would go: all but the newest committed one
+  bivouac rm --yes --force bivouac/heat2d-0c7a11f2                all checkpoints of a job, including the newest
   bivouac rm --yes /dev/shm                                       all segments of runs that have ended
 
-The newest committed checkpoint of a series stays, and so does a segment that may hold the only copy of a version; --force
-removes them too. A checkpoint that another's files refer to (reduction) also stays, unless that one is removed, too. What belongs to a living run is never removed: its claim is locked, or a process holds its
-segment. A local tier has no claims; there the segments in --memory decide.
-Claims and the store id stay, since they number the runs; `rm -r` removes those as well.
+The newest committed checkpoint of a series is kept, and so is a segment that may hold the only copy of a version;
+--force removes these as well. A checkpoint is also kept if the files of another one refer to it (reduction), unless
+the other one is removed too. Nothing that belongs to a run that is alive is ever removed. A run is alive if its claim
+is locked or a process holds its segment. A local tier has no claims, so there the segments in --memory decide.
+Claims and the store ID are kept, because they number the runs; `rm -r` removes them as well.
 
-Exit status: 0 done; 2 wrong usage, not readable, or refused; 3 nothing there.")]
+Exit status: 0 done; 2 wrong usage, something cannot be read, or the command refused; 3 nothing found.")]
 pub struct Args {
     /// Directories or memory segments
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Remove the newest committed version of a series, the only copy in memory, and unreadable segments too
+    /// Also remove the newest committed version of a series, the only copy in memory, and unreadable segments
     #[arg(short, long)]
     force: bool,
-    /// Remove the checkpoints whose files refer to what is removed, too
+    /// Also remove the checkpoints whose files refer to what is removed
     #[arg(long)]
     with_dependents: bool,
-    /// Where this node's segments are, to find living runs (default: BIVOUAC_MEMORY_DIRECTORY, or /dev/shm)
+    /// The folder of this node's memory segments, which show which runs are alive [default: BIVOUAC_MEMORY_DIRECTORY,
+    /// or /dev/shm]
     #[arg(long, value_name = "DIR")]
     memory: Option<PathBuf>,
     #[command(flatten)]

@@ -20,32 +20,32 @@ const STALE_SECONDS: f64 = 15.0;
 const DIRECTORY_DEFAULT: &str = "bivouac-run";
 const NAME_ONE: &str = "name a run directory, or set run.directory (BIVOUAC_RUN_DIRECTORY) to that of the job";
 
-/// What `status` is asked.
+/// The arguments of `bivouac status`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  bivouac status bivouac-run                     the directory of bivouac run, or the run.directory of the configuration
-  bivouac status heat                            the job of that name in the run.directory of the configuration
+  bivouac status bivouac-run                     the directory of bivouac run, or the configured run.directory
+  bivouac status heat                            the job of that name in the configured run.directory
   bivouac status bivouac-run --follow            repeatedly, until every session is closed
   bivouac status bivouac-run --follow --openmetrics /var/lib/node_exporter/bivouac.prom
 
-Sessions write their status about once a second into the run directory: bivouac run gives them one; without it set run.directory
-(BIVOUAC_RUN_DIRECTORY). Rates and bytes are those of each group's root rank.
+Sessions write their status to the run directory about once a second. `bivouac run` gives them a run directory;
+without it, set run.directory (BIVOUAC_RUN_DIRECTORY). Rates and bytes are those of each group's root rank.
 
-Exit status: 0 shown; 3 no status found; 2 wrong usage, or not readable.")]
+Exit status: 0 shown; 2 wrong usage, or something cannot be read; 3 no status found.")]
 pub struct Args {
     /// A run directory, or the name of a job
     #[arg(value_name = "DIR|JOB")]
     target: Option<String>,
-    /// Show it repeatedly, until every session is closed
+    /// Show the state repeatedly, until every session is closed
     #[arg(long)]
     follow: bool,
-    /// How often
+    /// The time from one update to the next
     #[arg(long, value_name = "SECONDS", value_parser = duration, default_value = "2")]
     every: Duration,
     /// Write the figures to a file in the OpenMetrics format, for the textfile collector of a node exporter
     #[arg(long, value_name = "FILE")]
     openmetrics: Option<PathBuf>,
-    /// Print JSON
+    /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
 }

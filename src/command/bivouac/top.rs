@@ -24,19 +24,20 @@ use std::time::{Duration, Instant};
 /// Events that are listed at most.
 const EVENTS_SHOWN: usize = 200;
 
-/// What `top` is asked.
+/// The arguments of `bivouac top`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  bivouac top bivouac-run            the directory of bivouac run, or the run.directory of the configuration
+  bivouac top bivouac-run            the directory of bivouac run, or the configured run.directory
 
-Keys: q ends it, Tab shows the next group, space refreshes at once. bivouac status prints the same for scripts.
+Press q to quit, Tab to show the next group, and the space bar to refresh at once. For scripts, `bivouac status`
+prints the same.
 
 Exit status: 0 ended by the user; 2 wrong usage, or standard output is not a terminal.")]
 pub struct Args {
-    /// A run directory; nothing for the run.directory of the configuration, or ./bivouac-run
+    /// A run directory [default: the configured run.directory, or ./bivouac-run]
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// How often it refreshes
+    /// The time from one refresh to the next
     #[arg(long, value_name = "SECONDS", value_parser = duration, default_value = "1")]
     every: Duration,
 }

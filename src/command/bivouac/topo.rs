@@ -20,38 +20,39 @@ use bivouac_core::affinity::machine::Machine;
 use gather::Snapshot;
 use std::path::PathBuf;
 
-/// What `topo` is asked.
+/// The arguments of `bivouac topo`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac topo                                this machine
   bivouac topo bivouac                        where the ranks of the newest checkpoint had their threads and pages
   bivouac topo --svg places.svg bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007
-  bivouac topo --pid 4711,4712                where two processes of this node have them now
+  bivouac topo --pid 4711,4712                where two processes of this node have theirs now
   bivouac topo --compare OLD NEW              what differs between two checkpoints
   bivouac topo --compare --pid 4711,4712 OLD  what differs now: the processes are the checkpoint's ranks in ascending order
   bivouac topo --compare --pid 3=4711 OLD     process 4711 is rank 3
   bivouac topo --json bivouac | jq '.snapshots[].ranks[] | [.rank, .threads[].cpus]'
 
-For a folder above several checkpoints, the newest of each series is shown. A thread that may use all CPUs that its job was given is not
-pinned. Pages are those of registered regions in host memory; on a machine with one NUMA node none are recorded. A node marked * holds
-pages of a rank that has no thread there. For a process, only anonymous memory is counted, and only a user who may trace it
-sees it. CPUs and nodes are compared by their numbers.
+For a folder that contains several checkpoints, the newest of each series is shown. A thread counts as not pinned if
+it may use all CPUs that its job was given. Pages are those of registered regions in host memory; on a machine with
+only one NUMA node, none are recorded. A node marked * holds pages of a rank that has no thread there. For a process,
+only anonymous memory is counted, and only a user who may trace the process can see it. CPUs and nodes are compared by
+number.
 
-Exit status: 0 done, and with --compare nothing differs; 1 something differs, or is damaged; 2 wrong usage, or something could not
-be read; 3 nothing there.")]
+Exit status: 0 done and, with --compare, nothing differs; 1 something differs or is damaged; 2 wrong usage, or
+something could not be read; 3 nothing found.")]
 pub struct Args {
-    /// Directories, container files or memory segments; nothing for this machine
+    /// Directories, container files or memory segments [default: this machine]
     paths: Vec<PathBuf>,
-    /// Live processes of this node; with --compare in the order of the ranks, or as RANK=PID
+    /// Live processes of this node; with --compare, in the order of the ranks or as RANK=PID
     #[arg(long, value_name = "[RANK=]PID", value_delimiter = ',')]
     pid: Vec<live::Process>,
     /// Say what differs between two checkpoints, or between a checkpoint and processes
     #[arg(long)]
     compare: bool,
-    /// Draw it into a file
+    /// Draw what is shown into an SVG file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// One JSON document instead of text
+    /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
 }

@@ -13,27 +13,31 @@ use bivouac_core::tier::sources_in;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// What `unpack` is asked.
+/// The arguments of `bivouac unpack`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac unpack bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000050-o000005      one checkpoint
-  bivouac unpack --dry-run bivouac                                                   what refers to others, and to which
+  bivouac unpack --dry-run bivouac                                                   which checkpoints refer to others, and to which
 
-With reduction.method a checkpoint's files refer to files of earlier ones (`bivouac ls`: REFERS TO). Afterwards its files hold all of its data, in
-place, and it can be copied by itself. The command may be killed and started again. What belongs to a living run is refused.
+With reduction.method, a checkpoint's files can refer to files of earlier checkpoints (REFERS TO in the output of
+`bivouac ls`). This command changes such a checkpoint in place, so that its files hold all of its data and it can be
+copied by itself. The command may be killed and started again. A checkpoint is refused if its job has a run that is
+alive.
 
-Exit status: 0 done, or all are self-contained already; 1 something is damaged or missing; 2 wrong usage, not readable, or refused; 3 nothing there.")]
+Exit status: 0 done, or all are self-contained already; 1 something is damaged or missing; 2 wrong usage, something
+cannot be read, or the command refused; 3 nothing found.")]
 pub struct Args {
     /// Checkpoint folders, or directories with checkpoints
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Where this node's segments are, to find living runs (default: BIVOUAC_MEMORY_DIRECTORY, or /dev/shm)
+    /// The folder of this node's memory segments, which show which runs are alive [default: BIVOUAC_MEMORY_DIRECTORY,
+    /// or /dev/shm]
     #[arg(long, value_name = "DIR")]
     memory: Option<PathBuf>,
     /// Only say what would be written
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// One JSON document instead of text
+    /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
 }

@@ -44,7 +44,7 @@ const SHOWN_MAX: usize = 100;
 /// A manifest is metadata, of which the format allows 64 MiB.
 const MANIFEST_MAX: u64 = 65 << 20;
 
-/// What `verify` is asked.
+/// The arguments of `bivouac verify`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac verify bivouac                      everything below a global directory
@@ -52,20 +52,23 @@ const MANIFEST_MAX: u64 = 65 << 20;
   bivouac verify c000000.bvc                  one container, even outside its folder
   bivouac verify --json bivouac | jq '.findings[] | select(.kind == \"damage\") | [.path, .rank, .region, .offset]'
 
-Exit status: 0 all good; 1 damage found; 2 wrong usage, or something could not be read (and no damage was found); 3 nothing there.
-The last lines say, for each series and tier, the newest version that is entirely good there.
-Damage in one tier is not yet a loss: a restart takes the next tier's copy, or the next older version. A checkpoint without a
-manifest is not damaged either; its files are checked nevertheless. Files are read through the page cache: recently
-written data is checked as the kernel has cached it.
-If all shards of a checkpoint are here and good, regions with a decomposition are proved to tile their arrays: each element
-is in one box, or in the list of numbers, of one rank (of a sparse array, in one at most).")]
+The last lines name, for each series and tier, the newest version that is entirely good there. Damage on one tier does
+not mean that a checkpoint is lost: a restart takes the next tier's copy, or the next older version. A checkpoint
+without a manifest does not count as damaged either, but its files are checked nevertheless. Files are read through
+the page cache, so recently written data is checked as the kernel has cached it.
+If all shards of a checkpoint are here and good, the command also proves that regions with a decomposition tile their
+arrays: each element is in exactly one box, or in exactly one rank's list of numbers (in a sparse array, in at most
+one).
+
+Exit status: 0 all good; 1 damage found;
+2 wrong usage, or something could not be read (and no damage was found); 3 nothing found.")]
 pub struct Args {
-    /// Directories, container files, manifests or memory segments (default: the global directory of the configuration)
+    /// Directories, container files, manifests or memory segments [default: the configured global directory]
     paths: Vec<PathBuf>,
-    /// Files read at the same time (default: the number of processors, at most 4)
+    /// The number of files to read at the same time [default: the number of processors, but at most 4]
     #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
-    /// One JSON document instead of text
+    /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
 }

@@ -46,26 +46,26 @@ pub enum Whereabouts<'a> {
     Device(&'a str),
 }
 
-/// What has been seen and done, since the session was opened.
+/// What has been seen and done since the session was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AffinityReport {
-    /// Threads that a restart was to put on their CPUs.
+    /// Threads that a restart was asked to put on their CPUs.
     pub threads_wanted: u64,
-    /// Those that are there.
+    /// Threads that are on these CPUs.
     pub threads_set: u64,
-    /// Those that were left alone: they were not pinned, or nothing says where they could go.
+    /// Threads that were left alone: they were not pinned, or nothing says where they could go.
     pub threads_left: u64,
-    /// Those that could not be set.
+    /// Threads that could not be put there.
     pub threads_failed: u64,
-    /// What became of the pages of the regions that were loaded.
+    /// What happened to the pages of the regions that were loaded.
     pub pages: PlaceReport,
-    /// What the machine of the restart has not, in words.
+    /// What the machine of the restart lacks, in words.
     pub losses: Vec<String>,
-    /// How often it was looked whether something wandered.
+    /// The number of looks for threads and pages that have wandered.
     pub checks: u64,
-    /// Threads found with a different mask from before, over all looks.
+    /// Threads whose mask was found to have changed, over all looks.
     pub threads_wandered: u64,
-    /// Pages found on a different node from before, over all looks.
+    /// Pages that were found to have moved to another node, over all looks.
     pub pages_wandered: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Where threads are placed from the start, for applications that ask for it. Pure.
+//! Where threads are placed from the start if an application asks for this. Pure.
 #![forbid(unsafe_code)]
 
 use super::cpus::Cpus;
@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 /// How the threads of the ranks of a node are spread over the CPUs that the job was given.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Pin {
-    /// Each rank has its share of neighbouring cores, and each thread a core of it, in order: threads that work on one thing share caches.
+    /// Each rank has its share of neighbouring cores, and each thread gets one of these cores, in order: threads that work on the same
+    /// thing share caches.
     Compact,
-    /// Each rank has its share of neighbouring cores, and its threads go in turn to the share's NUMA nodes, packages or caches, so that
-    /// they have the most bandwidth together.
+    /// Each rank has its share of neighbouring cores, and its threads are placed in turn on the share's NUMA nodes, packages or caches, so
+    /// that together they have the most bandwidth.
     Scatter,
     /// All threads on the CPUs nearest to the device with this PCI address.
     Near(String),

@@ -137,15 +137,15 @@ pub struct Origin {
 /// What a committed checkpoint survives. Ordered: a higher level survives more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Level {
-    /// The application's data is safe from its own next write; it survives nothing yet.
+    /// The application's data is safe from its own next write; the checkpoint survives nothing yet.
     Captured,
-    /// The death of processes: all shards rest in node memory.
+    /// The death of processes: all shards are in node memory.
     Process,
-    /// A node that comes back with its disk: all shards rest on node-local storage.
+    /// A reboot of the node, if its disk survives: all shards are on node-local storage.
     NodeReboot,
     /// The loss of a node: redundancy sets cover all shards.
     NodeLoss,
-    /// The loss of the whole machine: all shards rest on the global tier.
+    /// The loss of the whole machine: all shards are on the global tier.
     System,
 }
 

@@ -54,7 +54,7 @@ impl Cache {
                 continue;
             }
             assert!(entry.copies.iter().flatten().any(|copy| !copy.doomed), "{id:?} has a copy");
-            let read = entry.keep == Keep::Discard && entry.read;
+            let read = entry.keep == Keep::UntilRead && entry.read;
             assert!(!read || self.is_hinted(*id) || entry.has_readers(), "{id:?} was consumed and is still here");
             for tier in Tier::ALL {
                 let Some(copy) = entry.copy(tier) else { continue };

@@ -119,8 +119,8 @@ impl Entry {
     pub fn needs_flush(&self, link: Link) -> bool {
         let Some(copy) = self.good(link.from()) else { return false };
         let useful = match self.keep {
-            Keep::Persist => true,
-            Keep::Discard => copy.state == State::WriteComplete,
+            Keep::All => true,
+            Keep::UntilRead => copy.state == State::WriteComplete,
         };
         useful
             && !self.is_below(link.from())
@@ -137,7 +137,7 @@ impl Entry {
     /// discarded when it was read.
     pub fn is_dispensable(&self, tier: Tier) -> bool {
         let has_other = || Tier::ALL.into_iter().any(|other| other != tier && self.good(other).is_some());
-        let spared = || self.is_consumed(tier) && self.keep == Keep::Discard && has_other();
+        let spared = || self.is_consumed(tier) && self.keep == Keep::UntilRead && has_other();
         self.copy(tier).is_some_and(|copy| copy.state.may_leave()) && (self.is_below(tier) || spared())
     }
 
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     fn entry(states: [Option<State>; 3]) -> Entry {
-        let mut entry = Entry::new(1, Keep::Discard, 0, Tier::Device, Vec::new());
+        let mut entry = Entry::new(1, Keep::UntilRead, 0, Tier::Device, Vec::new());
         let copy = |state| Copy { state, pieces: Vec::new(), users: 0, readers: 0, doomed: false };
         entry.copies = states.map(|state| state.map(copy));
         entry

@@ -126,7 +126,7 @@ impl Cache {
 
     /// Whether the file does without a version while host memory is still to come.
     fn is_spared(&self, id: EntryId, link: Link) -> bool {
-        link == Link::Out && self.entries[&id].keep == Keep::Discard
+        link == Link::Out && self.entries[&id].keep == Keep::UntilRead
     }
 
     /// How many jobs of a link have failed.
@@ -192,7 +192,7 @@ impl Cache {
         }
         let pressed = !self.waiting.is_empty() || starved.is_some_and(|limit| next > limit);
         let started = self.histories.get(&id.history).is_some_and(|history| history.started);
-        if pressed || self.entries[&id].keep == Keep::Persist || (!started && !lazy) {
+        if pressed || self.entries[&id].keep == Keep::All || (!started && !lazy) {
             return Some(Terms::NOW);
         }
         match link {

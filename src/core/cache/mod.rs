@@ -38,7 +38,7 @@
 //! # Rules
 //!
 //! - A version has at most one *copy* per tier, each with a [`State`]. The last copy of a version that is still wanted
-//!   never leaves. `Keep::Persist` versions are always wanted; `Keep::Discard` ones until they were read and no further
+//!   never leaves. `Keep::All` versions are always wanted; `Keep::UntilRead` ones until they were read and no further
 //!   hint names them: then all copies leave at once, and flushes of them end for nothing.
 //! - Flushing is eager, except of what will not be needed below ([`links`](self)): what will be used latest goes first,
 //!   so that eviction finds the right copies flushed.
@@ -153,10 +153,10 @@ impl Link {
 /// How long a version is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keep {
-    /// Until it was read and no further hint names it.
-    Discard,
+    /// Until the version has been read and no further hint names it.
+    UntilRead,
     /// Until its history is closed.
-    Persist,
+    All,
 }
 
 /// A range of a tier's space, in bytes.

@@ -342,7 +342,7 @@ impl Cache {
         let Some(entry) = self.entries.get(&id).filter(|entry| !entry.leaving) else { return Noted::default() };
         let keep = entry.keep;
         let hint = self.histories.entry(id.history).or_default().order.take(id.version);
-        let leaves = keep == Keep::Discard && !self.is_hinted(id);
+        let leaves = keep == Keep::UntilRead && !self.is_hinted(id);
         self.after_change(id);
         self.debug_check();
         Noted { hint, leaves }

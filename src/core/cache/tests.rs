@@ -341,7 +341,7 @@ impl World {
                 hints.remove(at);
             }
             let hinted = hints.contains(&id.version);
-            if self.versions[&id].keep == Keep::Discard && !hinted {
+            if self.versions[&id].keep == Keep::UntilRead && !hinted {
                 self.versions.remove(&id);
                 self.gone.insert(id);
             }
@@ -475,7 +475,7 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let history = || prop_oneof![4 => Just(0u32), 1 => Just(1u32)];
-    let keep = prop_oneof![3 => Just(Keep::Discard), 2 => Just(Keep::Persist)];
+    let keep = prop_oneof![3 => Just(Keep::UntilRead), 2 => Just(Keep::All)];
     let tier = prop_oneof![Just(Tier::Device), Just(Tier::Host)];
     prop_oneof![
         12 => (history(), 0u64..14, keep, 0u8..12).prop_map(|(history, bytes, keep, ok)| Op::Append {
@@ -639,7 +639,7 @@ fn replay(tiers: [u64; 3], sizes: &[u64], order: &[u64]) -> [u64; 2] {
     let mut world = World::mapped(tiers);
     order.iter().for_each(|version| world.hint(id(0, *version)));
     for (version, bytes) in sizes.iter().enumerate() {
-        assert!(world.append(id(0, version as u64), *bytes, Keep::Discard, true));
+        assert!(world.append(id(0, version as u64), *bytes, Keep::UntilRead, true));
         world.settle();
     }
     world.cache.start_prefetch(0);
@@ -692,21 +692,21 @@ fn with_versions(tiers: [u64; 3], sizes: &[u64], keep: Keep) -> World {
 fn nothing_is_evicted_before_the_device_is_fully_mapped() {
     let mut world = World::new([16, 64, 0], 1, 0);
     assert!(world.map_more());
-    assert!(world.append(id(0, 0), 4, Keep::Discard, true));
+    assert!(world.append(id(0, 0), 4, Keep::UntilRead, true));
     world.cache.add_span(Tier::Host, 0, 64);
     world.cache.set_fully_mapped(Tier::Host, true);
     world.settle();
     assert_eq!(world.cache.states(id(0, 0))[0], Some(State::Flushed));
-    assert_eq!(world.cache.admit(id(0, 1), 4, Keep::Discard, world.now), Admission::Wait { expected: None });
+    assert_eq!(world.cache.admit(id(0, 1), 4, Keep::UntilRead, world.now), Admission::Wait { expected: None });
     world.cache.set_fully_mapped(Tier::Device, true);
-    assert!(matches!(world.cache.admit(id(0, 1), 4, Keep::Discard, world.now), Admission::Device(_)));
+    assert!(matches!(world.cache.admit(id(0, 1), 4, Keep::UntilRead, world.now), Admission::Device(_)));
 }
 
 /// Who waits for flushes waits for the memory that they go to, as long as it is announced.
 #[test]
 fn what_is_to_go_to_announced_host_memory_is_not_flushed() {
     for comes in [true, false] {
-        for keep in [Keep::Discard, Keep::Persist] {
+        for keep in [Keep::UntilRead, Keep::All] {
             let mut world = World::new([16, 16, 16], 1, 0);
             world.cache.add_span(Tier::Device, 0, 16);
             world.cache.set_fully_mapped(Tier::Device, true);
@@ -731,9 +731,9 @@ fn what_is_to_go_to_announced_host_memory_is_not_flushed() {
 fn a_wait_says_how_long_and_ages() {
     let mut world = World::mapped([8, 64, 0]);
     world.cache.set_rate(Link::Down, 8);
-    assert!(world.append(id(0, 0), 8, Keep::Discard, true));
+    assert!(world.append(id(0, 0), 8, Keep::UntilRead, true));
     let expected = |world: &mut World, seconds| {
-        let answer = world.cache.admit(id(0, 1), 8, Keep::Discard, world.now);
+        let answer = world.cache.admit(id(0, 1), 8, Keep::UntilRead, world.now);
         assert_eq!(answer, Admission::Wait { expected: Some(Duration::from_millis(seconds)) });
     };
     expected(&mut world, 1000);
@@ -741,31 +741,31 @@ fn a_wait_says_how_long_and_ages() {
     world.now += Duration::from_millis(250);
     expected(&mut world, 750);
     world.finish(0);
-    assert!(matches!(world.cache.admit(id(0, 1), 8, Keep::Discard, world.now), Admission::Device(_)));
+    assert!(matches!(world.cache.admit(id(0, 1), 8, Keep::UntilRead, world.now), Admission::Device(_)));
 }
 
 #[test]
 fn an_append_drops_the_prefetch_that_is_read_last_or_goes_around_the_cache() {
-    let mut world = with_versions([8, 64, 0], &[4, 4], Keep::Discard);
+    let mut world = with_versions([8, 64, 0], &[4, 4], Keep::UntilRead);
     [0, 1].into_iter().for_each(|version| world.hint(id(0, version)));
     world.cache.start_prefetch(0);
     assert_eq!(world.cache.prefetch_distance(0), 2);
     // Both have a copy on the host, though a consumed one.
-    assert!(matches!(world.cache.admit(id(0, 2), 4, Keep::Discard, world.now), Admission::Device(_)));
+    assert!(matches!(world.cache.admit(id(0, 2), 4, Keep::UntilRead, world.now), Admission::Device(_)));
     assert_eq!(world.cache.states(id(0, 0)), [Some(State::ReadComplete), Some(State::Consumed), None]);
     assert_eq!(world.cache.states(id(0, 1)), [None, Some(State::WriteComplete), None]);
-    assert!(matches!(world.cache.admit(id(0, 3), 6, Keep::Discard, world.now), Admission::Host(_)));
+    assert!(matches!(world.cache.admit(id(0, 3), 6, Keep::UntilRead, world.now), Admission::Host(_)));
     assert_eq!(world.cache.prefetch_distance(0), 1);
 }
 
 #[test]
 fn while_an_append_waits_no_prefetch_takes_room() {
-    let mut world = with_versions([8, 64, 0], &[8, 8], Keep::Discard);
+    let mut world = with_versions([8, 64, 0], &[8, 8], Keep::UntilRead);
     world.hint(id(0, 0));
     world.cache.start_prefetch(0);
     // Version 1 is on the device and flushed; a third one is written and not flushed yet.
-    assert!(world.append(id(1, 0), 8, Keep::Discard, true));
-    assert!(matches!(world.cache.admit(id(1, 1), 8, Keep::Discard, world.now), Admission::Wait { .. }));
+    assert!(world.append(id(1, 0), 8, Keep::UntilRead, true));
+    assert!(matches!(world.cache.admit(id(1, 1), 8, Keep::UntilRead, world.now), Admission::Wait { .. }));
     assert!(world.start(Link::Down));
     assert!(!world.start(Link::Up));
     world.finish(0);
@@ -777,7 +777,7 @@ fn while_an_append_waits_no_prefetch_takes_room() {
 
 #[test]
 fn a_read_waits_for_the_job_that_brings_its_version_and_for_nothing_else() {
-    let mut world = with_versions([8, 64, 0], &[8, 8, 8], Keep::Discard);
+    let mut world = with_versions([8, 64, 0], &[8, 8, 8], Keep::UntilRead);
     [0, 1].into_iter().for_each(|version| world.hint(id(0, version)));
     world.cache.start_prefetch(0);
     assert!(world.start(Link::Up));
@@ -791,24 +791,24 @@ fn a_read_waits_for_the_job_that_brings_its_version_and_for_nothing_else() {
 fn a_link_that_fails_is_given_up_for_that_version() {
     let mut world = World::mapped([8, 64, 0]);
     world.failing = 100;
-    assert!(world.append(id(0, 0), 8, Keep::Persist, true));
+    assert!(world.append(id(0, 0), 8, Keep::All, true));
     world.settle();
     assert_eq!(world.cache.failures(Link::Down), u64::from(TRIES_MAX));
     // The device is blocked, and the next version finds its way around it.
-    assert!(matches!(world.cache.admit(id(0, 1), 8, Keep::Persist, world.now), Admission::Host(_)));
+    assert!(matches!(world.cache.admit(id(0, 1), 8, Keep::All, world.now), Admission::Host(_)));
 }
 
 #[test]
 fn after_the_start_what_may_be_discarded_goes_out_only_when_room_is_lacking() {
     let mut world = World::mapped([8, 16, 64]);
     world.cache.start_prefetch(0);
-    assert!(world.append(id(0, 0), 8, Keep::Discard, true));
-    assert!(world.append(id(0, 1), 8, Keep::Discard, true));
+    assert!(world.append(id(0, 0), 8, Keep::UntilRead, true));
+    assert!(world.append(id(0, 1), 8, Keep::UntilRead, true));
     world.settle();
     assert_eq!(world.moved[Link::Out as usize], 0);
     // Two more do not fit into the host without.
-    assert!(world.append(id(0, 2), 8, Keep::Discard, true));
-    assert!(world.append(id(0, 3), 8, Keep::Discard, true));
+    assert!(world.append(id(0, 2), 8, Keep::UntilRead, true));
+    assert!(world.append(id(0, 3), 8, Keep::UntilRead, true));
     assert!(world.moved[Link::Out as usize] > 0);
     world.end();
 }
@@ -816,11 +816,11 @@ fn after_the_start_what_may_be_discarded_goes_out_only_when_room_is_lacking() {
 #[test]
 fn released_memory_is_vacant_once_what_lies_there_is_flushed() {
     let mut world = World::mapped([16, 64, 0]);
-    assert!(world.append(id(0, 0), 16, Keep::Discard, true));
+    assert!(world.append(id(0, 0), 16, Keep::UntilRead, true));
     let range = Piece { offset: 8, bytes: 8 };
     assert!(!world.cache.release(Tier::Device, range));
     // What is larger than the rest of the device goes to the host.
-    assert!(matches!(world.cache.admit(id(0, 1), 16, Keep::Discard, world.now), Admission::Host(_)));
+    assert!(matches!(world.cache.admit(id(0, 1), 16, Keep::UntilRead, world.now), Admission::Host(_)));
     world.settle();
     assert!(world.cache.release(Tier::Device, range));
     assert_eq!(world.cache.bytes(Tier::Device), (8, 8));
@@ -828,7 +828,7 @@ fn released_memory_is_vacant_once_what_lies_there_is_flushed() {
 
 #[test]
 fn a_copy_that_cannot_be_read_is_replaced_by_the_one_below() {
-    let mut world = with_versions([8, 64, 0], &[8], Keep::Persist);
+    let mut world = with_versions([8, 64, 0], &[8], Keep::All);
     assert!(matches!(world.cache.read(id(0, 0)), Read::Device(_)));
     world.cache.read_done(id(0, 0), Tier::Device, false);
     assert_eq!(world.cache.states(id(0, 0)), [None, Some(State::WriteComplete), None]);
@@ -839,17 +839,17 @@ fn a_copy_that_cannot_be_read_is_replaced_by_the_one_below() {
 
 #[test]
 fn a_version_that_is_peeked_at_stays_and_is_as_unread_as_before() {
-    let mut world = with_versions([8, 64, 0], &[8], Keep::Discard);
+    let mut world = with_versions([8, 64, 0], &[8], Keep::UntilRead);
     let before = world.cache.states(id(0, 0));
     assert_eq!(before, [Some(State::Flushed), Some(State::WriteComplete), None]);
     assert!(matches!(world.cache.peek(id(0, 0)), Read::Device(_)));
     assert_eq!(world.cache.states(id(0, 0)), before);
     let pieces = |bytes| vec![Piece { offset: 0, bytes }];
-    let admitted = world.cache.admit(id(0, 1), 8, Keep::Discard, Duration::ZERO);
+    let admitted = world.cache.admit(id(0, 1), 8, Keep::UntilRead, Duration::ZERO);
     assert!(matches!(admitted, Admission::Host(_)), "it may not leave while it is looked at: {admitted:?}");
     world.cache.written(id(0, 1), true);
     world.cache.read_undone(id(0, 0), Tier::Device);
     assert_eq!(world.cache.states(id(0, 0)), before);
-    let admitted = world.cache.admit(id(0, 2), 8, Keep::Discard, Duration::ZERO);
+    let admitted = world.cache.admit(id(0, 2), 8, Keep::UntilRead, Duration::ZERO);
     assert_eq!(admitted, Admission::Device(pieces(8)), "and may afterwards");
 }

@@ -4,19 +4,19 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What is recorded of threads and pages, and what a restart does with it (Middleware'14).
+/// What is recorded about threads and pages, and what a restart does with the record (Middleware'14).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AffinityMode {
-    /// It is recorded, and a restart puts threads and pages back.
+    /// Threads and pages are recorded, and a restart puts both back.
     #[default]
     Full,
-    /// It is recorded, and a restart puts threads back.
+    /// Threads and pages are recorded, and a restart puts threads back.
     Threads,
-    /// It is recorded, and a restart puts pages back.
+    /// Threads and pages are recorded, and a restart puts pages back.
     Pages,
-    /// It is recorded, and a restart puts nothing back.
+    /// Threads and pages are recorded, and a restart puts nothing back.
     Capture,
-    /// It is not recorded.
+    /// Nothing is recorded.
     Off,
 }
 
@@ -26,7 +26,7 @@ impl AffinityMode {
         matches!(self, AffinityMode::Full | AffinityMode::Threads)
     }
 
-    /// Does a restart bring pages to their NUMA nodes?
+    /// Does a restart bring pages back to their NUMA nodes?
     pub fn has_pages(self) -> bool {
         matches!(self, AffinityMode::Full | AffinityMode::Pages)
     }

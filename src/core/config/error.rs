@@ -16,7 +16,7 @@ const SHOWN_CHARS_MAX: usize = 80;
 
 /// Why there is no configuration.
 ///
-/// [`ConfigError::problems`] has each problem alone, whether there was one or were several.
+/// [`ConfigError::problems`] lists each problem separately, whether there was one or there were several.
 ///
 /// `{}` and `{:?}` print the same text; the second is what Rust prints when `main` returns an error.
 #[derive(Clone, PartialEq, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum ConfigError {
         /// The system's error number.
         errno: i32,
     },
-    /// The path leads to something else than a file: a folder, a pipe or a device.
+    /// The path leads to something other than a file: a folder, a pipe or a device.
     #[error("{} is not a regular file, so it is not read as configuration", .path.display())]
     NotAFile {
         /// The path.
@@ -148,7 +148,7 @@ pub enum ConfigError {
     /// More than one problem.
     #[error("{} problems in the configuration:{}", .problems.len() + .omitted, Listing(.problems, *.omitted))]
     Several {
-        /// At least two, none of them `Several`; those of the file first, in its order.
+        /// At least two problems, none of them `Several`. Problems of the file come first, in the order of the file.
         problems: Vec<ConfigError>,
         /// The number of further problems.
         omitted: usize,
@@ -162,7 +162,7 @@ impl fmt::Debug for ConfigError {
 }
 
 impl ConfigError {
-    /// Each problem alone: the list inside [`ConfigError::Several`], or this one.
+    /// Each problem separately: the list inside [`ConfigError::Several`], or this one.
     pub fn problems(&self) -> &[ConfigError] {
         match self {
             ConfigError::Several { problems, .. } => problems,

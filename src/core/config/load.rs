@@ -1,4 +1,4 @@
-//! Makes a checked configuration of a source, the environment and the settings of a program.
+//! Makes a checked configuration from a source, the environment and the settings of a program.
 
 use super::error::{ConfigError, Problems};
 use super::keys;
@@ -16,7 +16,7 @@ pub struct Effective {
     pub key: &'static str,
     /// The value as a TOML literal.
     pub value: String,
-    /// Where it was written; `None`: nowhere, it is the default.
+    /// Where the value was written; `None` if it is the default.
     pub origin: Option<Origin>,
     /// All ranks must share it.
     pub is_job: bool,
@@ -34,8 +34,8 @@ pub enum ConfigSource<'a> {
 }
 
 impl Config {
-    /// Reads a source, then the environment, then `settings` of the program: pairs of `section.key` and a value as in an environment
-    /// variable. Later ones take precedence.
+    /// Reads a source, then the environment, then the program's `settings`: pairs of a `section.key` and a value as in an environment
+    /// variable. Later sources take precedence.
     ///
     /// ```
     /// use bivouac::config::{Config, ConfigSource};
@@ -81,7 +81,7 @@ impl Config {
         text::resolve_here(source, &[]).map(|config| config.settings())
     }
 
-    /// Every setting, as [`Config::effective`] gives them. A value that is not the default and was not read from text has
+    /// Every setting, in the form that [`Config::effective`] returns. A value that is not the default and was not read from text has
     /// [`Origin::Program`].
     pub fn settings(&self) -> Vec<Effective> {
         let default = Config::default();
@@ -94,9 +94,9 @@ impl Config {
         keys::KEYS.iter().map(effective).collect()
     }
 
-    /// Reads the file at `path`, then the environment, which takes precedence.
+    /// Reads the file at `path`, and then the environment, which takes precedence.
     ///
-    /// `BIVOUAC_CONFIG` is ignored, because the program has named its file. The session reports that.
+    /// `BIVOUAC_CONFIG` is ignored, because the program has named its file. The session reports this.
     ///
     /// # Blocking
     /// Reads one file of at most 1 MiB.
@@ -145,8 +145,8 @@ impl Config {
     ///
     /// # Errors
     /// All values that are not allowed, with [`Origin::Program`]; [`ConfigError::NoTier`] if no tier is enabled;
-    /// [`ConfigError::NoPartStore`] if the tier for copies and parity is not enabled; [`ConfigError::NoInterval`] if the least interval is
-    /// more than the most.
+    /// [`ConfigError::NoPartStore`] if the tier for copies and parity is not enabled; [`ConfigError::NoInterval`] if the lower bound of the
+    /// interval is above the upper bound.
     pub fn check(&self) -> Result<(), ConfigError> {
         let mut problems = Problems::default();
         let mut checked = Config::default();

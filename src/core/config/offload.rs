@@ -6,7 +6,7 @@
 pub struct OffloadConfig {
     /// Which shards are marked.
     pub mode: OffloadMode,
-    /// Blocks are digested when they are marked, so that a checkpoint with a write that was not declared is refused.
+    /// Blocks are digested when they are marked, so that a checkpoint with an undeclared write is refused.
     pub audit: bool,
     /// How live host memory is copied before it is written to.
     pub host_writes: HostWrites,
@@ -21,7 +21,7 @@ impl Default for OffloadConfig {
 /// Which shards are marked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OffloadMode {
-    /// Shards for which the GPU cache has no room at once.
+    /// Shards for which the GPU cache does not have room immediately.
     #[default]
     Auto,
     /// All shards.
@@ -32,7 +32,7 @@ pub enum OffloadMode {
 /// ([`CheckpointBuilder::save_live`](crate::session::CheckpointBuilder::save_live)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HostWrites {
-    /// The kernel stops a write until the old content is copied.
+    /// The kernel holds back a write until the old content has been copied.
     #[default]
     Watched,
     /// The program declares all writes.

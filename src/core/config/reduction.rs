@@ -12,10 +12,10 @@ pub const CHUNK_MIN: u64 = 32;
 /// The longest chunk: no longer than the shortest block.
 pub const CHUNK_MAX: u64 = 4096;
 
-/// Bytes of a block if a method is set and `job.block` is not.
+/// Bytes of a block if a method is set but `job.block` is not.
 pub const BLOCK_REDUCED: u64 = 64 << 10;
 
-/// Which parts of a shard files leave to earlier files.
+/// Which parts of a shard a file leaves out because earlier files store them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Method {
     /// Nothing: each file holds whole shards.
@@ -23,11 +23,11 @@ pub enum Method {
     Full,
     /// Blocks that have not changed.
     Basic,
-    /// Chunks that have not changed, and those that files store at another place.
+    /// Chunks that have not changed, and chunks that files store at another place.
     List,
     /// The chunks of [`Method::List`], referred to in as few ranges as a tree of their digests allows.
     Tree,
-    /// [`Method::Tree`], and [`Method::Basic`] while most of the region changes.
+    /// [`Method::Tree`], or [`Method::Basic`] while most of the region changes.
     Auto,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// How it is verified that the bytes that files refer to are those that were captured.
+/// How Bivouac verifies that the bytes to which files refer are the bytes that were captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Verify {
     /// By the digests alone.
@@ -92,12 +92,12 @@ impl Verify {
 /// Whether the bytes that files store themselves are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Compress {
-    /// Nothing is.
+    /// None of the bytes are compressed.
     #[default]
     Off,
-    /// As long as files are written sooner with it, as measured by this rank on the tier.
+    /// Bytes are compressed as long as files are written sooner with compression, as measured by this rank on the tier.
     Auto,
-    /// Everything that becomes shorter.
+    /// Everything that becomes shorter is compressed.
     On,
 }
 
@@ -124,14 +124,14 @@ pub struct RegionMethod {
     pub region: String,
     /// Its method.
     pub method: Method,
-    /// Bytes of its chunks, if they are not the general ones.
+    /// Bytes of its chunks, if they differ from the general setting.
     pub chunk: Option<u64>,
 }
 
 /// Exceptions for single regions, in the order of the text.
 ///
-/// They are a table of TOML, here on one line, as in an environment variable. Each name is that of the checkpoint, a `/`, and that of the
-/// region:
+/// They are written as a TOML table, here on one line, as in an environment variable. Each key consists of the name of the checkpoint, a
+/// `/`, and the name of the region:
 ///
 /// ```
 /// use bivouac::config::RegionMethods;
@@ -225,17 +225,17 @@ pub(super) fn is_chunk(bytes: u64) -> bool {
 /// Whether files refer to earlier ones, and to how many.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReductionConfig {
-    /// Which parts files leave to earlier files.
+    /// Which parts files leave out because earlier files store them.
     pub method: Method,
-    /// Bytes of a chunk, a power of two from 32 to 4096; `None`: the shortest from 128 on for which there is room.
+    /// Bytes of a chunk, a power of two from 32 to 4096; `None`: the shortest length of 128 or more for which there is room.
     pub chunk: Option<u64>,
     /// Regions with another method.
     pub regions: RegionMethods,
     /// The maximum number of checkpoints that a checkpoint may refer to, 1 to 32.
     pub sources: u64,
-    /// The least part of a checkpoint's own bytes that must still be in use for files to refer to it, above 0 and up to 1.
+    /// The smallest share of a checkpoint's own bytes that must still be in use for files to refer to it, above 0 and up to 1.
     pub live: f64,
-    /// Every n-th checkpoint of a name that goes to files is whole. Zero: none for that reason.
+    /// Every n-th checkpoint of a name that goes to files is whole. Zero: never for that reason.
     pub whole_every: u64,
     /// How references are checked before they are written.
     pub verify: Verify,
@@ -259,7 +259,7 @@ impl Default for ReductionConfig {
 }
 
 impl ReductionConfig {
-    /// May any region be left to earlier files?
+    /// May files refer to earlier files for any region?
     pub fn is_on(&self) -> bool {
         self.method != Method::Full || self.regions.0.iter().any(|region| region.method != Method::Full)
     }

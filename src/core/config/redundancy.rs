@@ -32,7 +32,7 @@ pub enum Scheme {
     None,
     /// Each rank's shard is stored whole on this many other ranks as well.
     Partner {
-        /// Copies besides the original, 1 to 8.
+        /// Copies in addition to the original, 1 to 8.
         copies: u32,
     },
     /// Parity by exclusive or, spread over the set.
@@ -182,7 +182,7 @@ pub struct RedundancyConfig {
     pub scheme: Scheme,
     /// Every n-th checkpoint of a name is protected (1: all).
     pub every: Choice<u64>,
-    /// In addition, one is protected whenever this long has passed since the last one that was. Zero: never for that reason.
+    /// In addition, a checkpoint is protected whenever this long has passed since the last protected one. Zero: never for that reason.
     pub every_seconds: Duration,
     /// Exceptions for single checkpoint names.
     pub names: NamePolicies,
@@ -226,7 +226,7 @@ impl RedundancyConfig {
         (own.scheme.unwrap_or(self.scheme), policy)
     }
 
-    /// All schemes that protect anything, each once: the general one first, then those of exceptions.
+    /// All schemes that protect anything, each listed once: the general scheme first, then the schemes of exceptions.
     pub fn schemes(&self) -> Vec<Scheme> {
         let own = self.names.0.iter().filter_map(|policy| policy.scheme);
         let mut schemes = Vec::new();
@@ -238,7 +238,7 @@ impl RedundancyConfig {
         schemes
     }
 
-    /// The first scheme that protects anything: the general one, or one of an exception. `None` if nothing does.
+    /// The first scheme that protects anything: the general scheme, or the scheme of an exception. `None` if nothing does.
     pub fn first_scheme(&self) -> Option<Scheme> {
         let own = self.names.0.iter().filter_map(|policy| policy.scheme);
         [self.scheme].into_iter().chain(own).find(|scheme| *scheme != Scheme::None)
@@ -254,13 +254,13 @@ pub struct NamePolicy {
     pub scheme: Option<Scheme>,
     /// Every n-th checkpoint is protected, from 1.
     pub every: Option<u64>,
-    /// In addition, one is protected after each such pause.
+    /// In addition, a checkpoint is protected whenever this long has passed since the last protected one.
     pub every_seconds: Option<Duration>,
 }
 
 /// Exceptions for single checkpoint names, in the order of the text.
 ///
-/// They are a table of TOML, here on one line, as in an environment variable:
+/// They are written as a TOML table, here on one line, as in an environment variable:
 ///
 /// ```
 /// use bivouac::config::NamePolicies;

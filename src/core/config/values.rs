@@ -45,8 +45,8 @@ pub struct Config {
     pub node: NodeConfig,
     /// Notes on settings that have no effect. A session that is opened with this configuration warns of them.
     pub notes: Vec<String>,
-    /// Where values were written that are not at their default, by key, as far as the configuration was read from text; for reports. It makes
-    /// no difference to whether two configurations are equal.
+    /// Where each value that is not the default was written, by key, if it was read from text. This is for reports, and makes no difference
+    /// to whether two configurations are equal.
     pub origins: BTreeMap<&'static str, Origin>,
 }
 
@@ -63,10 +63,10 @@ pub struct JobConfig {
     pub name: Option<String>,
     /// Group name; `None`: `world`, or `sub-N` with the lowest world rank N of a sub-communicator.
     pub group: Option<String>,
-    /// Start although another run of the same job and group seems to be alive. That run is fenced off.
+    /// Start even if another run of the same job and group seems to be alive. That run is fenced off.
     pub take_over: bool,
-    /// Bytes per block digest: a power of two from 4 KiB to 1 MiB. A configuration from text has 64 KiB if a method of reduction is set and
-    /// this is not.
+    /// Bytes per block digest: a power of two from 4 KiB to 1 MiB. A configuration from text uses 64 KiB if a reduction method is set and
+    /// the block length is not.
     pub block_bytes: u64,
     /// Use the node-shared memory tier.
     pub memory_enabled: bool,
@@ -106,7 +106,7 @@ pub struct JobConfig {
     pub timeouts: Timeouts,
     /// How the ranks of a node spread their flushes from device memory.
     pub stagger: StaggerConfig,
-    /// How checkpoints of GPU memory are taken for which the GPU has no room.
+    /// How checkpoints are taken of GPU memory for which the GPU has no room.
     pub offload: OffloadConfig,
     /// What is recorded of threads and pages, and what a restart does with it.
     pub affinity: AffinityMode,
@@ -193,11 +193,11 @@ impl JobConfig {
 pub struct LevelPolicy {
     /// Every n-th checkpoint of a name goes to this tier (1: all). For the object tier never [`Choice::Auto`].
     pub every: Choice<u64>,
-    /// In addition, one goes there whenever this long has passed since the last one that did. Zero: never for that reason.
+    /// In addition, a checkpoint goes there whenever this long has passed since the last one that did. Zero: never for that reason.
     pub every_seconds: Duration,
-    /// The newest n committed ones stay (at least 1).
+    /// The newest n committed checkpoints stay (at least 1).
     pub keep_last: u64,
-    /// In addition, each whose version is a multiple of this stays for good. Zero: none.
+    /// In addition, each checkpoint whose version is a multiple of this stays for good. Zero: none.
     pub keep_every: u64,
 }
 
@@ -273,7 +273,8 @@ impl Default for ExitConfig {
 }
 
 impl ExitConfig {
-    /// The number of [`ExitConfig::signal`] on this system. `None` if no signal is configured, or one that [`Config::check`] refuses.
+    /// The number of [`ExitConfig::signal`] on this system. `None` if no signal is configured, or if [`Config::check`] refuses the
+    /// configured signal.
     pub fn signal_number(&self) -> Option<i32> {
         kinds::signal(self.signal.as_deref()?).map(|(_, number)| number)
     }
@@ -283,7 +284,7 @@ impl ExitConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// How long a collective operation may lack votes before a warning names the ranks that are missing. A tier on which nothing has moved
-    /// for as long is bypassed if another one will do.
+    /// for that long is bypassed if another tier will do.
     pub warn: Duration,
     /// How long an operation may take before the root abandons it.
     pub abandon: Duration,
@@ -311,7 +312,7 @@ pub struct NodeConfig {
     pub memory_budget: Budget,
     /// Directory of the local tier; `None`: a private one under the temporary directory.
     pub local_directory: Option<PathBuf>,
-    /// Accept a tmpfs as local tier, although it does not survive a reboot.
+    /// Accept a tmpfs as the local tier, although it does not survive a reboot.
     pub local_allow_tmpfs: bool,
     /// Direct I/O on the local tier.
     pub local_direct: Direct,
@@ -325,7 +326,7 @@ pub struct NodeConfig {
     pub progress: Progress,
     /// GPU memory of each rank for caching, on the device that it uses.
     pub device_budget: Budget,
-    /// The part of it for blocks that are copied before they are overwritten; a percentage is one of `device_budget`.
+    /// The part of `device_budget` for blocks that are copied before they are overwritten; a percentage is one of `device_budget`.
     pub offload_buffer: Budget,
     /// Where the threads of the GPU caches run.
     pub device_cpus: ThreadCpus,
@@ -337,13 +338,14 @@ pub struct NodeConfig {
     pub device_tables: Budget,
     /// Where threads go after a restart, and how often they are looked at.
     pub affinity: AffinityConfig,
-    /// Memory of each rank for elements in transit while arrays are loaded on another decomposition: elements that it has sent and others
-    /// have not taken yet, and as many that others send to it.
+    /// Memory of each rank for elements in transit while arrays are loaded on another decomposition: elements that it has sent but other
+    /// ranks have not yet taken, and as many elements that other ranks send to it.
     pub restart_window: u64,
     /// Where the group's root rank writes its status and looks for halt conditions; `None`: nowhere. Only the root's value counts.
     /// `bivouac run` sets it.
     pub run_directory: Option<PathBuf>,
-    /// Where every rank writes what it does and when, for `bivouac report`; `None`: the group's root rank alone does, to its run directory.
+    /// Where every rank writes what it does and when, for `bivouac report`; `None`: only the group's root rank writes this, to its run
+    /// directory.
     pub events_directory: Option<PathBuf>,
     /// The machine profile that the group's root rank begins with, and writes when the session closes; `None`: there is none. Only the
     /// root's value counts.
@@ -378,16 +380,17 @@ impl Default for NodeConfig {
     }
 }
 
-/// The caches of histories besides the GPU cache: how large they are and how they are made.
+/// The caches of histories other than the GPU cache: how large they are and how they are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HistoryConfig {
     /// Node memory for the histories of each rank; a percentage is one of the rank's equal share of the memory tier.
     pub host_budget: Budget,
-    /// File space for the histories of each rank; a percentage is one of the free space on the file system of the local tier.
+    /// File space for the histories of each rank; a percentage is one of the rank's equal share of the free space on the file system of the
+    /// local tier.
     pub store_budget: Budget,
     /// When node memory is touched.
     pub touch: Touch,
-    /// How the ranks of a node pin it, and slots of checkpoints into which a device has written.
+    /// How the ranks of a node pin this memory, and checkpoint slots into which a device has written.
     pub pin: PinOrder,
 }
 
@@ -405,8 +408,8 @@ impl Default for HistoryConfig {
 /// Where background threads run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ThreadCpus {
-    /// On the CPUs near the device, among those that the launcher had for the process: on more than one core, if the process was bound to
-    /// one.
+    /// On the CPUs near the device, among the CPUs that the launcher had for the process. If the process was bound to one core, the threads
+    /// may use more than one.
     #[default]
     Near,
     /// On the CPUs that the process itself is bound to.
@@ -419,7 +422,7 @@ pub enum Touch {
     /// As measured rates suggest.
     #[default]
     Auto,
-    /// Beside the flushes.
+    /// While flushes are running.
     Beside,
     /// Only while no flush is running.
     Between,
@@ -478,11 +481,12 @@ pub enum Direct {
 /// Which thread steps the coordination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Progress {
-    /// A thread of ours: over MPI if it grants `MPI_THREAD_MULTIPLE` and no node has more ranks than processors, otherwise over sockets
-    /// between the ranks. If ranks do not reach each other by sockets, the session's own calls.
+    /// A thread of ours: over MPI if MPI grants `MPI_THREAD_MULTIPLE` and no node has more ranks than processors, otherwise over sockets
+    /// between the ranks. If ranks cannot reach each other by sockets, the session's own calls step it.
     #[default]
     Auto,
-    /// A thread of ours over sockets between the ranks, whatever MPI grants. If ranks do not reach each other by sockets, as `Auto`.
+    /// A thread of ours over sockets between the ranks, whatever MPI grants. If ranks cannot reach each other by sockets, the session's own
+    /// calls step it.
     Sockets,
     /// The session's own calls only, over MPI.
     Stepped,

@@ -5,7 +5,7 @@ use super::strides::Strides;
 use super::{Cuboid, DIMS};
 use crate::format::numbers;
 
-/// Why a part of an array is impossible, or does not fit those of the other ranks.
+/// Why a part of an array is impossible, or does not fit the parts of the other ranks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecompositionError {
     /// An array of too few or too many dimensions.
@@ -44,7 +44,7 @@ pub enum DecompositionError {
         /// The shape of the array.
         shape: Vec<u64>,
     },
-    /// Ghost cells with which the memory of a box would have too many elements.
+    /// Ghost cells that would make the memory of a box have too many elements.
     #[error(
         "box {number} of this rank, with ghost cells of {before:?} before and {after:?} after it, has more than {ELEMENTS_MAX} elements"
     )]
@@ -66,8 +66,8 @@ pub enum DecompositionError {
 
 /// A rank's part of a global array: boxes of its elements. See [`Session::decompose`](crate::session::Session::decompose).
 ///
-/// Dimensions are given slowest first, as rows before columns in C. All numbers count elements. A rank may own any number of boxes, and
-/// none. Each box has memory of its own.
+/// Dimensions are given slowest first, as rows before columns in C. All numbers count elements. A rank may own any number of boxes, or
+/// none. Each box has its own memory.
 ///
 /// ```
 /// use bivouac_core::decomposition::Boxes;
@@ -90,35 +90,35 @@ pub struct Boxes {
 }
 
 impl Boxes {
-    /// A rank's part of an array of this shape, without boxes yet.
+    /// Begins a rank's part of an array of this shape, without any boxes.
     pub fn of(shape: impl Into<Vec<u64>>) -> Boxes {
         Boxes { shape: shape.into(), own: Vec::new(), before: None, after: None, is_sparse: false }
     }
 
-    /// Adds the box of this extent that begins at `origin`: this rank owns its elements. Call it again for more boxes. An extent of 0 in a
-    /// dimension makes a box without elements, which has its place among the others nevertheless.
+    /// Adds the box of this extent that begins at `origin`: this rank owns its elements. Call this again to add more boxes. An extent of 0
+    /// in a dimension makes a box without elements, which nevertheless counts as one of the rank's boxes.
     #[must_use]
     pub fn own(mut self, origin: impl Into<Vec<u64>>, extent: impl Into<Vec<u64>>) -> Boxes {
         self.own.push((origin.into(), extent.into()));
         self
     }
 
-    /// Sets the width of the ghost cells, which is the same before and after a box. In memory each box has this many more elements on
-    /// both sides of each dimension. They are not saved, and a load leaves them alone.
+    /// Sets the width of the ghost cells, which is the same before and after a box. In memory, each box has this many additional elements
+    /// on both sides of each dimension. They are not saved, and a load leaves them unchanged.
     #[must_use]
     pub fn halo(self, width: impl Into<Vec<u64>>) -> Boxes {
         let width = width.into();
         self.margins(width.clone(), width)
     }
 
-    /// Sets the width of the ghost cells before and after a box, if these differ, for example for padded rows.
+    /// Sets the width of the ghost cells before and after a box, if the two differ, for example for padded rows.
     #[must_use]
     pub fn margins(mut self, before: impl Into<Vec<u64>>, after: impl Into<Vec<u64>>) -> Boxes {
         (self.before, self.after) = (Some(before.into()), Some(after.into()));
         self
     }
 
-    /// Makes the array sparse: the boxes of all ranks together need not cover it. Elements may belong to nobody, but never to two ranks.
+    /// Makes the array sparse: the boxes of all ranks together need not cover it. An element may belong to no rank, but never to two.
     #[must_use]
     pub fn sparse(mut self) -> Boxes {
         self.is_sparse = true;
@@ -135,7 +135,7 @@ impl Boxes {
         self.is_sparse
     }
 
-    /// Checks everything that this rank alone can know.
+    /// Checks everything that this rank can check alone.
     ///
     /// # Errors
     /// [`DecompositionError`]: the first mistake.
@@ -258,7 +258,7 @@ pub struct Own {
 }
 
 impl Own {
-    /// `count` elements in a row, as an array of this rank alone.
+    /// `count` consecutive elements, as an array that belongs to this rank alone.
     pub fn line(count: u64) -> Own {
         let mut whole = Cuboid { from: [0; DIMS], to: [1; DIMS] };
         whole.to[0] = count;
@@ -266,7 +266,7 @@ impl Own {
         Own { parts, before: [0; DIMS], after: [0; DIMS] }
     }
 
-    /// This part with memory for its elements alone, without ghost cells.
+    /// This part with memory for its elements only, without ghost cells.
     pub fn without_margins(&self) -> Own {
         Own { parts: self.parts.clone(), before: [0; DIMS], after: [0; DIMS] }
     }

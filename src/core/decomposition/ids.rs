@@ -1,9 +1,10 @@
-//! Arrays whose elements are dealt by lists of their numbers, such as those of unstructured meshes.
+//! Arrays whose elements are spread over the ranks by lists of their numbers, such as those of unstructured meshes.
 //!
-//! A rank says which numbers it owns, in the order of its memory ([`Ids`]). Shards have the list in blocks that can be read alone
-//! ([`list`]), in a region `.bivouac/ids/<place>` ([`region_name`]). The ranks find out together that no number has two owners, and, for a
-//! load on other lists, who gets which elements from where. Numbers lie in cells, which are dealt over the ranks by arithmetic and looked
-//! at window by window ([`windows`]). All ranks tell the owner of a cell what they have of it and want of it ([`counter`]).
+//! A rank says which numbers it owns, in the order of its memory ([`Ids`]). A shard has the list in blocks that can be read separately
+//! ([`list`]), in a region `.bivouac/ids/<place>` ([`region_name`]). The ranks find out together that no number has two owners and, for a
+//! load on other lists, which rank gets which elements from where. Numbers lie in cells, which arithmetic assigns to the ranks and which
+//! are examined window by window ([`windows`]). All ranks tell the owner of a cell which of its numbers they have and which they want
+//! ([`counter`]).
 
 pub mod counter;
 pub mod list;
@@ -51,7 +52,8 @@ pub enum IdsError {
     },
 }
 
-/// A rank's part of a global array of numbered elements: a list of their numbers, from 0 on. Its order is that of the rank's memory.
+/// A rank's part of a global array of numbered elements: a list of their numbers, counted from 0. The order of the list is the order of the
+/// elements in the rank's memory.
 ///
 /// ```
 /// use bivouac_core::decomposition::Ids;
@@ -71,20 +73,20 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// A rank's part of an array of `total` elements, without numbers yet.
+    /// Begins a rank's part of an array of `total` elements, without any numbers.
     pub fn of(total: u64) -> Ids {
         Ids { total, own: Vec::new(), is_sparse: false }
     }
 
-    /// Adds the elements with these numbers, in this order: this rank owns them. Call it again to append more.
+    /// Adds the elements with these numbers, in this order: this rank owns them. Call this again to append more.
     #[must_use]
     pub fn own(mut self, numbers: impl IntoIterator<Item = u64>) -> Ids {
         self.own.extend(numbers);
         self
     }
 
-    /// Makes the array sparse: the lists of all ranks together need not have all numbers. Elements may belong to nobody, but never to two
-    /// ranks.
+    /// Makes the array sparse: the lists of all ranks together need not contain all numbers. An element may belong to no rank, but never to
+    /// two.
     #[must_use]
     pub fn sparse(mut self) -> Ids {
         self.is_sparse = true;
@@ -96,12 +98,12 @@ impl Ids {
         self.total
     }
 
-    /// The lists of all ranks together need not have all numbers.
+    /// The lists of all ranks together need not contain all numbers.
     pub fn is_sparse(&self) -> bool {
         self.is_sparse
     }
 
-    /// Checks everything that this rank alone can know.
+    /// Checks everything that this rank can check alone.
     ///
     /// # Errors
     /// [`IdsError`]: the first mistake.

@@ -1,13 +1,13 @@
-//! How the elements of a global array are dealt over the ranks of a group: the program's description, the proof that each element has one
+//! How the elements of a global array are spread over the ranks of a group: the program's description, the proof that each element has one
 //! owner, and the record in a shard. Pure.
 //!
 //! A program describes its own part of an array: [`Boxes`] of elements, or a list of their numbers ([`Ids`]). All ranks together prove once
 //! that the parts tile the array ([`cells`], [`proof`]), or that each number is in one list ([`ids`]). The result is a [`Decomposition`],
-//! on which regions are saved and loaded. Its [`Identity`] is the same on all ranks, and differs from that of every other decomposition. A
-//! load on the decomposition that a region was saved on reads the rank's own shard, and nothing else.
+//! on which regions are saved and loaded. Its [`Identity`] is the same on all ranks, and differs from that of every other decomposition. If
+//! a region is loaded on the decomposition on which it was saved, each rank reads its own shard and nothing else.
 //!
-//! The memory of a box may have ghost cells around it ([`strides`]). Only the elements of the boxes are saved, box after box, each in the
-//! order of memory. A load leaves ghost cells as they are.
+//! The memory of a box may have ghost cells around it ([`strides`]). Only the elements of the boxes are saved, box after box, and each box
+//! in the order of memory. A load leaves ghost cells as they are.
 //!
 //! ```
 //! use bivouac_core::decomposition::Boxes;

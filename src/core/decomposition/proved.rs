@@ -6,7 +6,7 @@ use super::{Boxes, Identity, Ids, Own};
 use crate::base::Rank;
 use std::sync::Arc;
 
-/// A rank's part of an array, as a program describes it: boxes of it, or the numbers of its elements.
+/// A rank's part of an array, as a program describes it: boxes of the array, or the numbers of its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Boxes.
@@ -104,10 +104,10 @@ impl From<Ids> for Part {
     }
 }
 
-/// How an array is spread over the ranks of a group: proved, and the same for all of them.
+/// How an array is spread over the ranks of a group. The ranks have proved it, and it is the same on all of them.
 /// [`Session::decompose`](crate::session::Session::decompose) makes it, and regions are saved and loaded on it.
 ///
-/// It is cheap to clone, and may outlive its session.
+/// A decomposition is cheap to clone, and may outlive its session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decomposition(Arc<Inner>);
 
@@ -195,19 +195,20 @@ impl Decomposition {
         &self.0.layout
     }
 
-    /// The identity, which no other decomposition has.
+    /// The identity, which is different for every decomposition.
     #[doc(hidden)]
     pub fn identity(&self) -> Identity {
         self.0.identity
     }
 
-    /// This rank's part and its memory. Numbered elements are consecutive in memory, as an array of this rank alone.
+    /// This rank's part and its memory. Numbered elements are consecutive in memory, like those of an array that
+    /// belongs to this rank alone.
     #[doc(hidden)]
     pub fn own(&self) -> &Own {
         &self.0.own
     }
 
-    /// The rank whose part it has, and the number of ranks.
+    /// The rank to which the part belongs, and the number of ranks.
     #[doc(hidden)]
     pub fn place(&self) -> (Rank, u32) {
         (self.0.rank, self.0.ranks)

@@ -17,14 +17,14 @@ const WHAT: &str = "decomposition record";
 /// More regions than a region table of 64 MiB can have.
 const REGIONS_MAX: usize = 1 << 21;
 
-/// What becomes of a value of one rank when a checkpoint is restored on a different number of ranks.
+/// What happens to a rank's value when a checkpoint is restored on a different number of ranks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum OnResize {
     /// The checkpoint cannot be restored on a different number of ranks.
     Refuse,
     /// The value is dropped.
     Drop,
-    /// Ranks ask for the values of old ranks by their numbers.
+    /// Ranks ask for the values of old ranks by the numbers of these ranks.
     Ask,
 }
 

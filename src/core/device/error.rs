@@ -3,24 +3,24 @@
 
 use crate::base::units::Bytes;
 
-/// Why a device did not do what it was asked for.
+/// Why a device did not do what it was asked to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// No CUDA driver library on this machine: CPU-only work continues.
+    /// This machine has no CUDA driver library. CPU-only work continues.
     #[error("no CUDA driver library (libcuda.so.1) was found: install the driver, or use the host device")]
     NoLibrary,
-    /// A driver, and no GPU behind it (or none that this process may see).
+    /// There is a driver but no GPU (or none that this process may see).
     #[error("the CUDA driver does not see GPU number {ordinal}: check CUDA_VISIBLE_DEVICES and the job's GPU request")]
     NoDevice {
         /// The number that was asked for.
         ordinal: usize,
     },
-    /// The driver is too old for what we need of it.
+    /// The driver is too old.
     #[error("the CUDA driver supports CUDA {found}, but {needed} or later is needed: update the driver")]
     DriverTooOld {
         /// What it supports, as `major.minor`.
         found: String,
-        /// The least that works.
+        /// The oldest version that works.
         needed: &'static str,
     },
     /// The kernels could not be made for this device.
@@ -29,7 +29,7 @@ pub enum DeviceError {
         /// Why.
         reason: String,
     },
-    /// The device has no memory for it.
+    /// The device does not have enough memory.
     #[error("no device memory for {what} of {}", Bytes(*bytes))]
     OutOfMemory {
         /// What was asked for.
@@ -47,7 +47,7 @@ pub enum DeviceError {
         /// What it belongs to instead.
         reason: String,
     },
-    /// A range goes past the end of its memory, or into memory that is not mapped.
+    /// A range extends beyond the end of its memory, or into memory that is not mapped.
     #[error("device range {offset}+{bytes} is not usable: {reason}")]
     Range {
         /// Offset.
@@ -65,7 +65,7 @@ pub enum DeviceError {
         /// What the driver said.
         reason: String,
     },
-    /// A call failed, and the device may still work.
+    /// A call failed, but the device may still work.
     #[error("device {ordinal}: {call}: {reason}")]
     Failed {
         /// The device.

@@ -1,9 +1,9 @@
 //! The host twin: a device whose memory is the host's.
 //!
-//! It behaves as a GPU does where that matters to the rest of the code: its memory has addresses that the host cannot dereference,
-//! is mapped in steps of 2 MiB, and runs out; work is enqueued on streams, each of which has a thread and runs it in order;
-//! touching memory that is not mapped loses the device, and the error is reported later; transfers take the time that a
-//! [`HostModel`] gives. Digests are the same. None of it is `unsafe`: memory is reached by address through locked boxes.
+//! It behaves as a GPU does where that matters to the rest of the code. Its memory has addresses that the host cannot dereference, is
+//! mapped in steps of 2 MiB, and runs out. Work is enqueued on streams, each of which has a thread that runs its work in order. Access to
+//! memory that is not mapped loses the device, and the error is reported later. Transfers take the time that a [`HostModel`] gives. Digests
+//! are the same. None of this is `unsafe`: memory is reached by address through locked boxes.
 #![forbid(unsafe_code)]
 
 mod stream;
@@ -29,14 +29,14 @@ const GRANULARITY: u64 = 2 * MIB;
 /// Where addresses begin: no host allocation lies there.
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000_0000;
 
-/// How fast the twin is. `None`: as fast as the host.
+/// How fast the twin is. `None` means as fast as the host.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct HostModel {
-    /// Memory in bytes; zero: 64 GiB.
+    /// Memory in bytes; zero means 64 GiB.
     pub memory_bytes: u64,
-    /// Copies inside the device, bytes per second.
+    /// Copies inside the device, in bytes per second.
     pub copy_bytes_per_s: Option<f64>,
-    /// Each direction of the link, shared by all streams, bytes per second.
+    /// Each direction of the link, shared by all streams, in bytes per second.
     pub link_bytes_per_s: Option<f64>,
 }
 
@@ -92,8 +92,8 @@ impl HostDevice {
         HostDevice::with(model, None)
     }
 
-    /// A twin whose streams have no threads: their work is done by whoever waits for some of it, and by [`HostDevice::advance`]; a
-    /// seed chooses which part of which stream comes next. Used by one thread, it does the same for the same seed.
+    /// A twin whose streams have no threads. Their work is done by any call that waits for some of it, and by [`HostDevice::advance`]; a
+    /// seed chooses which part of which stream is next. If only one thread uses the twin, the same seed gives the same order.
     pub fn scheduled(model: HostModel, seed: u64) -> HostDevice {
         HostDevice::with(model, Some(Lock::at(Order::Account, Schedule::new(seed))))
     }
@@ -122,27 +122,28 @@ impl HostDevice {
         HostDevice { shared: Arc::new(shared) }
     }
 
-    /// Runs `kernel` on the bytes of spans that were obtained from [`Device::allocate`], in the order given: the counterpart of a
-    /// kernel launch on a GPU. This is how the application's own code computes on the twin.
+    /// Runs `kernel` on the bytes of spans that were obtained from [`Device::allocate`], in the order given. It is the counterpart of a
+    /// kernel launch on a GPU: the application's own code computes on the twin in this way.
     ///
     /// # Blocking
     /// For the kernel. Work on streams is not waited for: finish the stream first.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] if two spans share an allocation or one is not such memory.
+    /// [`DeviceError::Range`] if two spans share an allocation, or if a span does not come from such an allocation.
     pub fn compute<T>(&self, spans: &[&DeviceSpan], kernel: impl FnOnce(&mut [&mut [u8]]) -> T) -> Result<T> {
         self.shared.compute(spans, kernel)
     }
 
-    /// Does an address lie where twins have their memory? It may belong to none of them.
+    /// Is an address in the range where twins have their memory? It may belong to none of them.
     pub fn is_address(address: u64) -> bool {
         (FIRST_ADDRESS..=i64::MAX as u64).contains(&address)
     }
 
-    /// A part of an allocation by its address: this is how a program that has nothing but pointers names GPU memory.
+    /// A part of an allocation, by its address. A program that has only pointers names GPU memory in this way.
     ///
     /// # Errors
-    /// [`DeviceError::Foreign`] if it is not memory of this twin; [`DeviceError::Range`] if it goes past the end of its allocation.
+    /// [`DeviceError::Foreign`] if the address is not in memory of this twin; [`DeviceError::Range`] if the part extends beyond the end of
+    /// its allocation.
     pub fn span_at(&self, address: u64, bytes: u64) -> Result<DeviceSpan> {
         let range = self.shared.range_at(address)?;
         let (base, whole) = (range.base, range.bytes);
@@ -157,12 +158,12 @@ impl HostDevice {
         HostStream::new(&self.shared).map(Arc::new)
     }
 
-    /// If streams have no threads: does part of the work of one stream; false if there is none that may be done now.
+    /// If streams have no threads, does part of the work of one stream. Returns false if there is no work that may be done now.
     pub fn advance(&self) -> bool {
         self.shared.advance()
     }
 
-    /// Nothing crosses the link as long as this is held: what is enqueued waits there, and has read nothing yet.
+    /// Stops the link: nothing crosses it as long as the result is held. Enqueued work waits there, and has read nothing yet.
     pub fn stop_link(&self) -> Guard<'_, ()> {
         self.shared.stopped.lock()
     }

@@ -2,33 +2,33 @@
 //!
 //! # What a device is to the rest
 //!
-//! A [`Device`] hands out address space whose memory is mapped step by step ([`Reservation`]), and [`Stream`]s on which
-//! copies run in order. Four kinds of copies exist, and no others:
+//! A [`Device`] hands out address space whose memory is mapped step by step ([`Reservation`]), and [`Stream`]s on which copies run in
+//! order. There are four kinds of copies:
 //!
-//! - [`Stream::copy_blocks`]: inside the device, with the digest of every block made in the same pass. It is how regions get into
-//!   the GPU cache and back, it is *enqueued*, and its [`Copied`] says when it is done and with which digests.
-//! - [`Stream::download`] and [`Stream::upload`]: between device and host memory. They *block* the calling thread, which
-//!   borrows the host memory until the copy has ended; background threads call them.
+//! - [`Stream::copy_blocks`]: inside the device, with the digest of every block made in the same pass. Regions enter and leave the GPU
+//!   cache in this way. The copy is *enqueued*; its [`Copied`] says when it has ended, and gives the digests.
+//! - [`Stream::download`] and [`Stream::upload`]: between device and host memory. They *block* the calling thread, which borrows the host
+//!   memory until the copy has ended; background threads call them.
 //! - [`Stream::copy`]: a bare copy inside the device, for benchmarks.
 //! - [`Stream::send`]: from the device to host memory that is lent out ([`Target`]), *enqueued*, with digests.
 //!
-//! Bytes that do not lie in one piece ([`Rows`]) are first packed inside the device ([`Stream::pack`]), or go to and from our own pinned
-//! memory ([`Stream::staging`]).
+//! Bytes that are not in one piece ([`Rows`]) are first packed inside the device ([`Stream::pack`]), or pass through our own pinned memory
+//! ([`Stream::staging`]).
 //!
-//! A [`Moment`] is a point in the work of a stream, for which others can wait without a thread that does.
+//! A [`Moment`] is a point in the work of a stream. Other streams can wait for it without blocking a thread.
 //!
 //! In addition, a [`chunks::ChunkTable`] says which chunks of regions are already stored.
 //!
 //! # Two implementations
 //!
-//! [`cuda`] drives NVIDIA GPUs. [`host`] is its twin in host memory: the same granularity and alignment, ordered
-//! streams, errors that arrive late, and a bandwidth model; a machine without a GPU runs the whole path on it. One
-//! contract suite (`tests/contract_device.rs`) holds both to the same behaviour.
+//! [`cuda`] drives NVIDIA GPUs. [`host`] is its twin in host memory, with the same granularity and alignment, ordered streams, errors that
+//! arrive late, and a bandwidth model. A machine without a GPU runs the whole path on it. One contract suite (`tests/contract_device.rs`)
+//! holds both to the same behaviour.
 //!
 //! # Whose memory
 //!
-//! A [`DeviceSpan`] names device memory and keeps its owner alive. Spans of memory that this module gave out are safe to
-//! make; a span of the application's raw pointer is a promise of the application ([`cuda::CudaDevice::raw_span`]).
+//! A [`DeviceSpan`] names device memory and keeps its owner alive. Spans of memory that this module has allocated are safe to make. For a
+//! span that is made from a raw pointer of the application, the application must keep a promise ([`cuda::CudaDevice::raw_span`]).
 
 pub mod chunks;
 #[cfg(feature = "cuda")]
@@ -48,7 +48,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// The result of everything here.
+/// The result type of this module.
 pub type Result<T> = std::result::Result<T, DeviceError>;
 
 /// What a device is.
@@ -58,13 +58,13 @@ pub struct DeviceInfo {
     pub kind: &'static str,
     /// Its number as this process sees it.
     pub ordinal: usize,
-    /// Its name as the driver says it.
+    /// Its name, as the driver gives it.
     pub name: String,
     /// PCI address, `domain:bus:device.function`; empty for the host twin.
     pub bus_id: String,
-    /// Steps in which device memory can be mapped, in bytes: a power of two.
+    /// The step in which device memory can be mapped, in bytes: a power of two.
     pub granularity: u64,
-    /// Memory in all, in bytes.
+    /// Total memory, in bytes.
     pub memory_bytes: u64,
 }
 
@@ -113,10 +113,10 @@ impl DeviceSpan {
         self.bytes
     }
 
-    /// A part of it.
+    /// A part of the span.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] if it goes past the end.
+    /// [`DeviceError::Range`] if the part extends beyond the end.
     pub fn part(&self, offset: u64, bytes: u64) -> Result<DeviceSpan> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => {
@@ -133,8 +133,8 @@ impl fmt::Debug for DeviceSpan {
     }
 }
 
-/// Host memory that a device may be told to pin, by its address in this process, and what keeps it mapped. Only this crate can name
-/// memory that may be unmapped: a driver that takes addresses for pinned whose pages are gone would let a device write anywhere.
+/// Host memory that a device may be told to pin: its address in this process, and its owner, which keeps it mapped. Only this crate can
+/// name memory that may be unmapped. If a driver took addresses for pinned although their pages are gone, a device could write anywhere.
 #[derive(Clone)]
 pub struct HostRange {
     address: usize,
@@ -148,7 +148,7 @@ impl HostRange {
         HostRange { address, bytes, keep }
     }
 
-    /// Memory that is never freed, and the memory itself again.
+    /// Names memory that is never freed, and also returns that memory.
     pub fn leaked(memory: &'static mut [u8]) -> (HostRange, &'static mut [u8]) {
         (HostRange::new(memory.as_ptr().addr(), memory.len() as u64, Arc::new(())), memory)
     }
@@ -163,10 +163,10 @@ impl HostRange {
         self.bytes
     }
 
-    /// A part of it.
+    /// A part of the memory.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] if it goes past the end.
+    /// [`DeviceError::Range`] if the part extends beyond the end.
     pub fn part(&self, offset: u64, bytes: u64) -> Result<HostRange> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => {
@@ -183,10 +183,10 @@ impl fmt::Debug for HostRange {
     }
 }
 
-/// Pinned host memory; dropping it unpins.
+/// Pinned host memory. Dropping this unpins it.
 pub trait Pinned: Send + Sync {}
 
-/// A part of a region that is copied and digested: `from`, a contiguous range of the region, and where it goes.
+/// A contiguous part of a region that is copied and digested.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// What is read.
@@ -280,54 +280,54 @@ pub fn upload_and_digest(stream: &dyn Stream, copies: &[(&[u8], DeviceSpan)], bl
     stream.copy_blocks(runs.collect(), block_bytes)?.digests()
 }
 
-/// An enqueued [`Stream::copy_blocks`]. Dropping it waits for its end: until then the device uses the memory.
+/// An enqueued [`Stream::copy_blocks`]. Dropping it waits for the end of the copy: until then, the device uses the memory.
 pub trait Copied: Send + Sync {
-    /// Has it ended?
+    /// Has the copy ended?
     ///
     /// # Errors
     /// Any error that the device reports about this or earlier work.
     fn is_done(&self) -> Result<bool>;
 
-    /// Waits for its end.
+    /// Waits for the end of the copy.
     ///
     /// # Errors
-    /// As [`Copied::is_done`].
+    /// The same as for [`Copied::is_done`].
     fn wait(&self) -> Result<()>;
 
     /// The digests, in the order of the blocks. Waits for the end.
     ///
     /// # Errors
-    /// As [`Copied::is_done`].
+    /// The same as for [`Copied::is_done`].
     fn digests(&self) -> Result<Vec<Digest>>;
 
-    /// Those from block number `first` on. Waits for the end.
+    /// Copies the digests into `into`, starting with that of block number `first`. Waits for the end.
     ///
     /// # Errors
-    /// As [`Copied::is_done`].
+    /// The same as for [`Copied::is_done`].
     ///
     /// # Panics
-    /// Where there are not so many.
+    /// If there are not enough digests.
     fn read_digests(&self, first: usize, into: &mut [Digest]) -> Result<()>;
 
-    /// How long the device was at it, from the end of what came before it on its stream, in seconds. Waits for the end.
+    /// How long the device took for the copy, in seconds, from the end of the previous work on its stream. Waits for the end.
     ///
     /// # Errors
-    /// As [`Copied::is_done`].
+    /// The same as for [`Copied::is_done`].
     fn seconds(&self) -> Result<f64>;
 }
 
 /// A point in the work of a stream, which may have continued since.
 pub trait Moment: Any + Send + Sync {
-    /// Has the stream come to it?
+    /// Has the stream reached this point?
     ///
     /// # Errors
     /// Any error that the device reports about this or earlier work.
     fn is_done(&self) -> Result<bool>;
 
-    /// Waits until it has.
+    /// Waits until the stream has reached it.
     ///
     /// # Errors
-    /// As [`Moment::is_done`].
+    /// The same as for [`Moment::is_done`].
     fn wait(&self) -> Result<()>;
 }
 
@@ -338,11 +338,11 @@ pub struct Sending {
     pub from: DeviceSpan,
     /// Where they go.
     pub to: TargetPart,
-    /// Which.
+    /// The parts.
     pub parts: Vec<SentPart>,
 }
 
-/// Blocks one after the other: whole ones, but for the last, which may be shorter.
+/// Consecutive blocks. All of them are whole except the last, which may be shorter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SentPart {
     /// Where they begin in the source, in bytes.
@@ -353,13 +353,14 @@ pub struct SentPart {
     pub bytes: u64,
 }
 
-/// Who moves bytes from the device to the host.
+/// What moves bytes from the device to the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Carrier {
     /// The copy engine: fastest for long pieces. Digests are made on the device after each copy. If many pieces cannot be enqueued in one
     /// call, a kernel copies them, if they have less than 256 KiB each on average.
     Engine,
-    /// A kernel of so many thread blocks that reads, digests and stores: for short pieces. The fewer, the less it disturbs.
+    /// A kernel with this number of thread blocks that reads, digests and stores: for short pieces. The fewer thread blocks it has, the
+    /// less it disturbs other work.
     Kernel(u32),
 }
 
@@ -388,36 +389,37 @@ fn check_sendings(sendings: &[Sending], block_bytes: u64) -> Result<u32> {
     }
 }
 
-/// Called before each piece of a transfer with its length; may sleep to hold the transfer back.
+/// Called before each piece of a transfer with its length. It may sleep to hold the transfer back.
 pub type Gate<'a> = &'a mut dyn FnMut(u64);
 
-/// Work of one device in order. Streams run concurrently.
+/// A sequence of work on one device. Streams run concurrently.
 ///
 /// # Contract
-/// Everything enqueued runs in the order of the calls. An error of enqueued work comes back from a later call on any stream of
-/// the device; a lost device answers [`DeviceError::Lost`] from then on and never hangs.
+/// Everything that is enqueued runs in the order of the calls. An error of enqueued work is returned by a later call on any stream of the
+/// device. After a device is lost, every call returns [`DeviceError::Lost`], and none hangs.
 pub trait Stream: Send + Sync + fmt::Debug {
     /// Enqueues copies inside the device that make the digest of every block on the way ([`crate::base::digest`]).
     ///
-    /// All blocks of a region are covered by the runs of one call.
+    /// The runs of one call must cover all blocks of a region.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] for runs that break the rules of [`Run`]; [`DeviceError::OutOfMemory`]; what the device says.
+    /// [`DeviceError::Range`] for runs that break the rules of [`Run`]; [`DeviceError::OutOfMemory`]; any error that the device reports.
     fn copy_blocks(&self, runs: Vec<Run>, block_bytes: u64) -> Result<Box<dyn Copied>>;
 
     /// Enqueues a bare copy inside the device.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] if the lengths differ; what the device says.
+    /// [`DeviceError::Range`] if the lengths differ; any error that the device reports.
     fn copy(&self, from: &DeviceSpan, to: &DeviceSpan) -> Result<()>;
 
-    /// Enqueues copies inside the device from rows to one piece of memory, `to`. No two of them write the same bytes.
+    /// Enqueues copies inside the device from rows to one piece of memory, `to`. No two copies may write the same bytes.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] for copies that reach over an end; what the device says.
+    /// [`DeviceError::Range`] for copies that extend beyond an end; any error that the device reports.
     fn pack(&self, copies: &[RowCopy], to: &DeviceSpan) -> Result<()>;
 
-    /// Host memory of `bytes` bytes between rows on the device and host memory, for copies that are enqueued on this stream. It holds what was there before.
+    /// Lends `bytes` bytes of our own host memory, for copies to and from rows on the device that are enqueued on this stream. The memory
+    /// still has its old content.
     ///
     /// # Errors
     /// Any error that the device reports.
@@ -426,66 +428,69 @@ pub trait Stream: Send + Sync + fmt::Debug {
     /// Copies to host memory.
     ///
     /// # Blocking
-    /// Until all is there. Pinned memory takes it at the speed of the link; other memory a good deal slower. One target may
-    /// lie in both, and in several pinned ranges.
+    /// Until all bytes have arrived. With pinned memory, the copy runs at the speed of the link; with other memory, it is a good deal
+    /// slower. One target may consist of both kinds, and of several pinned ranges.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] if lengths differ; the device's error otherwise. The content of the targets is then unspecified.
+    /// [`DeviceError::Range`] if lengths differ; otherwise the device's error. The content of the targets is then unspecified.
     fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], gate: Option<Gate<'_>>) -> Result<()>;
 
     /// Copies from host memory.
     ///
     /// # Blocking
-    /// Until all is there.
+    /// Until all bytes have arrived.
     ///
     /// # Errors
-    /// As [`Stream::download`].
+    /// The same as for [`Stream::download`].
     fn upload(&self, copies: &[(&[u8], DeviceSpan)], gate: Option<Gate<'_>>) -> Result<()>;
 
-    /// Copies pieces of host memory, each to a place of its own, and makes the digests of their blocks on the device: those of the
-    /// first piece, then those of the second, and so on. For many small pieces this is much faster than one by one. The digests are of
-    /// the bytes as the device has them before it stores them at their places, or after.
+    /// Copies pieces of host memory, each to its own place, and makes the digests of their blocks on the device: the digests of the first
+    /// piece, then those of the second, and so forth. For many small pieces, this is much faster than one copy for each. The digests are
+    /// those of the bytes that the device has before or after it stores them at their places.
     ///
     /// # Blocking
-    /// As [`Stream::upload`], and for the digests.
+    /// The same as for [`Stream::upload`], and for the digests.
     ///
     /// # Errors
-    /// As [`Stream::upload`] and [`Stream::copy_blocks`].
+    /// The same as for [`Stream::upload`] and [`Stream::copy_blocks`].
     fn upload_blocks(&self, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>>;
 
-    /// Enqueues the transfer of blocks to host memory that is lent out and pinned. The digests are those of the blocks of the first part of the
-    /// first sending, then those of the second part, and so on: of what lay on the device when it was sent, or later.
+    /// Enqueues the transfer of blocks to host memory that is lent out and pinned. The digests are those of the blocks of the first part of
+    /// the first sending, then those of the second part, and so forth. They are digests of the content that the device memory had when it
+    /// was sent, or later.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] for parts that reach over an end, or if the target is not pinned; [`DeviceError::OutOfMemory`]; what the device says.
+    /// [`DeviceError::Range`] for parts that extend beyond an end, or if the target is not pinned; [`DeviceError::OutOfMemory`]; any error
+    /// that the device reports.
     fn send(&self, sendings: Vec<Sending>, block_bytes: u64, carrier: Carrier) -> Result<Box<dyn Copied>>;
 
-    /// The point after everything enqueued.
+    /// The point after everything that has been enqueued.
     ///
     /// # Errors
     /// Any error that the device reports.
     fn moment(&self) -> Result<Arc<dyn Moment>>;
 
-    /// Lets what is enqueued from now on wait for a moment of any stream of the same device. The calling thread does not.
+    /// Makes everything that is enqueued after this call wait for a moment of any stream of the same device. The calling thread does not
+    /// wait.
     ///
     /// # Errors
-    /// [`DeviceError::Foreign`] for a moment of another device; what the device says.
+    /// [`DeviceError::Foreign`] for a moment of another device; any error that the device reports.
     fn wait_for(&self, moment: &dyn Moment) -> Result<()>;
 
-    /// Is what is enqueued recorded, for a graph, and not run?
+    /// Is the stream recording enqueued work for a graph, instead of running it?
     ///
     /// # Errors
     /// Any error that the device reports.
     fn is_recording(&self) -> Result<bool>;
 
-    /// Waits for everything enqueued.
+    /// Waits for everything that has been enqueued.
     ///
     /// # Errors
     /// Any error that the device reports.
     fn finish(&self) -> Result<()>;
 }
 
-/// Device addresses, of which parts have memory.
+/// Device addresses, parts of which have memory.
 pub trait Reservation: Send + Sync + fmt::Debug {
     /// Length in bytes: a multiple of the granularity.
     fn bytes(&self) -> u64;
@@ -499,7 +504,7 @@ pub trait Reservation: Send + Sync + fmt::Debug {
     /// [`DeviceError::OutOfMemory`], [`DeviceError::Range`].
     fn map(&self, offset: u64, bytes: u64) -> Result<()>;
 
-    /// Takes the memory of a part away that was mapped by one or several whole calls. Nothing may use it any more.
+    /// Takes away the memory of a part that was mapped by one or several whole calls. Nothing may use this memory any more.
     ///
     /// # Errors
     /// [`DeviceError::Range`] if it does not begin and end at borders of [`Reservation::map`] calls.
@@ -544,33 +549,34 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Any error that the device reports.
     fn stream(&self, priority: Priority) -> Result<Arc<dyn Stream>>;
 
-    /// A table of the chunks of a series, empty.
+    /// An empty table of the chunks of a series.
     ///
     /// # Blocking
-    /// For some milliseconds; the first time half a second, for the kernels.
+    /// For some milliseconds; for half a second the first time, because of the kernels.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`], [`DeviceError::Kernels`], [`DeviceError::Range`] for more blocks than there are numbers; what the device says.
+    /// [`DeviceError::OutOfMemory`], [`DeviceError::Kernels`], [`DeviceError::Range`] for more blocks than there are numbers; any error
+    /// that the device reports.
     fn chunk_table(&self, size: chunks::TableSize) -> Result<Box<dyn chunks::ChunkTable>>;
 
-    /// Makes what a transfer of this many bytes needs that is between the device and memory that is not pinned, so that the first one
-    /// need not. No more than some tens of megabytes of host memory.
+    /// Prepares transfers of this many bytes between the device and memory that is not pinned, so that the first transfer need not. This
+    /// takes no more than some tens of megabytes of host memory.
     ///
     /// # Blocking
-    /// For some milliseconds, in which other calls into the driver may wait, too.
+    /// For some milliseconds, during which other calls into the driver may also wait.
     ///
     /// # Errors
-    /// Any error that the device reports. Transfers then make what they need.
+    /// Any error that the device reports. In that case, transfers make what they need themselves.
     fn make_ready(&self, bytes: u64) -> Result<()>;
 
-    /// Pins host memory in whole pages, so that transfers run at the speed of the link. Pinned ranges may overlap: memory is pinned for
-    /// as long as one of them is there.
+    /// Pins host memory in whole pages, so that transfers run at the speed of the link. Pinned ranges may overlap: memory stays pinned as
+    /// long as one of the ranges exists.
     ///
     /// # Blocking
-    /// Other calls into the driver wait meanwhile: pin small parts.
+    /// Other calls into the driver wait in the meantime, so pin small parts.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`] if the system does not let so much be pinned; [`DeviceError::Range`] for parts of pages;
+    /// [`DeviceError::OutOfMemory`] if the system does not let this much memory be pinned; [`DeviceError::Range`] for parts of pages;
     /// [`DeviceError::Failed`].
     fn pin(&self, memory: &HostRange) -> Result<Box<dyn Pinned>>;
 }

@@ -1,8 +1,8 @@
 //! Small metadata through `bincode`: fixed-width little-endian integers, always with a limit.
 //!
-//! This is the only file that names `bincode` (unmaintained since 2025, RUSTSEC-2025-0141): replacing it by a
-//! wire-identical crate touches nothing else. Callers verify magic, version, length and checksum first, so what
-//! arrives here was written by Bivouac unless somebody forged it; the limit keeps a forgery harmless.
+//! This is the only file that names `bincode` (unmaintained since 2025, RUSTSEC-2025-0141): replacing it with a wire-identical crate
+//! requires no other changes. Callers verify magic, version, length and checksum first. The bytes that arrive here were therefore written
+//! by Bivouac unless somebody forged them; the limit keeps a forgery harmless.
 
 use super::FormatError;
 use serde::{Serialize, de::DeserializeOwned};
@@ -18,7 +18,7 @@ fn config() -> impl bincode::config::Config {
 /// Encodes a value.
 ///
 /// # Errors
-/// [`FormatError`] if it takes more than [`LIMIT`] bytes, and could not be decoded.
+/// [`FormatError`] if the value takes more than [`LIMIT`] bytes and could therefore not be decoded.
 pub fn encode<T: Serialize>(what: &'static str, value: &T) -> Result<Vec<u8>, FormatError> {
     let bytes = bincode::serde::encode_to_vec(value, config());
     let bytes = bytes.map_err(|error| FormatError::invalid(what, error.to_string()))?;

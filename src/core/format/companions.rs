@@ -3,34 +3,34 @@
 use super::{FormatError, codec};
 use serde::{Deserialize, Serialize};
 
-/// Bytes before the recorded length whose digest is kept, at most.
+/// The maximum number of bytes before the recorded length whose digest is kept.
 pub const TAIL: u64 = 64 << 10;
 
 /// An output file as it was at the capture.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CompanionRecord {
-    /// The path by which the program knows it, as bytes of the system.
+    /// The path by which the program knows it, as the system's bytes.
     pub name: Vec<u8>,
-    /// The file's own name. It differs from the path's where a restart has started another file.
+    /// The file's own name. It differs from the name in the path if a restart has started another file.
     pub file: Vec<u8>,
-    /// How many bytes it had; 0 also if it did not exist.
+    /// Its length in bytes; 0 also if it did not exist.
     pub length: u64,
-    /// The digest of the last [`TAIL`] bytes, or of all if there were fewer.
+    /// The digest of the last [`TAIL`] bytes, or of all bytes if there were fewer.
     pub tail: [u8; 16],
 }
 
-/// The region's bytes.
+/// Encodes records as the bytes of the region.
 ///
 /// # Errors
-/// [`FormatError`] if they are too many.
+/// [`FormatError`] if there are too many records.
 pub fn encode(records: &[CompanionRecord]) -> Result<Vec<u8>, FormatError> {
     codec::encode("companions", &records)
 }
 
-/// What [`encode`] has made.
+/// Decodes the bytes that [`encode`] has made.
 ///
 /// # Errors
-/// [`FormatError`] for anything else.
+/// [`FormatError`] for any other bytes.
 pub fn decode(bytes: &[u8]) -> Result<Vec<CompanionRecord>, FormatError> {
     codec::decode("companions", bytes)
 }

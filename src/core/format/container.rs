@@ -22,7 +22,7 @@ const AT_INDEX_CHECKSUM: usize = 40;
 const AT_FILE_LEN: usize = 48;
 const AT_FLAGS: usize = 56;
 
-/// Where one shard stands.
+/// Where one shard is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ContainerEntry {
     /// Which checkpoint it belongs to.
@@ -42,7 +42,7 @@ pub struct Container {
     pub entries: Vec<ContainerEntry>,
 }
 
-/// What the last 64 bytes of a file say: where the index is.
+/// The content of the last 64 bytes of a file: where the index is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Footer {
     /// Start of the index in the file.
@@ -131,7 +131,7 @@ impl Container {
         Ok(Container { entries })
     }
 
-    /// The entry of that rank's shard of that checkpoint.
+    /// The entry of this rank's shard of this checkpoint.
     pub fn find(&self, key: &CheckpointKey, rank: Rank) -> Option<&ContainerEntry> {
         self.entries.iter().find(|entry| entry.rank == rank && entry.key == *key)
     }

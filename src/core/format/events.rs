@@ -1,17 +1,17 @@
-//! What a rank's session did and when: a file of the run directory for each rank, with a JSON object in each line.
+//! What a rank's session did, and when. Each rank has a file, with a JSON object in each line.
 //!
-//! A line names the run that it is about, because the files of several runs of a job continue where the last one stopped. Lines of kinds
-//! that are not known are passed over, and so are lines that cannot be read: the last one may be half written. Fields are added, never
-//! renamed, while the schema stays the same.
+//! A line names the run to which it belongs, because each run of a job appends to the file of the previous run. Lines of unknown kinds are
+//! skipped, and so are lines that cannot be read: the last line may be half written. Fields are added, never renamed, while the schema
+//! stays the same.
 //!
-//! Times are seconds since 1970, by the clock of the host that wrote the file, and name the end of what took time.
+//! Times are seconds since 1970, by the clock of the host that wrote the file. For an event that took time, they name its end.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 
 /// The number that the first line of a session carries as `schema`.
 pub const SCHEMA: u32 = 1;
-/// No file of events is longer: a session stops before that.
+/// The maximum length of an event file, in bytes: a session stops writing before a file exceeds it.
 pub const EVENTS_MAX: u64 = 16 << 20;
 
 /// The name of a rank's file.
@@ -19,7 +19,7 @@ pub fn events_file(group: &str, rank: u32) -> String {
     format!("events-{group}-{rank}.jsonl")
 }
 
-/// The group and the rank of a file of that name.
+/// The group and the rank in the name of such a file.
 pub fn events_of(name: &str) -> Option<(&str, u32)> {
     let (group, rank) = name.strip_prefix("events-")?.strip_suffix(".jsonl")?.rsplit_once('-')?;
     Some((group, rank.parse().ok()?))
@@ -28,11 +28,11 @@ pub fn events_of(name: &str) -> Option<(&str, u32)> {
 /// A line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// When.
+    /// When it happened.
     pub unix: f64,
-    /// Of which run.
+    /// The run in which it happened.
     pub run: u64,
-    /// What.
+    /// What happened.
     #[serde(flatten)]
     pub what: What,
 }
@@ -43,7 +43,7 @@ pub struct Event {
 pub enum What {
     /// A session was opened.
     Opened(Box<Opened>),
-    /// The rank has handed over its part of a checkpoint, or has tried to: its program continues.
+    /// The rank has handed over its part of a checkpoint, or has tried to. Its program continues.
     Captured {
         /// The series.
         name: String,
@@ -53,19 +53,19 @@ pub enum What {
         operation: u64,
         /// Bytes of its regions.
         bytes: u64,
-        /// For how long it stopped the program.
+        /// How long it stopped the program.
         seconds: f64,
     },
-    /// What was in GPU memory is in node memory.
+    /// Data that was in GPU memory has reached node memory.
     Landed {
         /// As in `Captured`.
         version: u64,
-        /// Bytes that were brought.
+        /// Bytes that were transferred.
         bytes: u64,
         /// How long it took.
         seconds: f64,
     },
-    /// The rank's part is on a tier; on `peers`: the exchange with other ranks is over.
+    /// The rank's part is on a tier. For the tier `peers`, the exchange with other ranks has ended.
     Written {
         /// As in `Captured`.
         operation: u64,
@@ -76,14 +76,14 @@ pub enum What {
         /// How long it took.
         seconds: f64,
     },
-    /// A copy of this rank did not come to a tier.
+    /// A copy of this rank did not reach a tier.
     Failed {
         /// The tier.
         tier: String,
         /// Why.
         reason: String,
     },
-    /// All ranks have it at a level; the root alone tells.
+    /// The checkpoint is committed at a level on all ranks. Only the root records this.
     Committed {
         /// The series.
         name: String,
@@ -94,7 +94,7 @@ pub enum What {
         /// The level.
         level: String,
     },
-    /// It is not committed at a level, or was refused at the call (`captured`); the root alone tells.
+    /// The checkpoint is not committed at a level, or was refused at the call (`captured`). Only the root records this.
     Refused {
         /// The series.
         name: String,
@@ -104,7 +104,7 @@ pub enum What {
         operation: u64,
         /// The level.
         level: String,
-        /// Why, with the ranks that are the cause.
+        /// Why, with the ranks that caused it.
         reason: String,
     },
     /// A version was restored.
@@ -119,23 +119,23 @@ pub enum What {
         tier: String,
         /// Bytes that it read.
         bytes: u64,
-        /// From the call until all ranks had agreed.
+        /// The time from the call to the agreement of all ranks.
         seconds: f64,
-        /// How much of that had passed when a version was elected.
+        /// The part of that time that had passed when a version was elected.
         elect_seconds: f64,
     },
-    /// Node memory that shards of the node take; the first rank of a node tells, when it changes.
+    /// Node memory that is taken by shards of the node. The first rank of a node records this when it changes.
     Memory {
         /// Bytes that are in use.
         used: u64,
-        /// Bytes that may be.
+        /// Bytes that may be in use.
         budget: u64,
     },
     /// A warning, or an error.
     Warned {
         /// `WARN` or `ERROR`.
         importance: String,
-        /// It.
+        /// The text of the message.
         text: String,
     },
     /// The program was told to end.
@@ -145,14 +145,14 @@ pub enum What {
     },
     /// The session was closed normally.
     Closed,
-    /// Events are missing here: the file could not be written, or it is full.
+    /// Events are missing here: the file could not be written, or was full.
     Missing {
-        /// How many; 0: all from here on.
+        /// The number of missing events; 0: all events after this one.
         count: u64,
         /// Why.
         reason: String,
     },
-    /// Something of another version.
+    /// An event of another version.
     #[serde(other)]
     Unknown,
 }
@@ -185,16 +185,17 @@ pub struct Opened {
     pub cpus: String,
     /// The tiers in use and their places, nearest first.
     pub tiers: Vec<(String, String)>,
-    /// Tiers that were wanted and cannot be used, and why.
+    /// Tiers that were wanted but cannot be used, and why.
     pub lost: Vec<(String, String)>,
     /// The redundancy schemes in use.
     pub redundancy: Vec<String>,
-    /// Every setting, its value as in a configuration file, and where it was written (empty: nowhere, it is the default); of the root only.
+    /// Every setting, its value as in a configuration file, and the place where it was written (empty for a default). Only the root's event
+    /// has them.
     pub settings: Vec<(String, String, String)>,
 }
 
 impl Event {
-    /// The line, with its end.
+    /// Encodes the line, including its end.
     pub fn encode(&self) -> Vec<u8> {
         let mut line = serde_json::to_vec(self).expect("events have text keys");
         line.push(b'\n');
@@ -210,7 +211,7 @@ impl Event {
 }
 
 impl What {
-    /// For how many seconds it lasted, up to the time of its line.
+    /// How many seconds it lasted, up to the time of its line.
     pub fn seconds(&self) -> f64 {
         let seconds = match self {
             What::Captured { seconds, .. }

@@ -1,8 +1,8 @@
-//! Extents as bytes: three or four for each, because a shard in chunks of 32 bytes has millions of them. Pure.
+//! Extents as bytes. Each takes three or four bytes, because a shard in chunks of 32 bytes has millions of extents. Pure.
 //!
-//! Lengths and distances are counted in *units*, the largest power of two of which they all are multiples, which is the length of a chunk as a rule.
-//! The last extent of a region may end within its last unit. Where the bytes are stored is a part of the number that the length is, and a
-//! reference is the distance to its place from that of the extent: 0 for what has not moved.
+//! Lengths and distances are counted in *units*. The unit is the largest power of two of which they all are multiples, and is usually the
+//! length of a chunk. The last extent of a region may end within its last unit. The number that encodes the length also says where the
+//! bytes are stored. A reference is the distance from the extent's place to the place of the bytes: 0 for bytes that have not moved.
 #![forbid(unsafe_code)]
 
 use super::frames::{Compressor, Expander};
@@ -11,7 +11,7 @@ use super::shard::Region;
 use super::{FormatError, codec, numbers};
 use std::borrow::Cow;
 
-/// The maximum number of extents of a packed shard. What a reader makes of each takes 44 bytes, of all together 176 MiB.
+/// The maximum number of extents of a packed shard. A reader's representation of each takes 44 bytes, and that of all of them 176 MiB.
 pub const EXTENTS_MAX: usize = 1 << 22;
 
 /// The largest unit is a page.

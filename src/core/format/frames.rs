@@ -1,4 +1,5 @@
-//! The bytes of a frame of a packed shard, compressed: the planes of its elements' bytes, as one zstd frame. The only file that names `zstd`.
+//! The compressed bytes of a frame of a packed shard: the byte planes of its elements, as one zstd frame. This is the only file that names
+//! `zstd`.
 
 use super::FormatError;
 use std::ops::{Range, RangeInclusive};
@@ -56,29 +57,29 @@ pub struct Compressor {
 const MISSES_MAX: u32 = 4;
 
 impl Compressor {
-    /// One that has seen nothing.
+    /// Creates a new compressor.
     ///
     /// # Errors
-    /// The library has no memory.
+    /// If the library has no memory.
     pub fn new() -> std::io::Result<Compressor> {
         let context = zstd::bulk::Compressor::new(LEVEL)?;
         Ok(Compressor { context, planes: Vec::new(), packed: Vec::new(), misses: 0, passes: 0 })
     }
 
-    /// Is the next frame to be tried? Behind frames that were no use only some are.
+    /// Is the next frame to be tried? After frames for which compression was of no use, only some are.
     pub fn is_due(&mut self) -> bool {
         let is_due = self.passes == 0;
         self.passes = self.passes.saturating_sub(1);
         is_due
     }
 
-    /// The part of a frame of this many bytes that shows whether the whole is worth it.
+    /// The part of a frame of this many bytes that shows whether compressing the whole frame is worthwhile.
     pub fn sample(bytes: usize) -> Range<usize> {
         let from = (bytes.saturating_sub(SAMPLE) / 2).next_multiple_of(64).min(bytes);
         from..bytes.min(from + SAMPLE)
     }
 
-    /// Does that part become shorter?
+    /// Does this sample become shorter?
     pub fn is_promising(&mut self, sample: &[u8], element: u64) -> bool {
         let is_promising = self.pack(sample, element);
         if !is_promising {
@@ -87,7 +88,7 @@ impl Compressor {
         is_promising
     }
 
-    /// The compressed form of bytes of elements of that length, if that is shorter by a sixteenth.
+    /// The compressed form of `bytes`, whose elements have `element` bytes each, if it is shorter by at least a sixteenth.
     pub fn compress(&mut self, bytes: &[u8], element: u64) -> Option<Box<[u8]>> {
         if self.pack(bytes, element) {
             self.misses = 0;
@@ -131,18 +132,18 @@ pub struct Expander {
 }
 
 impl Expander {
-    /// One that has seen nothing.
+    /// Creates a new expander.
     ///
     /// # Errors
-    /// The library has no memory.
+    /// If the library has no memory.
     pub fn new() -> std::io::Result<Expander> {
         Ok(Expander { context: zstd::bulk::Decompressor::new()?, planes: Vec::new() })
     }
 
-    /// The bytes of elements of that length that a compressed frame stands for: exactly as many as there is room for.
+    /// Expands a compressed frame, whose elements have `element` bytes each, into `bytes`, which it must fill exactly.
     ///
     /// # Errors
-    /// [`FormatError::Invalid`] if it is damaged.
+    /// [`FormatError::Invalid`] if the frame is damaged.
     pub fn expand(&mut self, packed: &[u8], element: u64, bytes: &mut [u8]) -> Result<(), FormatError> {
         let element = shuffled(element);
         let target = match element {

@@ -1,7 +1,7 @@
-//! What a committed checkpoint is made of: a small file, written last.
+//! The manifest, which lists the parts of a committed checkpoint. It is a small file, written last.
 //!
-//! A checkpoint is committed when all its shards are present, complete and equal; the manifest records that and
-//! saves a reader from opening every container. Recovery writes a missing one from the shards (roll forward).
+//! A checkpoint is committed when all its shards are present, complete and equal. The manifest records this, and saves
+//! a reader from opening every container. Recovery writes a missing manifest from the shards (roll forward).
 
 use super::packed::{SourceKey, check_sources};
 use super::{Fields, FormatError, checksum, codec, header, put_u64, verify_checksum};
@@ -51,12 +51,12 @@ pub struct Manifest {
     pub level: Level,
     /// The containers: all of them (global), or those on this node (local).
     pub containers: Vec<ContainerInfo>,
-    /// Earlier checkpoints of the run that files of this one refer to, ascending.
+    /// Earlier checkpoints of the run to which files of this one refer, ascending.
     pub sources: Vec<SourceKey>,
 }
 
 impl Manifest {
-    /// Adds what one of its shards refers to, where it is put together from them.
+    /// Adds the checkpoints to which one of its shards refers. Used where a manifest is put together from shards.
     pub fn add_sources(&mut self, sources: &[SourceKey]) {
         self.sources.extend(sources);
         self.sources.sort_unstable();

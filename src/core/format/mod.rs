@@ -1,12 +1,12 @@
-//! Bytes to values and back: shards, containers and manifests, exactly as `docs/FORMAT.md` draws them.
+//! Bytes to values and back: shards, containers and manifests, exactly as `docs/FORMAT.md` describes them.
 //!
-//! No function here does I/O. A *shard* ([`shard`]) is one rank's part of a checkpoint: header, region table,
-//! block index, page-aligned bodies. The same bytes rest in a memory slot and in a file. A *container*
-//! ([`container`]) is a file of shards with an index and a footer. A *manifest* ([`manifest`]) says which
-//! containers hold which ranks of a committed checkpoint. A *packed shard* ([`packed`]) stands for a shard in a file, and refers to files of earlier
-//! checkpoints for what they hold already; [`extents`] says in few bytes which, and [`frames`] are how its bytes may be compressed,
-//! and the only place that calls `zstd`. [`codec`] is the only one that calls `bincode`.
-//! [`supervision`] has the JSON files that a session shares with its supervisor, [`profile`] the TOML file of what a machine was measured to do.
+//! No function here does I/O. A *shard* ([`shard`]) is one rank's part of a checkpoint: header, region table, block index, page-aligned
+//! bodies. The same bytes are stored in a memory slot and in a file. A *container* ([`container`]) is a file of shards with an index and a
+//! footer. A *manifest* ([`manifest`]) says which containers hold which ranks of a committed checkpoint. A *packed shard* ([`packed`])
+//! represents a shard in a file, and refers to files of earlier checkpoints for the bytes that these already hold. [`extents`] encodes in
+//! few bytes which ones they are. [`frames`] holds the compressed forms of the bytes, and is the only module that calls `zstd`; [`codec`]
+//! is the only one that calls `bincode`. [`supervision`] has the JSON files that a session shares with its supervisor, and [`profile`] has
+//! the TOML file of a machine's measurements.
 //!
 //! Every decoder takes hostile bytes: lengths are bounded before anything is allocated, checksums are
 //! verified before anything is decoded, and trailing bytes are refused.
@@ -33,7 +33,7 @@ pub use shard::{Content, ElementType, Region, RegionKind, ShardHeader, ShardMeta
 
 /// The version of all three formats; a reader refuses any other.
 pub const FORMAT_VERSION: u32 = 1;
-/// Written as a little-endian word: reads differently on a machine of the other byte order.
+/// A mark that is written as a little-endian word. It reads differently on a machine of the other byte order.
 pub const ENDIAN_MARK: u32 = 0x0102_0304;
 
 /// Where the version is in every header.
@@ -66,7 +66,7 @@ pub enum FormatError {
         /// The version found.
         found: u32,
     },
-    /// Written on a machine of the other byte order.
+    /// The bytes were written on a machine of the other byte order.
     #[error("{what} was written with the other byte order: read it on a machine like the one that wrote it")]
     Endian {
         /// Which structure.
@@ -77,7 +77,7 @@ pub enum FormatError {
     Checksum {
         /// Which structure.
         what: &'static str,
-        /// The checksum stored beside the bytes.
+        /// The checksum stored with the bytes.
         expected: u64,
         /// The checksum of the bytes as read.
         found: u64,

@@ -1,9 +1,9 @@
 //! A shard as a file may hold it: its own bytes, and references to bytes that files of earlier checkpoints hold.
 //!
 //! A *packed shard* has the form of a shard, as a parity part has, with the magic `BVKPACK1`. Its regions are the head of the shard that it
-//! stands for, the checkpoints that it refers to (its *sources*), the *extents*, the *frames*, and the bytes that it stores itself, which may
-//! be compressed in frames. Joined with its sources it is that shard, byte for byte. A reference names a range of the bodies of the same rank's
-//! shard of the source, which the source's file stores itself: one hop, whatever form that file has.
+//! represents, the checkpoints to which it refers (its *sources*), the *extents*, the *frames*, and the bytes that it stores itself, which
+//! may be compressed in frames. Joined with its sources, it is that shard, byte for byte. A reference names a range of the bodies of the
+//! same rank's shard in the source. The source's file must store this range itself, whatever the form of that file: there is only one hop.
 
 use super::index::Index;
 use super::shard::{Content, Head, Layout, Region, RegionKind, ShardHeader, ShardMeta};
@@ -17,15 +17,15 @@ use std::sync::Arc;
 /// The names of the regions, in their order.
 pub const REGIONS: [&str; 5] = ["head", "sources", "extents", "frames", "bytes"];
 
-/// The maximum number of bytes that a frame stands for.
+/// The maximum number of bytes that a frame represents.
 pub const FRAME_MAX: u64 = 1 << 20;
 
 const WHAT: &str = "packed shard";
 
-/// A checkpoint that another one refers to.
+/// A checkpoint to which another one refers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SourceKey {
-    /// Which it is.
+    /// The checkpoint.
     pub key: CheckpointKey,
     /// The agreement hash of its shards.
     pub agreement: u64,
@@ -34,11 +34,11 @@ pub struct SourceKey {
 /// Where the bytes of an extent are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stored {
-    /// In the packed shard itself, after those of the extents before it.
+    /// In the packed shard itself, after the stored bytes of the extents before it.
     Own,
     /// In a source.
     In {
-        /// Which, by its place in the list.
+        /// The source, by its place in the list.
         source: u32,
         /// Starting at this byte of its bodies.
         offset: u64,
@@ -50,12 +50,13 @@ pub enum Stored {
     },
 }
 
-/// A range of a region's bytes. Extents are in the order of the regions and of the bytes in each, and every byte is in one.
+/// A range of a region's bytes. Extents are in the order of the regions, and of the bytes in each region. Every byte is in exactly one
+/// extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// How many bytes; an extent ends with its region at the latest.
+    /// The number of bytes; an extent ends with its region at the latest.
     pub length: u64,
-    /// Where they are stored.
+    /// Where the bytes are stored.
     pub stored: Stored,
 }
 
@@ -77,35 +78,35 @@ impl Extent {
 /// extends beyond a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Frame {
-    /// The number of own bytes that it stands for: 1 to [`FRAME_MAX`].
+    /// The number of own bytes that the frame represents: 1 to [`FRAME_MAX`].
     pub bytes: u32,
-    /// How many are stored for them: as many if they are stored as they are, otherwise fewer.
+    /// The number of bytes that are stored for them: the same number if they are stored as they are, otherwise fewer.
     pub stored: u32,
 }
 
 /// A frame in its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlacedFrame {
-    /// The number of own bytes before those that it stands for.
+    /// The number of own bytes before those that the frame represents.
     pub at: u64,
-    /// How many it stands for.
+    /// The number of bytes that the frame represents.
     pub bytes: u64,
-    /// The stored bytes before its own.
+    /// The number of stored bytes before those of this frame.
     pub stored_at: u64,
-    /// How many are stored.
+    /// The number of stored bytes.
     pub stored: u64,
-    /// Bytes of an element of the region that they are of.
+    /// Bytes of an element of the region to which the bytes belong.
     pub element: u64,
 }
 
 impl PlacedFrame {
-    /// Is it stored in a form that differs from that of its bytes?
+    /// Are the bytes stored in a form that differs from their own?
     pub fn is_compressed(&self) -> bool {
         self.stored < self.bytes
     }
 }
 
-/// Appends an extent to those starting at `first`: it extends the last one if it is stored next to that.
+/// Appends an extent to those starting at `first`. It is merged with the last extent if it is stored directly after that one.
 pub fn append(extents: &mut Vec<Extent>, first: usize, next: Extent) {
     match extents[first..].last_mut() {
         Some(last) if last.is_continued(next.stored) => last.length += next.length,
@@ -118,11 +119,11 @@ pub fn append(extents: &mut Vec<Extent>, first: usize, next: Extent) {
 pub struct Placed {
     /// Its first byte, counted from the start of the bodies.
     pub at: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub length: u64,
-    /// Where they are stored.
+    /// Where the bytes are stored.
     pub stored: Stored,
-    /// The bytes that the packed shard stores itself of the extents before it.
+    /// The number of bytes of earlier extents that the packed shard stores itself.
     pub own_before: u64,
 }
 
@@ -132,7 +133,7 @@ impl Placed {
         self.at + self.length
     }
 
-    /// The bytes that the packed shard stores itself of the extents up to this one.
+    /// The number of bytes of the extents up to and including this one that the packed shard stores itself.
     pub fn own_behind(&self) -> u64 {
         self.own_before + if self.stored == Stored::Own { self.length } else { 0 }
     }
@@ -141,11 +142,11 @@ impl Placed {
 /// What a packed shard says about the shard that it represents, except where that shard's bytes are.
 #[derive(Clone, Debug)]
 pub struct Outline {
-    /// Everything before the bodies of the shard that it stands for.
+    /// Everything before the bodies of the shard that the packed shard represents.
     pub head: Arc<Head>,
-    /// The encoded `head`: the bytes that the whole shard begins with.
+    /// The encoded `head`: the bytes with which the whole shard begins.
     pub head_bytes: Arc<[u8]>,
-    /// The checkpoints that it refers to.
+    /// The checkpoints to which the packed shard refers.
     pub sources: Arc<[SourceKey]>,
 }
 
@@ -157,10 +158,10 @@ impl Outline {
         Ok(Outline { head: head.into(), head_bytes: head_bytes.into(), sources: sources.into() })
     }
 
-    /// Of the first two regions of a packed shard with that head.
+    /// Decodes the first two regions of a packed shard with this head.
     ///
     /// # Errors
-    /// [`FormatError`] if they break a rule, or do not belong to it.
+    /// [`FormatError`] if the regions break a rule, or do not belong to the packed shard.
     pub fn decode(packed: &Head, head: Vec<u8>, sources: &[u8]) -> Result<Outline, FormatError> {
         let outline = Outline::new(Head::decode(&head)?, head, codec::decode(WHAT, sources)?)?;
         let (outer, inner) = (&packed.header, &outline.head.header);
@@ -174,21 +175,21 @@ impl Outline {
     }
 }
 
-/// What a packed shard says.
+/// The content of a packed shard, except its own bytes.
 #[derive(Clone, Debug)]
 pub struct Packing {
-    /// What it stands for, and what it refers to.
+    /// The shard that it represents, and the checkpoints to which it refers.
     pub outline: Outline,
     /// All extents.
     pub extents: Vec<Placed>,
-    /// How its own bytes are stored; none: as they are.
+    /// How its own bytes are stored. Without frames, they are stored as they are.
     pub frames: Vec<PlacedFrame>,
     own_bytes: u64,
     index: Index,
 }
 
 impl Packing {
-    /// Of the encoded head of a shard, the sources, and extents that cover its regions.
+    /// Makes a packing from the encoded head of a shard, the sources, and extents that cover its regions.
     ///
     /// # Errors
     /// [`FormatError::Invalid`] for a rule that a reader would find broken.
@@ -217,10 +218,10 @@ impl Packing {
         Ok(self)
     }
 
-    /// Of the outline, the extents and the frames of a packed shard with that head.
+    /// Decodes the outline, the extents and the frames of a packed shard with this head.
     ///
     /// # Errors
-    /// [`FormatError`] if they break a rule, or do not belong to it.
+    /// [`FormatError`] if they break a rule, or do not belong to the packed shard.
     pub fn decode(packed: &Head, outline: Outline, [extents, frames]: [&[u8]; 2]) -> Result<Packing, FormatError> {
         let frames: Vec<Frame> = codec::decode(WHAT, frames)?;
         let extents = extents::decode(&extents::expanded(extents)?, &outline.head.meta.regions, outline.sources.len())?;
@@ -233,7 +234,7 @@ impl Packing {
         Ok(packing)
     }
 
-    /// The regions of the shard of which it stores bytes itself, and how many.
+    /// The regions of which the packed shard stores bytes itself, and the number of these bytes.
     pub fn own_regions(&self) -> impl Iterator<Item = (&Region, u64)> {
         let own = |region: &Region| {
             let extents = self.extents_in(region.offset..region.offset + region.bytes);
@@ -242,17 +243,17 @@ impl Packing {
         self.outline.head.meta.regions.iter().map(move |region| (region, own(region))).filter(|(_, own)| *own > 0)
     }
 
-    /// The bytes of the shard that it stores itself.
+    /// The number of bytes of the shard that the packed shard stores itself.
     pub fn own_bytes(&self) -> u64 {
         self.own_bytes
     }
 
-    /// How many bytes that takes.
+    /// The number of bytes that this storage takes.
     pub fn stored_bytes(&self) -> u64 {
         self.frames.last().map_or(self.own_bytes, |last| last.stored_at + last.stored)
     }
 
-    /// The bodies of its first four regions; with `compress` the extents are compressed where that makes them shorter.
+    /// The bodies of its first four regions. With `compress`, the extents are compressed if that makes them shorter.
     ///
     /// # Errors
     /// [`FormatError`] if there are more extents than a packed shard may have.
@@ -268,7 +269,7 @@ impl Packing {
     /// Where everything goes in the packed shard with these bodies, and its header, whose table checksum is still to be filled in.
     ///
     /// # Errors
-    /// As [`Layout::new`].
+    /// The same as for [`Layout::new`].
     pub fn layout(&self, encoded: &[Vec<u8>; 4]) -> Result<(Layout, ShardHeader), FormatError> {
         let [head, sources, extents, frames] = encoded.each_ref().map(|body| body.len() as u64);
         let bytes = [head, sources, extents, frames, self.stored_bytes()];
@@ -292,7 +293,7 @@ impl Packing {
         first..first + self.frames[first..].partition_point(|frame| frame.at < own.end)
     }
 
-    /// Where in its own bytes a range of the bodies begins, if all of the range is stored there.
+    /// Where a range of the bodies begins in the packed shard's own bytes, if the whole range is stored there.
     pub fn own_range(&self, range: Range<u64>) -> Option<u64> {
         let extents = self.extents_in(range.clone());
         let (first, last) = (extents.first()?, extents.last()?);
@@ -311,7 +312,7 @@ fn rule(holds: bool, why: &str) -> Result<(), FormatError> {
 /// The regions of a packed shard.
 ///
 /// # Errors
-/// [`FormatError::Invalid`] if they differ from these.
+/// [`FormatError::Invalid`] if the regions differ from [`REGIONS`].
 pub fn regions_of(packed: &Head) -> Result<[&Region; REGIONS.len()], FormatError> {
     let found: Vec<&Region> = packed.meta.regions.iter().collect();
     let named = |regions: [&Region; REGIONS.len()]| regions.map(|region| region.name.as_str()) == REGIONS;

@@ -1,10 +1,11 @@
-//! The machine profile: what checkpoints were measured to cost on a machine, and how often a job failed there, as a TOML file that people can read
-//! and change. `bivouac bench` and sessions (`plan.profile`) write it, `bivouac plan --profile` reads it; `docs/FORMAT.md` describes it.
+//! The machine profile: the measured costs of checkpoints on a machine, and how often a job failed there, as a TOML file that people can
+//! read and change. `bivouac bench` and sessions (`plan.profile`) write it, and `bivouac plan --profile` reads it; `docs/FORMAT.md`
+//! describes it.
 //!
-//! Each number comes with the time, the host and the command of its measurement, the range of the measurements, and how many there
-//! were. A new measurement replaces that figure and leaves the others alone ([`Profile::renew`]).
+//! Each number is stored with the time, the host and the command of its measurement, the range of the measurements, and their number. A new
+//! measurement replaces the same figure and leaves the others unchanged ([`Profile::renew`]).
 //!
-//! A profile may have been written by anybody: its length is bounded before it is parsed, and each key and each number is checked.
+//! Anyone may have written a profile. Therefore, its length is bounded before it is parsed, and each key and each number is checked.
 #![forbid(unsafe_code)]
 
 use crate::base::Level;
@@ -16,9 +17,9 @@ use toml::{Table, Value};
 
 /// The number that a profile carries as `schema`.
 pub const SCHEMA: u32 = 1;
-/// No profile is longer, in bytes.
+/// The maximum length of a profile, in bytes.
 pub const FILE_MAX: usize = 64 << 10;
-/// Figures of a profile at most.
+/// The maximum number of figures in a profile.
 pub const FIGURES_MAX: usize = 128;
 
 /// The longest host name and the longest command, in bytes: a longer command is cut when it is written.
@@ -28,58 +29,58 @@ const COUNT_MAX: i64 = 1_000_000_000_000;
 /// The maximum number of bytes that a node saves or moves.
 const BYTES_MAX: f64 = 1e18;
 
-/// What a figure is of.
+/// The quantity that a figure measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Name {
     /// Copies into node memory while the program waits, with digests.
     Capture,
-    /// Makes node memory ready.
+    /// Preparation of node memory.
     Populate,
-    /// Pins it for GPUs.
+    /// Pinning of node memory for GPUs.
     Pin,
-    /// A GPU's link, nobody else on the others.
+    /// The link of one GPU while the other links are unused.
     LinkAlone,
-    /// All GPUs' links at once, together.
+    /// The links of all GPUs together, used at the same time.
     LinkTogether,
-    /// Writes to local storage, until that is durable.
+    /// Writes to local storage, until the data is durable.
     LocalWrite,
     /// Reads from local storage.
     LocalRead,
-    /// Writes to the global directory, until that is durable.
+    /// Writes to the global directory, until the data is durable.
     GlobalWrite,
-    /// Reads from there.
+    /// Reads from the global directory.
     GlobalRead,
     /// A restart from node memory.
     Restore,
-    /// For how long a checkpoint stops the program.
+    /// How long a checkpoint stops the program.
     Blocking,
-    /// From the return of a capture until what was in GPU memory is in node memory.
+    /// The time from the return of a capture until data that was in GPU memory is in node memory.
     Landing,
     /// The exchange with the other nodes of redundancy sets.
     Exchange,
-    /// From a capture until it counts at a level.
+    /// The time from a capture until it counts at a level.
     Latency,
-    /// A restart from a level, from the call until all ranks have loaded.
+    /// The time of a restart from a level, from the call until all ranks have loaded.
     Restart,
-    /// By how much the program is slower while a level is written.
+    /// How much slower the program is while a level is written.
     Slowdown,
-    /// The share of the state that a checkpoint stores, after so many seconds since the one before.
+    /// The share of the state that a checkpoint stores when this many seconds have passed since the previous one.
     Dirty,
 }
 
-/// What a figure is in.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Bytes a second, of a node.
+    /// Bytes per second, for a node.
     BytesPerSecond,
     /// Seconds.
     Seconds,
-    /// 0.02 is 2 %.
+    /// A share: 0.02 is 2 %.
     Share,
 }
 
 impl Unit {
-    /// The key that has the value.
+    /// The key that holds the value.
     pub fn key(self) -> &'static str {
         match self {
             Unit::BytesPerSecond => "bytes_per_second",
@@ -99,7 +100,7 @@ impl Unit {
 }
 
 impl Name {
-    /// All of them.
+    /// All names.
     pub const ALL: [Name; 17] = [
         Name::Capture,
         Name::Populate,
@@ -120,7 +121,7 @@ impl Name {
         Name::Dirty,
     ];
 
-    /// As a profile has it.
+    /// The name as it is written in a profile.
     pub fn text(self) -> &'static str {
         match self {
             Name::Capture => "capture",
@@ -143,7 +144,7 @@ impl Name {
         }
     }
 
-    /// Its unit.
+    /// The unit of this figure.
     pub fn unit(self) -> Unit {
         match self {
             Name::Blocking | Name::Landing | Name::Exchange | Name::Latency | Name::Restart => Unit::Seconds,
@@ -152,7 +153,7 @@ impl Name {
         }
     }
 
-    /// Is there one for each level?
+    /// Does this figure exist for each level?
     pub fn has_level(self) -> bool {
         matches!(self, Name::Latency | Name::Restart | Name::Slowdown)
     }
@@ -163,14 +164,14 @@ impl Name {
 pub struct Source {
     /// When, in whole seconds since 1970.
     pub unix: u64,
-    /// The host; of several the root's.
+    /// The host; if there were several, the root's.
     pub host: String,
     /// The command.
     pub command: String,
 }
 
 impl Source {
-    /// With texts that are too long for a profile cut, and characters that it cannot hold replaced.
+    /// Makes a source. Texts that are too long for a profile are cut, and characters that it cannot hold are replaced.
     pub fn new(unix: f64, host: &str, command: &str) -> Source {
         let cut = |text: &str| {
             let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
@@ -188,21 +189,21 @@ impl Source {
 /// One number and where it comes from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
-    /// Of what.
+    /// The quantity.
     pub name: Name,
-    /// At which level, where there is one for each.
+    /// The level, if this quantity exists for each level.
     pub level: Option<Level>,
-    /// After how many seconds, of [`Name::Dirty`].
+    /// For [`Name::Dirty`], the number of seconds after which it was measured.
     pub interval: Option<f64>,
     /// The number, in the unit of [`Name::unit`].
     pub value: f64,
-    /// The least and the greatest measurement.
+    /// The smallest and the largest measurement.
     pub range: [f64; 2],
-    /// How many there were.
+    /// The number of measurements.
     pub samples: u64,
-    /// Bytes that a node moved in these seconds.
+    /// Bytes that a node moved in the measured seconds.
     pub bytes: Option<f64>,
-    /// Where it comes from.
+    /// When, where and how it was measured.
     pub source: Source,
 }
 
@@ -216,9 +217,9 @@ impl Figure {
 /// How often the job failed, as [`crate::planner::estimate::Seen`] counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Failures {
-    /// Seconds for which it ran.
+    /// Seconds for which the job ran.
     pub seconds: f64,
-    /// These seconds multiplied by the number of nodes that it ran on.
+    /// These seconds multiplied by the number of nodes on which the job ran.
     pub node_seconds: f64,
     /// Ends after which all nodes were still usable.
     pub process: u64,
@@ -226,7 +227,7 @@ pub struct Failures {
     pub node: u64,
     /// Ends after which no node was left.
     pub system: u64,
-    /// Where these come from.
+    /// When, where and how these numbers were measured.
     pub source: Source,
 }
 
@@ -235,26 +236,26 @@ pub struct Failures {
 pub struct Profile {
     /// Nodes that were measured together.
     pub nodes: u64,
-    /// Ranks on them.
+    /// Ranks on these nodes.
     pub ranks: u64,
     /// Bytes that a node saves in a checkpoint, if a program was running.
     pub state: Option<f64>,
     /// What was measured.
     pub figures: Vec<Figure>,
-    /// What failed, if anybody counted.
+    /// The failures, if they were counted.
     pub failures: Option<Failures>,
 }
 
 /// Why a profile is not used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
-    /// It is too long.
+    /// The file is too long.
     #[error("it has {bytes} bytes, but a profile may have at most {FILE_MAX}")]
     Long {
-        /// How long it is.
+        /// The length of the file.
         bytes: usize,
     },
-    /// It is no TOML.
+    /// The file is not TOML.
     #[error("line {line}: {message}")]
     Syntax {
         /// Where.
@@ -262,7 +263,7 @@ pub enum ProfileError {
         /// The parser's words.
         message: String,
     },
-    /// A key is missing, unknown, or has a value that makes no sense.
+    /// A key is missing or unknown, or has a value that makes no sense.
     #[error("{key}: {why}")]
     Key {
         /// Which one: `figure[2].seconds`, counted from 1.
@@ -308,7 +309,7 @@ impl Profile {
         Ok(Profile { nodes, ranks, state, figures, failures })
     }
 
-    /// As the file has it.
+    /// Encodes the profile as text, as the file holds it.
     pub fn encode(&self) -> String {
         let mut out = String::from("# A machine profile of Bivouac: docs/PLANNING.md.\n");
         let mut line = |text: std::fmt::Arguments<'_>| {
@@ -355,7 +356,7 @@ impl Profile {
         self.figures.iter().find(|figure| figure.name == name && figure.level == level)
     }
 
-    /// Takes what a newer one has, and keeps what it does not have. How much changes within which time is replaced as a whole.
+    /// Takes everything that a newer profile has, and keeps the rest. The figures of [`Name::Dirty`] are replaced as a whole.
     pub fn renew(&mut self, newer: Profile) {
         let has_dirty = newer.figures.iter().any(|figure| figure.name == Name::Dirty);
         let is_dirty = |old: &Figure| has_dirty && old.name == Name::Dirty;
@@ -378,7 +379,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Rounded to four digits: more are noise, and in the way of those who read it.
+/// Rounds to four digits. More digits are noise, and distract those who read them.
 pub fn rounded(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }

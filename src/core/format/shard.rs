@@ -1,9 +1,8 @@
 //! One rank's part of a checkpoint: header, region table, block index, page-aligned bodies.
 //!
-//! [`ShardMeta`] is what the rank saved, [`Layout`] is the arithmetic of where each part goes, and
-//! [`ShardHeader`] is the first 256 bytes. A writer makes a layout first (its size is known before a byte of
-//! the bodies is copied), fills bodies and digests, and calls [`encode_head`] last. A reader calls
-//! [`ShardHeader::decode`] on the first page and [`Head::decode`] on everything before the bodies.
+//! [`ShardMeta`] describes what the rank saved, [`Layout`] computes where each part goes, and [`ShardHeader`] is the first 256 bytes. A
+//! writer first makes a layout, whose size is known before a byte of the bodies is copied. It then fills bodies and digests, and calls
+//! [`encode_head`] last. A reader calls [`ShardHeader::decode`] on the first page and [`Head::decode`] on everything before the bodies.
 
 use super::{Fields, FormatError, checksum, codec, expect_zeros, header, put_u32, put_u64, verify_checksum};
 use crate::base::digest::{DIGEST_ID, Digest};
@@ -18,7 +17,7 @@ pub const HEADER_LEN: usize = 256;
 pub const BLOCK_MIN: u64 = 4 * KIB;
 /// The largest block that a digest may cover.
 pub const BLOCK_MAX: u64 = MIB;
-/// Zeros that may lie between the block index and the bodies, beyond those up to the next page.
+/// The maximum number of zeros between the block index and the bodies, beyond those up to the next page.
 pub const SPARE_HEAD_MAX: u64 = MIB;
 
 const MAGIC: &[u8; 8] = b"BVKSHRD1";
@@ -112,7 +111,7 @@ pub enum RegionKind {
 /// One entry of the region table. Its body starts at `offset` (a multiple of 4096) from the start of the bodies.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Region {
-    /// The application's name for it, unique within the shard.
+    /// The application's name for the region, unique within the shard.
     pub name: String,
     /// Array or value.
     pub kind: RegionKind,
@@ -124,24 +123,24 @@ pub struct Region {
     pub bytes: u64,
     /// Start of the body, relative to the header's body offset.
     pub offset: u64,
-    /// Index of its first block in the block index.
+    /// Index of the region's first block in the block index.
     pub first_block: u64,
 }
 
 impl Region {
-    /// A region of plain bytes, which [`Layout::new`] is yet to place.
+    /// A region of plain bytes, which [`Layout::new`] has not placed yet.
     pub fn of_bytes(name: impl Into<String>, kind: RegionKind, bytes: u64) -> Region {
         let (name, element, shape) = (name.into(), ElementType::U8, vec![bytes]);
         Region { name, kind, element, shape, bytes, offset: 0, first_block: 0 }
     }
 
-    /// Number of blocks that cover it.
+    /// Number of blocks that cover the region.
     pub fn blocks(&self, block_size: u64) -> u64 {
         self.bytes.div_ceil(block_size)
     }
 }
 
-/// The region table and the names that place the shard.
+/// The region table, and the names that identify the shard.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ShardMeta {
     /// Job key (configured name or default).
@@ -154,7 +153,7 @@ pub struct ShardMeta {
     pub regions: Vec<Region>,
 }
 
-/// What the bodies are. Stored as the magic bytes, so that a reader which knows only shards refuses the rest.
+/// What the bodies contain. The magic bytes say which, so that a reader that knows only shards refuses everything else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
 pub enum Content {
     /// The regions of a rank.
@@ -162,7 +161,7 @@ pub enum Content {
     Shard,
     /// A rank's part of the parity of its redundancy set; the header's rank is the one that holds it.
     Parity,
-    /// What no earlier file has of the regions of a rank ([`super::packed`]).
+    /// The part of a rank's regions that no earlier file has ([`super::packed`]).
     Packed,
 }
 
@@ -181,7 +180,7 @@ impl Content {
 /// The fixed header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShardHeader {
-    /// Data or parity.
+    /// What the bodies contain.
     pub content: Content,
     /// Which checkpoint.
     pub key: CheckpointKey,
@@ -205,7 +204,7 @@ pub struct ShardHeader {
     pub total_len: u64,
     /// Checksum of region table and block index.
     pub table_checksum: u64,
-    /// It was taken from live memory, and a write that the program forgot to declare may be in it, unseen.
+    /// The shard was taken from live memory, and a write that the program forgot to declare may be in it undetected.
     pub is_unaudited: bool,
 }
 
@@ -342,7 +341,7 @@ impl Layout {
     /// A layout whose bodies begin at `head`, a multiple of 4096, or later if the tables are longer.
     ///
     /// # Errors
-    /// As [`Layout::new`], and for a `head` that leaves more than [`SPARE_HEAD_MAX`] unused.
+    /// The same as for [`Layout::new`], and for a `head` that leaves more than [`SPARE_HEAD_MAX`] bytes unused.
     pub fn behind_head(mut meta: ShardMeta, block_size: u64, head: u64) -> Result<Self, FormatError> {
         if !valid_block_size(block_size) {
             return Err(FormatError::invalid(WHAT_TABLE, format!("block size {block_size}")));
@@ -368,14 +367,14 @@ impl Layout {
         Ok(Layout { meta, block_size, block_count: blocks, body_offset, total_len: body_offset + offset, encoded_meta })
     }
 
-    /// How many more blocks the room before the bodies has entries for, whatever the lengths of the regions in the table come to.
+    /// The number of additional blocks for which there is room before the bodies, whatever the encoded lengths of the regions are.
     pub fn spare_entries(&self) -> u64 {
         let used = index_offset(self.encoded_meta.len() as u64 + 64) + 16 * self.block_count;
         self.body_offset.saturating_sub(used) / 16
     }
 
-    /// Is this what [`Layout::behind_head`] makes of the same names and these regions? Only compares them, where that computes
-    /// everything again.
+    /// Would [`Layout::behind_head`] make this layout from the same names and these regions? This only compares the regions, whereas
+    /// `behind_head` computes everything again.
     pub fn is_of<'r>(&self, regions: impl ExactSizeIterator<Item = &'r Region>, block_size: u64, head: u64) -> bool {
         let is_placed = |(known, region): (&Region, &Region)| {
             (known.kind, known.element, known.bytes) == (region.kind, region.element, region.bytes)
@@ -456,10 +455,10 @@ impl Head {
         Head { header, meta: layout.meta.clone(), digests, by_name: OnceLock::new() }
     }
 
-    /// Are these, the first bytes of a shard, a head as it was written, and that of `header`?
+    /// Are these first bytes of a shard an undamaged head, and the one that belongs to `header`?
     ///
     /// # Errors
-    /// [`FormatError`] if they are short or damaged, or those of another shard.
+    /// [`FormatError`] if the bytes are short or damaged, or belong to another shard.
     pub fn check(bytes: &[u8], header: &ShardHeader) -> Result<(), FormatError> {
         match Head::whole(bytes)? {
             (found, _) if found == *header => Ok(()),
@@ -500,7 +499,7 @@ impl Head {
         Ok(Head { header, meta: meta.into(), digests, by_name: OnceLock::new() })
     }
 
-    /// Where block `index` of the shard lies: offset, length, digest, and in which region.
+    /// Where block `index` of the shard is: its offset, length and digest, and its region.
     pub fn block_at(&self, index: u64) -> (u64, u64, Digest, &str) {
         let after = self.meta.regions.partition_point(|region| region.first_block <= index);
         let region = &self.meta.regions[after - 1];
@@ -516,8 +515,8 @@ impl Head {
         self.region_near(&mut nowhere, name)
     }
 
-    /// The region of that name. It is found at once if regions are asked for in the order in which they were saved. `next` is the index
-    /// after the last one found.
+    /// The region of that name. It is found at once if regions are requested in the order in which they were saved. `next` is the index
+    /// after the last region found.
     pub fn region_near(&self, next: &mut usize, name: &str) -> Option<&Region> {
         let named = |index: usize| &self.meta.regions[index];
         let is_next = self.meta.regions.get(*next).is_some_and(|region| region.name == name);

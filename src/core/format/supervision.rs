@@ -21,12 +21,12 @@ pub const SCHEMA: u32 = 1;
 pub const HALT_FILE: &str = "halt.json";
 /// The name of the file with a line for each attempt of `bivouac run` that has ended.
 pub const ATTEMPTS_FILE: &str = "attempts.jsonl";
-/// No file of a run directory is larger.
+/// The maximum size of a file of a run directory.
 pub const FILE_MAX: u64 = 1 << 20;
-/// This many series are listed in a status file; for others there are only the levels.
+/// The maximum number of series that a status file lists; for other series, it has only the levels.
 pub const SERIES_MAX: usize = 64;
 
-/// This many of the regions that bind a checkpoint to its number of ranks are named.
+/// The maximum number of regions that are named among those that bind a checkpoint to its number of ranks.
 pub const BOUND_MAX: usize = 6;
 
 const STATUS_KIND: &str = "bivouac-status";
@@ -64,36 +64,36 @@ pub struct Status {
     pub generation: u64,
     /// The run's random identity.
     pub incarnation: String,
-    /// When this was written.
+    /// When this status was written.
     pub unix: f64,
     /// When the session was opened.
     pub opened: f64,
-    /// What the session restored last, if it did.
+    /// The last restore of the session, if there was one.
     pub restored: Option<RestoredFrom>,
-    /// When the application first asked or checkpointed after the last restore (or after opening): its first new step.
+    /// When the application first asked for a decision or took a checkpoint after the last restore (or after opening): its first new step.
     pub first_step: Option<f64>,
-    /// Session calls of the root's application thread: the application's heartbeat.
+    /// Calls of the session by the root's application thread: the application's heartbeat.
     pub calls: u64,
     /// Checkpoints of this session that were committed at some level.
     pub checkpoints: u64,
     /// Checkpoints that were committed at some level, over all sessions of this group that used the run directory.
     pub checkpoints_total: u64,
-    /// What was committed at each level, lowest first; levels that nothing has reached are absent.
+    /// The commits at each level, lowest first; levels that no checkpoint has reached are absent.
     pub levels: Vec<LevelStatus>,
     /// The newest version of each series at each level.
     pub series: Vec<SeriesStatus>,
-    /// The newest version of each series that this group has committed at some level, and who can restore it; over all sessions that used the run
-    /// directory. Of more than [`SERIES_MAX`] series those that are bound to a number of ranks come first.
+    /// The newest version of each series that this group has committed at any level, and who can restore it, over all sessions that used
+    /// the run directory. If there are more than [`SERIES_MAX`] series, those that are bound to a number of ranks are listed first.
     pub newest: Vec<NewestStatus>,
     /// Checkpoints whose levels have not all ended.
     pub in_flight: u64,
     /// Checkpoints that were refused at the call, and levels that were wanted and not reached.
     pub refused: u64,
-    /// The last of them.
+    /// The last such checkpoint or level.
     pub trouble: Option<Trouble>,
-    /// Seconds that captures have blocked the root's application.
+    /// Seconds for which captures have blocked the root's application.
     pub root_blocked_seconds: f64,
-    /// What the session has chosen of its intervals, where something is left to it.
+    /// The intervals that the session has chosen, if any are left to it.
     pub tuned: Option<Tuned>,
     /// The application has called `should_exit`: it will be told about a halt condition.
     pub asks_exit: bool,
@@ -109,25 +109,25 @@ pub struct Status {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LevelStatus {
-    /// Its name.
+    /// The level's name.
     pub level: String,
-    /// Checkpoints committed there by this session.
+    /// Checkpoints that this session has committed at the level.
     pub committed: u64,
-    /// When the first of them was.
+    /// When the first of them was committed.
     pub first: f64,
-    /// When the newest of them was.
+    /// When the newest of them was committed.
     pub newest: f64,
-    /// Series and version of the newest.
+    /// The series of the newest.
     pub name: String,
     /// The version of the newest.
     pub version: u64,
-    /// Bytes that the root rank alone has written there.
+    /// Bytes that the root rank alone has written at the level.
     pub root_bytes: u64,
     /// The root rank's bytes per second while it wrote.
     pub root_bytes_per_second: f64,
 }
 
-/// What a session has chosen of its intervals, and why.
+/// The intervals that a session has chosen, and why.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tuned {
@@ -151,9 +151,9 @@ pub struct TunedLevel {
     pub every: u64,
     /// Seconds for which a checkpoint stops the program.
     pub blocking_seconds: f64,
-    /// From its capture until it counts.
+    /// Seconds from the capture of a checkpoint until it counts.
     pub latency_seconds: f64,
-    /// By how much the program is slower meanwhile: 0.02 is 2 %.
+    /// How much slower the program is in the meantime: 0.02 is 2 %.
     pub slowdown: f64,
     /// Failures that this level is the lowest to survive.
     pub failures_per_second: f64,
@@ -171,7 +171,7 @@ pub struct Trouble {
     pub level: String,
     /// Why.
     pub reason: String,
-    /// When it was heard.
+    /// When the root learned of it.
     pub unix: f64,
 }
 
@@ -185,7 +185,7 @@ pub struct SeriesStatus {
     pub level: String,
     /// The newest version committed there by this session.
     pub version: u64,
-    /// When.
+    /// When it was committed.
     pub unix: f64,
 }
 
@@ -205,18 +205,18 @@ pub struct NewestStatus {
     pub bound: Bound,
 }
 
-/// The regions because of which only as many ranks as took a checkpoint can restore it: those that are their rank's own. Without any, ranks
-/// of any number can restore it.
+/// The regions that belong to one rank each. Because of them, only the number of ranks that took the checkpoint can restore it. Without any
+/// such region, any number of ranks can restore it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Bound {
-    /// How many there are.
+    /// The number of these regions.
     pub count: u64,
     /// The names of the first [`BOUND_MAX`] of them; long names are cut in their middle.
     pub regions: Vec<String>,
 }
 
-/// What a session restored.
+/// The checkpoint that a session restored.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RestoredFrom {
@@ -232,24 +232,24 @@ pub struct RestoredFrom {
     pub bytes: u64,
     /// Seconds from the call to the agreement of all ranks.
     pub seconds: f64,
-    /// How many of them had passed when the ranks had elected it.
+    /// The part of these seconds that had passed when the ranks had elected the checkpoint.
     pub elect_seconds: f64,
-    /// When it was done.
+    /// When the restore ended.
     pub unix: f64,
 }
 
 /// Why a file of the run directory is not used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SupervisionError {
-    /// It is not JSON of the expected form.
+    /// The file is not JSON of the expected form.
     #[error("{0}")]
     Json(String),
-    /// It says that it is something else.
+    /// The file says that it is something else.
     #[error("it is {found:?} of schema {schema}, not {expected:?} of schema {SCHEMA}")]
     Foreign {
-        /// The kind that it gives.
+        /// The kind that the file gives.
         found: String,
-        /// The schema that it gives.
+        /// The schema that the file gives.
         schema: u32,
         /// The kind that was expected.
         expected: &'static str,
@@ -293,7 +293,7 @@ impl Bound {
         bound
     }
 
-    /// Can ranks of any number restore the checkpoint?
+    /// Can any number of ranks restore the checkpoint?
     pub fn is_free(&self) -> bool {
         self.count == 0
     }
@@ -316,7 +316,7 @@ impl Status {
         Status { schema: SCHEMA, kind: STATUS_KIND.into(), ..Status::default() }
     }
 
-    /// As the file holds it.
+    /// Encodes the status as the file holds it.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }
@@ -330,7 +330,7 @@ impl Status {
     }
 }
 
-/// What is read of an attempt that has ended, a line of [`ATTEMPTS_FILE`].
+/// The fields that are read from the record of an attempt that has ended, a line of [`ATTEMPTS_FILE`].
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Attempt {
@@ -340,7 +340,7 @@ pub struct Attempt {
     pub began: f64,
     /// See `began`.
     pub ended: f64,
-    /// The hosts that it computed on; empty: wherever the launcher put it.
+    /// The hosts on which it computed; empty if the launcher chose them.
     pub hosts: Vec<String>,
     /// Hosts that did not answer afterwards, and why.
     pub down: BTreeMap<String, String>,
@@ -349,20 +349,19 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// The records of a file, the oldest first. A line that cannot be read is passed over: the last one may be half
-    /// written.
+    /// The records of a file, oldest first. A line that cannot be read is skipped: the last line may be half written.
     pub fn decode_all(bytes: &[u8]) -> Vec<Attempt> {
         let lines = bytes.split(|byte| *byte == b'\n');
         let attempts = lines.filter_map(|line| serde_json::from_slice::<Attempt>(line).ok());
         attempts.filter(|attempt| attempt.ended > attempt.began && attempt.ended.is_finite()).collect()
     }
 
-    /// Seconds for which it ran.
+    /// Seconds for which the attempt ran.
     pub fn seconds(&self) -> f64 {
         self.ended - self.began
     }
 
-    /// Did something fail, other than that somebody ended it?
+    /// Did something fail? An attempt that somebody ended has not failed.
     pub fn has_failed(&self) -> bool {
         !["success", "halted", "resized", "interrupted", ""].contains(&self.decision.as_str())
     }
@@ -389,10 +388,10 @@ pub struct Condition {
     pub set_by: String,
     /// When it was set.
     pub set_at: f64,
-    /// Set by a supervisor for its own run: it does not hold for the next one.
+    /// True if a supervisor set the condition for its own run: it does not hold for the next run.
     #[serde(default)]
     pub of_supervisor: bool,
-    /// The supervisor is to start the job again on this many ranks, and then removes the condition.
+    /// The number of ranks on which the supervisor starts the job again; it then removes the condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize: Option<u32>,
 }
@@ -403,11 +402,12 @@ pub struct Condition {
 pub enum When {
     /// At once.
     Now,
-    /// After so many checkpoints were committed at some level, counted from what each group had committed by then.
+    /// After this number of checkpoints have been committed at any level, counted from what each group had committed when the condition was
+    /// set.
     After {
         /// How many.
         checkpoints: u64,
-        /// Per group: what it had committed in all when the condition was set.
+        /// For each group, its total commits when the condition was set.
         counted: BTreeMap<String, u64>,
     },
     /// At a time.
@@ -419,7 +419,7 @@ pub enum When {
     BeforeEnd {
         /// The end, seconds since 1970.
         end: u64,
-        /// How long before.
+        /// How long before the end.
         reserve: u64,
     },
 }
@@ -431,7 +431,7 @@ impl Default for Halt {
 }
 
 impl Halt {
-    /// As the file holds it.
+    /// Encodes the conditions as the file holds them.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }

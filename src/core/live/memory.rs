@@ -7,7 +7,8 @@ use std::ops::Range;
 #[cfg(any(test, feature = "testing"))]
 use std::sync::atomic::AtomicU64;
 
-/// Memory of the program, which it may write to again as soon as a checkpoint of it was captured: [`CheckpointBuilder::save_live`](crate::CheckpointBuilder::save_live).
+/// Memory of the program, to which it may write again as soon as a checkpoint of this memory has been captured:
+/// [`CheckpointBuilder::save_live`](crate::CheckpointBuilder::save_live).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveMemory {
     address: usize,
@@ -15,7 +16,7 @@ pub struct LiveMemory {
 }
 
 impl LiveMemory {
-    /// The memory of `count` values from `data` on.
+    /// The memory of `count` values that begins at `data`.
     ///
     /// ```
     /// let mut field = vec![0.0f64; 1 << 20];
@@ -25,16 +26,17 @@ impl LiveMemory {
     /// ```
     ///
     /// # Safety
-    /// From each capture in which it is saved until [`Session::settle`](crate::Session::settle) has returned, the next capture with such
-    /// memory has, or the session has ended,
-    /// - it stays mapped and readable, and its pages stay those that they are: no `madvise` that drops them, no `mremap`, no hole punched;
-    /// - whatever writes to it are instructions of this process that name these addresses, or system calls that copy there (`read`, a
-    ///   message through the kernel). Everything else is declared beforehand ([`Session::before_write`](crate::Session::before_write)): a
-    ///   network card or a GPU, buffers that are registered with the kernel, another mapping of the same memory, the file behind it,
-    ///   another process. And so is every write where the configuration says that all are (`offload.host_writes = "declared"`);
-    /// - it is not memory that the program's global allocator keeps its own records in.
+    /// The following must hold from each capture that saves this memory until [`Session::settle`](crate::Session::settle) has returned, the
+    /// next capture with live memory has returned, or the session has ended:
+    /// - The memory stays mapped and readable, and its pages stay the same: no `madvise` that drops them, no `mremap`, no hole punched.
+    /// - All writes to it are made by instructions of this process that name these addresses, or by system calls that copy there (`read`, a
+    ///   message through the kernel). Every other write is declared beforehand ([`Session::before_write`](crate::Session::before_write)):
+    ///   writes by a network card or a GPU, by buffers that are registered with the kernel, through another mapping of the same memory,
+    ///   through the file behind it, or by another process. If the configuration says that all writes are declared
+    ///   (`offload.host_writes = "declared"`), every write is.
+    /// - It is not memory in which the program's global allocator keeps its own records.
     ///
-    /// Until the call that captures it has returned, nothing at all writes to it.
+    /// Nothing at all writes to the memory until the call that captures it has returned.
     pub unsafe fn new<T: bytemuck::Pod>(data: *mut T, count: usize) -> LiveMemory {
         // `expose_provenance` is what the reads below rely on; the pointer is turned back into one there.
         LiveMemory { address: data.expose_provenance(), bytes: count * size_of::<T>() }

@@ -6,13 +6,14 @@
 //!  bvk-live               block, block, block, ... the blocks of that page; let it pass ... all copied: no protection any more
 //! ```
 //!
-//! [`LiveMemory`] is what the program promises to leave mapped. [`Watch`] asks the kernel to stop writers (userfaultfd, write-protect mode). Which
-//! blocks have been copied is in [`Blocks`], and whether it is worth it in [`Habit`]: both pure.
+//! [`LiveMemory`] is memory that the program promises to keep mapped. [`Watch`] asks the kernel to stop writers (userfaultfd, write-protect
+//! mode). [`Blocks`] records which blocks have been copied, and [`Habit`] whether live copying is worthwhile; both are pure.
 //!
-//! Why the full mode of userfaultfd and not the one that every process may use: with the latter a `read()` into a protected page, or a message that the
-//! kernel copies there (`process_vm_writev`), fails with EFAULT, and the program with it.
+//! The full mode of userfaultfd is used, and not the mode that every process may use, because with the latter a `read()` into a protected
+//! page, or a message that the kernel copies there (`process_vm_writev`), fails with EFAULT, and the program fails with it.
 //!
-//! What DMA writes (a network card, a GPU) passes under the protection; so it is declared, as everything is where the kernel offers none.
+//! Writes by DMA (from a network card or a GPU) bypass the protection. They must therefore be declared, as must all writes if the kernel
+//! offers no protection.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod blocks;

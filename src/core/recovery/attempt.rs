@@ -204,7 +204,7 @@ impl Attempt {
 
     /// Rejects a version that can be loaded but must not be used, because it contains a NaN or fails another check of the program. Once the
     /// attempt has ended, all ranks continue with the next older version. Their logs give the reason, and so does the error if there is no
-    /// older version. It is enough that one rank calls this. If a rank gives several reasons, the first counts.
+    /// older version. A call on one rank is enough. If a rank gives several reasons, the first counts.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, t: &mut [f64]) -> bivouac::Result<()> {
@@ -261,8 +261,8 @@ impl Attempt {
     /// On the tier that holds the copy.
     ///
     /// # Errors
-    /// [`LoadError::Missing`] and [`LoadError::Mismatch`] leave `target` untouched, and other regions can still be loaded.
-    /// [`LoadError::NoCopy`] leaves it with unspecified content: return the error from the closure.
+    /// [`LoadError::Missing`] and [`LoadError::Mismatch`] leave `target` untouched, and other regions can still be loaded. After
+    /// [`LoadError::NoCopy`], the content of `target` is unspecified: return the error from the closure.
     pub fn load<T: Element>(&mut self, name: &str, target: &mut [T]) -> Result<(), LoadError> {
         self.load_bytes(name, T::TYPE, bytemuck::cast_slice_mut(target))
     }
@@ -291,12 +291,12 @@ impl Attempt {
     /// Local.
     ///
     /// # Blocking
-    /// For the work that is enqueued on the stream, on the tier that holds the copy, and for the transfer and the check. When it returns
+    /// For the work that is enqueued on the stream, on the tier that holds the copy, and for the transfer and the check. When this returns,
     /// the region is complete for work on any stream.
     ///
     /// # Errors
-    /// As [`Attempt::load`]; [`LoadError::Device`] if the device fails: another copy or an older checkpoint would not help, but the region
-    /// can still be loaded into host memory.
+    /// The same as for [`Attempt::load`], and [`LoadError::Device`] if the device fails: another copy or an older checkpoint would not
+    /// help, but the region can still be loaded into host memory.
     pub fn load_device<T: Element>(
         &mut self,
         name: &str,
@@ -306,8 +306,8 @@ impl Attempt {
         self.load_span(name, T::TYPE, target, stream)
     }
 
-    /// Loads several regions into device memory, each of exactly its length. From node memory, thousands of small ones are transferred
-    /// together.
+    /// Loads several regions into device memory. Each span must have exactly the length of its region. If the regions are in node memory,
+    /// thousands of small ones are transferred together.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, fields: &[(&str, bivouac::device::DeviceSpan)], stream: &dyn bivouac::device::Stream)
@@ -320,10 +320,10 @@ impl Attempt {
     /// Local.
     ///
     /// # Blocking
-    /// As [`Attempt::load_device`].
+    /// The same as for [`Attempt::load_device`].
     ///
     /// # Errors
-    /// As [`Attempt::load_device`], for the first region that has one.
+    /// The same as for [`Attempt::load_device`], for the first region that cannot be loaded.
     pub fn load_devices<T: Element>(
         &mut self,
         regions: &[(&str, DeviceSpan)],
@@ -371,7 +371,7 @@ impl Attempt {
     /// Loads a region of any length.
     ///
     /// # Errors
-    /// As [`Attempt::load`].
+    /// The same as for [`Attempt::load`].
     pub fn load_vec<T: Element>(&mut self, name: &str) -> Result<Vec<T>, LoadError> {
         let region = self.find(name)?;
         let length = region.bytes / (size_of::<T>() as u64).max(1);
@@ -383,7 +383,7 @@ impl Attempt {
     /// Loads a small value.
     ///
     /// # Errors
-    /// As [`Attempt::load`], and [`LoadError::Value`] if it is of another type.
+    /// The same as for [`Attempt::load`], and [`LoadError::Value`] if the value has another type.
     pub fn value<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, LoadError> {
         let region = self.find(name)?;
         if region.kind != RegionKind::Value {
@@ -398,15 +398,15 @@ impl Attempt {
         region::decode_value(name, &bytes).map_err(|source| LoadError::Value { rank, source })
     }
 
-    /// Appends to `history` all versions that were saved under its name, in ascending order, and returns how many
-    /// ([`CheckpointBuilder::save_history`](crate::CheckpointBuilder::save_history)). Give hints beforehand, and let every attempt make a
-    /// history of its own:
+    /// Appends to `history` all versions that were saved under its name
+    /// ([`CheckpointBuilder::save_history`](crate::CheckpointBuilder::save_history)), in ascending order, and returns their number. Give
+    /// hints beforehand, and make a new history for every attempt:
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, caches: &bivouac::Caches) -> bivouac::Result<()> {
     /// let mut history = None;
     /// session.begin_restore("adjoint").run(|r| {
-    ///     let loaded = caches.history("wavefield", bivouac::history::Keep::Discard);
+    ///     let loaded = caches.history("wavefield", bivouac::history::Keep::UntilRead);
     ///     loaded.hint((0..r.value("step")?).rev());
     ///     r.load_history(&loaded)?;
     ///     history = Some(loaded);
@@ -419,11 +419,11 @@ impl Attempt {
     /// Local.
     ///
     /// # Blocking
-    /// On the tier that holds the copy, and as [`History::append`]. It uses host memory for the largest version.
+    /// On the tier that holds the copy, and as [`History::append`] does. The call uses as much host memory as the largest version needs.
     ///
     /// # Errors
-    /// As [`Attempt::load`]; [`LoadError::Missing`] if no history of that name was saved; [`LoadError::History`] if this one does not take
-    /// a version, usually because it already has one with that number. It then has some of the versions: drop it.
+    /// The same as for [`Attempt::load`]; [`LoadError::Missing`] if no history of this name was saved; [`LoadError::History`] if `history`
+    /// does not take a version, usually because it already has one with that number. It then has some of the versions: drop it.
     pub fn load_history(&mut self, history: &History) -> Result<u64, LoadError> {
         let (rank, key) = (self.rank, self.key);
         let refused = |error| LoadError::History { rank, key, source: Box::new(error) };
@@ -535,7 +535,7 @@ impl Attempt {
         damaged
     }
 
-    /// The farthest tier that bytes came from; memory if nothing was read.
+    /// The farthest tier from which bytes were read; memory if nothing was read.
     pub fn farthest(&self) -> TierId {
         let read = self.read_bytes();
         TierId::all().rev().find(|tier| read[*tier] > 0).unwrap_or(TierId::MEMORY)

@@ -22,7 +22,7 @@ pub enum LoadError {
         /// The regions it has.
         present: Vec<String>,
     },
-    /// The region has a different type or length from what the application asks for.
+    /// The region has a different type or length from those that the application asks for.
     #[error("rank {rank}: region {region:?} of {key} holds {found}, but {expected} was requested")]
     Mismatch {
         /// This rank.
@@ -52,7 +52,7 @@ pub enum LoadError {
         /// What does not fit.
         source: RegionError,
     },
-    /// The region is spread differently over the ranks from what the application asks for.
+    /// The region is spread over the ranks in a different way from the one that the application asks for.
     #[error("rank {rank}: region {region:?} of {key} {found}")]
     Decomposition {
         /// This rank.
@@ -71,9 +71,9 @@ pub enum LoadError {
         key: CheckpointKey,
         /// The region.
         region: String,
-        /// The first elements that nobody has saved, or two ranks have.
+        /// The first elements that no rank has saved, or that two ranks have saved.
         what: String,
-        /// That cannot be, as it was saved: the records of its shards are damaged.
+        /// True if the parts cannot have been saved in this way, so that the records of the shards must be damaged.
         is_damage: bool,
     },
     /// The ranks could not load it together.
@@ -83,10 +83,10 @@ pub enum LoadError {
         key: CheckpointKey,
         /// The region.
         region: String,
-        /// Because of whom, and why.
+        /// The ranks that caused this, and why.
         culprits: Vec<Culprit>,
     },
-    /// The checkpoint was taken by a different number of ranks, and what was asked for is one rank's own.
+    /// The checkpoint was taken by a different number of ranks, and the region that was asked for belongs to one rank.
     #[error(
         "rank {rank}: {key} was taken by {found} ranks and this run has {ours}, so no shard of it is this rank's own: load arrays with load_on, and \
          what all ranks share with shared"
@@ -101,14 +101,14 @@ pub enum LoadError {
         /// Ranks of this run.
         ours: u32,
     },
-    /// The device did not take the region, or cannot say whether it is right.
+    /// The device did not take the region, or cannot say whether its content is right.
     #[error("rank {rank}: {what} of {key} was not loaded into device memory: {source}")]
     Device {
         /// This rank.
         rank: Rank,
         /// Which checkpoint.
         key: CheckpointKey,
-        /// The region; of several that were loaded together the first, and how many more there are.
+        /// The region; if several regions were loaded together, the first of them and the number of the others.
         what: String,
         /// Any error that the device reports.
         source: DeviceError,

@@ -4,9 +4,9 @@ use super::{Element, RegionError};
 use crate::format::ElementType;
 use serde::{Deserialize, Serialize};
 
-/// A small array as a value: what C, Fortran and Python programs save where a Rust program saves a value of any type,
-/// because all ranks share it or because it is one rank's own. A Rust program can read their values, and write what
-/// they read.
+/// A small array as a value. C, Fortran and Python programs save such arrays where a Rust program saves values of any
+/// type: for values that all ranks share, and for values that belong to one rank. A Rust program can read the values of
+/// these programs, and can write values that they can read.
 ///
 /// ```no_run
 /// # fn f(session: &bivouac::Session, step: u64) -> bivouac::Result<()> {
@@ -29,28 +29,28 @@ pub struct Elements {
 }
 
 impl Elements {
-    /// The elements of a slice.
+    /// A value with the elements of a slice.
     pub fn of<T: Element>(elements: &[T]) -> Elements {
         Elements { element: T::TYPE, bytes: bytemuck::cast_slice(elements).to_vec() }
     }
 
-    /// Elements of a type that is known only at run time.
+    /// A value with elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn typed(element: ElementType, bytes: &[u8]) -> Elements {
         Elements { element, bytes: bytes.to_vec() }
     }
 
-    /// Their type.
+    /// The element type.
     pub fn element(&self) -> ElementType {
         self.element
     }
 
-    /// Their bytes, one element after the other.
+    /// The bytes of the elements, one element after the other.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// How many there are.
+    /// The number of elements.
     pub fn count(&self) -> u64 {
         self.bytes.len() as u64 / self.element.bytes().max(1)
     }

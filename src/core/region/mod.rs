@@ -46,8 +46,8 @@ pub fn is_reserved(name: &str) -> bool {
 
 /// A type whose slices can be saved and loaded.
 ///
-/// Implemented for the numeric primitives and for arrays of them. For a record of your own derive
-/// [`bytemuck::Pod`] and say how it is to be checked on loading:
+/// It is implemented for the numeric primitives and for arrays of them. For your own record type, derive [`bytemuck::Pod`] and declare the
+/// element type against which loading checks it:
 ///
 /// ```
 /// #[repr(C)]

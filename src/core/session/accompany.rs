@@ -1,4 +1,4 @@
-//! Companions of a session: what all ranks say and do together.
+//! Companions of a session: what all ranks do together.
 #![forbid(unsafe_code)]
 
 use super::asking::ask;
@@ -12,15 +12,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 impl Session {
-    /// Has an output file agree with the checkpoints of the series `series`: a trajectory or a time series to which the program appends. Each
-    /// checkpoint records how long the file is at the capture, with a digest of its last 64 KiB. A restart brings it back to that length, so that
-    /// what a run wrote after its last checkpoint is not there twice. `on_restart` says how. Made once, before the restart.
+    /// Keeps an output file in agreement with the checkpoints of the series `series`, for example a trajectory or a time series to which
+    /// the program appends. Each checkpoint records the length of the file at the capture, and a digest of its last 64 KiB. A restart
+    /// brings the file back to that length, so that the output of a run after its last checkpoint is not in the file twice. `on_restart`
+    /// says how. Call this once, before the restart.
     ///
-    /// The file must hold what it should when the checkpoint is captured: flush the program's own buffers before. A file that is shorter than it was,
-    /// or has other bytes there, does not agree with the version, and all ranks continue with the next older one. That is so after the death of
-    /// a node whose page cache had the end of the file.
+    /// The file must be complete when the checkpoint is captured: flush the program's own buffers first. If the file is shorter at a
+    /// restart than it was at the capture, or has other bytes there, it does not agree with the version, and all ranks continue with the
+    /// next older version. This happens when a node dies whose page cache held the end of the file.
     ///
-    /// Without a checkpoint to restore the file stays as it is: a program that begins anew truncates it itself.
+    /// If there is no checkpoint to restore, the file stays as it is: a program that starts from the beginning must truncate it itself.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, heat: &mut impl bivouac::Checkpoint, rank: i32) -> Result<(), Box<dyn std::error::Error>> {
@@ -40,10 +41,11 @@ impl Session {
     /// ```
     ///
     /// # Collective
-    /// All ranks, with the same series and `on_restart`; ranks that do not write a file give `None`. A file belongs to one rank.
+    /// All ranks, with the same series and `on_restart`; ranks that do not write a file pass `None`. A file belongs to one rank.
     ///
     /// # Errors
-    /// [`Error::Disagreed`], the same on all ranks: the arguments differ, the name cannot be that of a series, or a path is not that of a file.
+    /// [`Error::Disagreed`], the same on all ranks: the arguments differ, `series` cannot be the name of a series, or a path is not that of
+    /// a file.
     pub fn companion(&self, series: &str, path: Option<&Path>, on_restart: OnRestart) -> Result<Companion> {
         let absolute = path.map(std::path::absolute).transpose();
         let failure = match &absolute {

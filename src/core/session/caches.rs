@@ -9,16 +9,17 @@ use crate::transfer::history::{CacheConfig, Caches};
 use std::sync::Arc;
 
 impl Session {
-    /// Opens the caches of this rank on `device`, as large as the configuration says (`[device]`, `[history]`): GPU memory, leases of the
-    /// node's memory tier, and a file on the local tier. Histories are made from them, and checkpoints with regions in device memory pass
-    /// through them ([`CheckpointBuilder::with_device`](crate::CheckpointBuilder::with_device)). They live no longer than the session.
+    /// Opens the caches of this rank on `device`, in the sizes that the configuration gives (`[device]`, `[history]`): GPU memory, leases
+    /// of the node's memory tier, and a file on the local tier. Histories are made from them, and checkpoints with regions in device memory
+    /// pass through them ([`CheckpointBuilder::with_device`](crate::CheckpointBuilder::with_device)). The caches live no longer than the
+    /// session.
     ///
     /// # Collective
     /// Local.
     ///
     /// # Blocking
-    /// For the first step of GPU memory, well below a millisecond. The rest is made ready in the background. If ranks take turns at links
-    /// (`stagger.bursts`), also for a look at the node's topology, some tens of milliseconds.
+    /// Until the first step of GPU memory is mapped, which takes well below a millisecond. The rest is made ready in the background. If
+    /// ranks take turns at links (`stagger.bursts`), also until the node's topology has been read, which takes some tens of milliseconds.
     ///
     /// # Errors
     /// [`Error::History`](crate::Error::History).
@@ -26,14 +27,14 @@ impl Session {
         self.caches_with(device, |_| {})
     }
 
-    /// Opens caches as [`Session::caches`] does. `change` is called last. It gets the settings that follow from the configuration, and sets
-    /// those that have no key, such as [`CacheConfig::trace`].
+    /// Opens caches as [`Session::caches`] does. `change` is called last. It receives the settings that follow from the configuration, and
+    /// sets those that have no key, such as [`CacheConfig::trace`].
     ///
     /// # Collective
     /// Local.
     ///
     /// # Blocking
-    /// As [`Session::caches`].
+    /// The same as for [`Session::caches`].
     ///
     /// # Errors
     /// [`Error::History`](crate::Error::History).

@@ -79,15 +79,17 @@ impl<'a> CheckpointBuilder<'a> {
         self.add(saved)
     }
 
-    /// Adds live host memory: the program may write to it as soon as the capture has returned, although it has not been copied then. A
-    /// thread copies it after the capture, and a thread that writes to a page before waits until that page is copied. This pays for memory
-    /// of which little is written soon after. If the program waits for more than 15 % of the blocks, the next eight captures of that region
-    /// copy it at once.
+    /// Adds live host memory. The program may write to it as soon as the capture has returned, although the memory has not been copied by
+    /// then. A separate thread copies it after the capture. A thread that writes to a page before that page has been copied waits until it
+    /// has. Live memory pays off if the program writes to little of it soon after the capture. If the program waits for more than 15 % of
+    /// the blocks of a region, the next eight captures copy that region at once.
     ///
-    /// Captures also copy it at once, which is reported once, if the kernel does not let this process watch its writes
-    /// (`offload.host_writes`), if they have less than 1 MiB or device regions that are not marked, or if they find no room in node memory.
+    /// A capture also copies live memory at once in these cases: the kernel does not let this process watch its writes
+    /// (`offload.host_writes`), which is reported once; the memory has less than 1 MiB; the checkpoint has device regions that are not
+    /// marked; or there is no room in node memory.
     ///
-    /// In a restart it is an array like any other. One capture with live memory is open at a time; the next one waits for the copy.
+    /// A restart treats the region like any other array. Only one capture with live memory is open at a time: the next one waits for the
+    /// copy.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, advance: impl Fn(&mut [f64])) -> bivouac::Result<()> {
@@ -115,10 +117,10 @@ impl<'a> CheckpointBuilder<'a> {
         self.add(saved)
     }
 
-    /// Adds live host memory with the extents of its dimensions, slowest first; otherwise as [`CheckpointBuilder::save_live`].
+    /// Adds live host memory with the extents of its dimensions, slowest first. Otherwise the same as [`CheckpointBuilder::save_live`].
     ///
     /// # Errors
-    /// As [`CheckpointBuilder::save_live`], and if the shape does not fit the memory.
+    /// The same as for [`CheckpointBuilder::save_live`], and [`Error::Region`] if the shape does not fit the memory.
     pub fn save_live_shaped<T: Element>(&mut self, name: &str, memory: &LiveMemory, shape: &[u64]) -> Result<()> {
         let saved = region::live_array::<T>(name, memory, Some(shape))?;
         self.add(saved)
@@ -133,17 +135,17 @@ impl<'a> CheckpointBuilder<'a> {
         self.add(saved)
     }
 
-    /// Adds this rank's part of an array that was decomposed with [`Session::decompose`](crate::Session::decompose): the memory of its box,
-    /// with the ghost cells that the decomposition has. Ghost cells are not saved. The region can be loaded on any other decomposition of
-    /// an array of that shape, on any number of ranks ([`Attempt::load_on`](crate::Attempt::load_on)). A rank that owns nothing passes an
-    /// empty slice.
+    /// Adds this rank's part of an array that was decomposed with [`Session::decompose`](crate::Session::decompose). `memory` holds the
+    /// rank's box, including the ghost cells that the decomposition defines. Ghost cells are not saved. The region can be loaded on any
+    /// other decomposition of an array of the same shape, on any number of ranks ([`Attempt::load_on`](crate::Attempt::load_on)). A rank
+    /// that owns nothing passes an empty slice.
     ///
     /// # Collective
     /// Local. All ranks save the region, on the same decomposition.
     ///
     /// # Errors
     /// [`Error::Region`]: the name is unusable or is already in use; the memory does not have the length of the box with its ghost cells;
-    /// this rank owns several boxes ([`CheckpointBuilder::save_boxes_on`] takes those); the decomposition is another rank's.
+    /// this rank owns several boxes (use [`CheckpointBuilder::save_boxes_on`] for these); or the decomposition belongs to another rank.
     pub fn save_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &'a [T]) -> Result<()> {
         match on.boxes() {
             0 if memory.is_empty() => self.save_boxes_on::<T>(name, on, &[]),
@@ -151,14 +153,14 @@ impl<'a> CheckpointBuilder<'a> {
         }
     }
 
-    /// Adds an array of which this rank owns any number of boxes: the memory of each, in the order in which the boxes were described.
-    /// Otherwise as [`CheckpointBuilder::save_on`].
+    /// Adds an array of which this rank owns any number of boxes. `memory` has one slice for each box, in the order in which the boxes were
+    /// described. Otherwise the same as [`CheckpointBuilder::save_on`].
     ///
     /// # Collective
     /// Local.
     ///
     /// # Errors
-    /// As [`CheckpointBuilder::save_on`].
+    /// The same as for [`CheckpointBuilder::save_on`].
     pub fn save_boxes_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &[&'a [T]]) -> Result<()> {
         let saved = region::decomposed(name, on, memory, self.engine.identity().place())?;
         self.add_on(saved, on)
@@ -197,9 +199,9 @@ impl<'a> CheckpointBuilder<'a> {
         Ok(())
     }
 
-    /// Adds a small value that is the same on all ranks, such as a step or a time. It has at most 1 MiB when it is encoded. On any number
-    /// of ranks all get it back with [`Attempt::shared`](crate::Attempt::shared). If the value of a rank differs from the others, there is
-    /// no checkpoint, and the verdict names the rank.
+    /// Adds a small value that is the same on all ranks, such as a step or a time. Its encoded form may have at most 1 MiB. After a restart
+    /// on any number of ranks, all ranks read the value back with [`Attempt::shared`](crate::Attempt::shared). If a rank's value differs
+    /// from the others, no checkpoint is taken, and the verdict names the rank.
     ///
     /// # Collective
     /// Local. All ranks save it.
@@ -215,11 +217,12 @@ impl<'a> CheckpointBuilder<'a> {
         Ok(())
     }
 
-    /// Adds a small value of this rank, for example the state of its random numbers, and says what becomes of it when the checkpoint is
-    /// restored on a different number of ranks. On the same number each rank gets its own back, with [`Attempt::value`](crate::Attempt::value).
+    /// Adds a small value of this rank, for example the state of its random number generator. `on_resize` says what happens to the value
+    /// when the checkpoint is restored on a different number of ranks. On the same number of ranks, each rank reads its own value back with
+    /// [`Attempt::value`](crate::Attempt::value).
     ///
-    /// With [`OnResize::Refuse`] the checkpoint can be restored only on the same number of ranks, as with a plain [`CheckpointBuilder::value`]. A
-    /// value that other ranks may ask for has at most 1 MiB when it is encoded.
+    /// With [`OnResize::Refuse`], the checkpoint can be restored only on the same number of ranks, as with a plain
+    /// [`CheckpointBuilder::value`]. The encoded form of a value that other ranks may ask for may have at most 1 MiB.
     ///
     /// # Collective
     /// Local. All ranks save it, with the same rule.
@@ -237,13 +240,14 @@ impl<'a> CheckpointBuilder<'a> {
         Ok(())
     }
 
-    /// Adds the versions that a history has now, on any tier: each field of each version as a region `<history>/<version>/<field>`, and a
-    /// value `<history>/versions` that lists them. They are read when the checkpoint is captured, stay in the history as they are, and come
-    /// back with [`Attempt::load_history`](crate::Attempt::load_history). Versions that were consumed are not among them, nor those whose
-    /// append returned early ([`Return::Enqueued`](crate::transfer::history::Return::Enqueued)) and failed.
+    /// Adds the versions that a history has now, on whichever tiers they are. Each field of each version becomes a region
+    /// `<history>/<version>/<field>`, and a value `<history>/versions` lists the versions. The versions are read when the checkpoint is
+    /// captured, and the history keeps them unchanged. [`Attempt::load_history`](crate::Attempt::load_history) loads them. Versions that
+    /// have been consumed are not included, nor are versions whose append returned early
+    /// ([`Return::Enqueued`](crate::transfer::history::Return::Enqueued)) and then failed.
     ///
-    /// On all ranks the history has the same name, and the same versions with the same fields; lengths may differ. Between this call and
-    /// the capture no version may be consumed.
+    /// On all ranks, the history must have the same name and the same versions with the same fields; lengths may differ. No version may be
+    /// consumed between this call and the capture.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, history: &bivouac::History, step: u64) -> bivouac::Result<()> {
@@ -258,13 +262,14 @@ impl<'a> CheckpointBuilder<'a> {
     /// Local.
     ///
     /// # Blocking
-    /// For copies into the GPU cache that are enqueued. Then [`CheckpointBuilder::capture`] blocks for the transfers from GPU memory, from
-    /// host memory, and from the file.
+    /// For enqueued copies into the GPU cache. Later, [`CheckpointBuilder::capture`] blocks for the transfers from GPU memory, host memory
+    /// and the file.
     ///
     /// # Errors
-    /// [`Error::Region`]: a name is unusable or is already in use, or a field ends inside an element. [`Error::History`]: the device fails,
-    /// or a version that another thread appends is not there after `timeouts.room`. After an error the checkpoint cannot be used: drop it.
-    /// If a version turns out to be damaged on all tiers, or consumed, the capture fails ([`Error::Capture`]), and all ranks are told.
+    /// [`Error::Region`]: a name is unusable or is already in use, or a field ends inside an element. [`Error::History`]: the device has
+    /// failed, or another thread's append of a version has not ended after `timeouts.room`. After an error, the checkpoint cannot be used:
+    /// drop it. If a version turns out to be damaged on all tiers, or to have been consumed, the capture fails ([`Error::Capture`]), and
+    /// all ranks are told.
     pub fn save_history(&mut self, history: &'a History) -> Result<()> {
         let (index, kept) = history.kept()?;
         for field in kept {
@@ -273,9 +278,10 @@ impl<'a> CheckpointBuilder<'a> {
         self.value(&index_name(history.name()), &index)
     }
 
-    /// Adds a history whose fields are parts of arrays. `on` has the name of each field and the decomposition that it lies on. The versions
-    /// can be loaded on any number of ranks, and on other decompositions ([`Attempt::load_history_on`](crate::Attempt::load_history_on)). A
-    /// field holds the elements of the rank's boxes, one box after the other, without ghost cells, or those of its list of numbers.
+    /// Adds a history whose fields are parts of arrays. `on` gives the name of each field and the decomposition on which it lies. The
+    /// versions can be loaded on any number of ranks, and on other decompositions
+    /// ([`Attempt::load_history_on`](crate::Attempt::load_history_on)). A field holds the elements of the rank's boxes, one box after the
+    /// other and without ghost cells, or the elements in the rank's list of numbers.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, history: &bivouac::History, grid: &bivouac::Decomposition, step: u64) -> bivouac::Result<()> {
@@ -290,11 +296,11 @@ impl<'a> CheckpointBuilder<'a> {
     /// Local. All ranks have the same versions, and name the same fields.
     ///
     /// # Blocking
-    /// As [`CheckpointBuilder::save_history`].
+    /// The same as for [`CheckpointBuilder::save_history`].
     ///
     /// # Errors
-    /// As [`CheckpointBuilder::save_history`]; [`Error::Region`] also if a field is not named, if it has not as many elements as this rank
-    /// owns, or if the list of versions has more than 1 MiB.
+    /// The same as for [`CheckpointBuilder::save_history`]. [`Error::Region`] also if a field is not named, if it does not have as many
+    /// elements as this rank owns, or if the list of versions takes more than 1 MiB.
     pub fn save_history_on(&mut self, history: &'a History, on: &[(&str, &Decomposition)]) -> Result<()> {
         let (index, kept) = history.kept()?;
         for field in kept {
@@ -317,9 +323,10 @@ impl<'a> CheckpointBuilder<'a> {
         self.shared(&index_name(history.name()), &index)
     }
 
-    /// Chooses the method by which files leave a region of this checkpoint to earlier ones, instead of the configured one
-    /// (`reduction.method`, `reduction.regions`). For one region the last call counts. It has an effect if a method is configured for any
-    /// region. If none is, or if the region is not saved, the log says so. Ranks may choose different methods.
+    /// Chooses the method by which files refer to earlier files for a region of this checkpoint, instead of the configured method
+    /// (`reduction.method`, `reduction.regions`). If a region is named several times, the last call counts. The choice has an effect only
+    /// if a method is configured for at least one region. If no method is configured, or if the region is not saved, the log says so. Ranks
+    /// may choose different methods.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, counts: &[u32]) -> bivouac::Result<()> {
@@ -430,8 +437,8 @@ impl<'a> CheckpointBuilder<'a> {
         Ok(())
     }
 
-    /// Lets the checkpoint take regions in device memory, too. They are complete once the work that is enqueued on `stream` at the capture
-    /// has run. They are copied into the GPU cache of `caches`, which belongs to their device and comes from
+    /// Lets the checkpoint also take regions in device memory. These regions are complete once the work that is enqueued on `stream` at the
+    /// capture has run. They are copied into the GPU cache of `caches`, which must belong to their device and come from
     /// [`Session::caches`](crate::Session::caches).
     ///
     /// ```no_run
@@ -451,9 +458,9 @@ impl<'a> CheckpointBuilder<'a> {
         DeviceCheckpointBuilder::new(self, Gpu { way: Way::Copied(caches), stream })
     }
 
-    /// Lets the checkpoint take regions in device memory of a program that declares what it writes. Regions for which the GPU cache has no
-    /// room are *marked* at the capture, and sent from where they are while the program continues ([`Offload`]). With
-    /// `offload.mode = "always"` all are marked. Otherwise as [`CheckpointBuilder::with_device`].
+    /// Lets the checkpoint take regions in device memory if the program declares what it writes. Regions for which the GPU cache has no
+    /// room are *marked* at the capture, and are sent from where they are while the program continues ([`Offload`]). With
+    /// `offload.mode = "always"`, all regions are marked. Otherwise the same as [`CheckpointBuilder::with_device`].
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, caches: &bivouac::Caches,
@@ -474,19 +481,19 @@ impl<'a> CheckpointBuilder<'a> {
         DeviceCheckpointBuilder::new(self, Gpu { way: Way::Marked(offload), stream })
     }
 
-    /// Copies all regions. When it returns the application may overwrite them. The checkpoint is committed at a level only when the
-    /// [`Pending`] says so.
+    /// Copies all regions. When this returns, the application may overwrite them. The checkpoint has been committed at a level only once
+    /// the [`Pending`] says so.
     ///
     /// # Collective
     /// All ranks; returns without waiting for the others.
     ///
     /// # Blocking
-    /// For the copy. If the memory tier is full, for a flush that makes room, at most `timeouts.room`. If the shard fits into no slot, for
-    /// the write to the next tier.
+    /// For the copy. If the memory tier is full, also for a flush that makes room, for at most `timeouts.room`. If the shard fits into no
+    /// slot, for the write to the next tier.
     ///
     /// # Errors
-    /// [`Error::Region`] if nothing was added. [`Error::Capture`] if no tier of this rank could take the shard, or a version of a history
-    /// cannot be read; the other ranks are told in their verdict.
+    /// [`Error::Region`] if nothing was added. [`Error::Capture`] if no tier of this rank could take the shard, or if a version of a
+    /// history could not be read; the other ranks are told in their verdict.
     pub fn capture(self) -> Result<Pending> {
         self.take(None)
     }

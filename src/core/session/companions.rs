@@ -1,4 +1,4 @@
-//! Output files that grow while checkpoints are taken, and that a restart brings back to where they were.
+//! Output files that grow while checkpoints are taken, and that a restart makes agree with the checkpoint again.
 #![forbid(unsafe_code)]
 
 use crate::base::digest::digest_bytes;
@@ -15,25 +15,26 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a restart does with a companion that has more bytes than the restored checkpoint knows about.
+/// What a restart does with a companion that has more bytes than the restored checkpoint recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum OnRestart {
-    /// It cuts them off.
+    /// It cuts off the additional bytes.
     #[default]
     Truncate,
-    /// It ends with an error on all ranks, and the file stays as it is.
+    /// It ends with an error on all ranks, and leaves the file as it is.
     Refuse,
-    /// It leaves the file as it is, and the program continues in another one beside it: `traj.part0002.xtc` after `traj.xtc`.
+    /// It leaves the file as it is, and the program continues in another file in the same folder: `traj.part0002.xtc` after `traj.xtc`.
     Another,
 }
 
-/// An output file that agrees with the checkpoints of a series: from [`Session::companion`](crate::Session::companion).
+/// An output file that is kept in agreement with the checkpoints of a series. It comes from
+/// [`Session::companion`](crate::Session::companion).
 #[derive(Clone, Debug)]
 pub struct Companion(pub(super) Option<Arc<Kept>>);
 
 impl Companion {
-    /// Where the program writes it now, as an absolute path; `None` on a rank that has no such file. Ask again after a restart, which may have started
-    /// another file ([`OnRestart::Another`]).
+    /// The absolute path to which the program writes the file now; `None` on a rank that has no such file. Ask again after a restart, which
+    /// may have started another file ([`OnRestart::Another`]).
     pub fn path(&self) -> Option<PathBuf> {
         self.0.as_ref().map(|kept| kept.path.lock().clone())
     }

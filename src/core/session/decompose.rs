@@ -1,4 +1,4 @@
-//! Decomposing arrays: each rank says what it owns, and all of them prove that each element has one owner.
+//! Decomposing arrays: each rank says which elements it owns, and all ranks together prove that each element has one owner.
 #![forbid(unsafe_code)]
 
 use super::asking::{ask, decoded, heard};
@@ -20,7 +20,7 @@ const CALL: &str = "decompose";
 impl Session {
     /// Says which elements of a global array this rank owns, and proves together with the other ranks that each element has one owner.
     /// Regions that are saved on the decomposition can be restored on any number of ranks, and on any other decomposition of an array of
-    /// that shape.
+    /// the same shape.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, y0: u64, rows: u64) -> bivouac::Result<()> {
@@ -53,16 +53,16 @@ impl Session {
     /// ```
     ///
     /// # Collective
-    /// All ranks, with the same shape; also a rank that owns nothing.
+    /// All ranks, including those that own nothing, with the same shape.
     ///
     /// # Blocking
-    /// For two reductions and some messages between the ranks, at most for `timeouts.abandon`. With lists of numbers for three reductions,
-    /// and two more for each 524,288 numbers that a rank has on average.
+    /// For two reductions and some messages between the ranks, for at most `timeouts.abandon`. With lists of numbers, for three reductions,
+    /// and for two more for each 524,288 numbers that a rank has on average.
     ///
     /// # Errors
-    /// On all ranks alike. [`Error::Disagreed`]: the part of a rank is impossible (a box outside the array, nine dimensions, a number
-    /// twice), or its shape differs. [`Error::Decomposition`]: elements belong to two ranks, or to none
-    /// ([`Boxes::sparse`](crate::Boxes::sparse) allows that). [`Error::Failed`].
+    /// On all ranks alike. [`Error::Disagreed`]: the part of a rank is impossible (a box outside the array, nine dimensions, a number that
+    /// occurs twice), or its shape differs. [`Error::Decomposition`]: elements belong to two ranks, or to none (which
+    /// [`Boxes::sparse`](crate::Boxes::sparse) allows). [`Error::Failed`].
     pub fn decompose(&self, part: impl Into<Part>) -> Result<Decomposition> {
         self.decompose_described(Ok(part.into()))
     }

@@ -12,8 +12,8 @@ use crate::transfer::history::Caches;
 use crate::transfer::offload::{Offload, OffloadError};
 use std::ops::{Deref, DerefMut};
 
-/// A checkpoint that takes regions in device memory besides everything that a [`CheckpointBuilder`] takes, which it derefs to. It comes
-/// from [`CheckpointBuilder::with_device`] or [`CheckpointBuilder::with_offload`].
+/// A checkpoint that takes regions in device memory in addition to everything that a [`CheckpointBuilder`] takes, to which it dereferences.
+/// It comes from [`CheckpointBuilder::with_device`] or [`CheckpointBuilder::with_offload`].
 pub struct DeviceCheckpointBuilder<'a> {
     host: CheckpointBuilder<'a>,
     gpu: Gpu<'a>,
@@ -75,18 +75,20 @@ impl<'a> DeviceCheckpointBuilder<'a> {
         self.host.add(saved)
     }
 
-    /// Adds a region in device memory with the extents of its dimensions, slowest first; otherwise as [`DeviceCheckpointBuilder::save_device`].
+    /// Adds a region in device memory with the extents of its dimensions, slowest first. Otherwise the same as
+    /// [`DeviceCheckpointBuilder::save_device`].
     ///
     /// # Errors
-    /// As [`DeviceCheckpointBuilder::save_device`], and if the shape does not fit the memory.
+    /// The same as for [`DeviceCheckpointBuilder::save_device`], and [`Error::Region`](crate::Error::Region) if the shape does not fit the
+    /// memory.
     pub fn save_device_shaped<T: Element>(&mut self, name: &str, span: &'a DeviceSpan, shape: &[u64]) -> Result<()> {
         let saved = region::device_array::<T>(name, span, Some(shape))?;
         self.host.add(saved)
     }
 
-    /// Adds an array whose box is in device memory, with elements of type `T`; otherwise as [`CheckpointBuilder::save_on`]. An array with
-    /// ghost cells around a box, or with several boxes, is not marked ([`CheckpointBuilder::with_offload`]) but copied. The region is
-    /// recorded like a slice: it can be loaded into host memory and into device memory.
+    /// Adds an array whose box is in device memory, with elements of type `T`. An array with ghost cells around a box, or with several
+    /// boxes, is copied, not marked ([`CheckpointBuilder::with_offload`]). The region is recorded like a slice: it can be loaded into host
+    /// memory and into device memory. Otherwise the same as [`CheckpointBuilder::save_on`].
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, grid: &bivouac::Decomposition, caches: &bivouac::Caches,
@@ -102,7 +104,7 @@ impl<'a> DeviceCheckpointBuilder<'a> {
     /// Local. All ranks save the region, on the same decomposition; some may pass a slice, and others device memory.
     ///
     /// # Errors
-    /// As [`CheckpointBuilder::save_on`], and [`Error::Region`](crate::Error::Region) if the memory ends inside an element.
+    /// The same as for [`CheckpointBuilder::save_on`], and [`Error::Region`](crate::Error::Region) if the memory ends inside an element.
     pub fn save_device_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &'a DeviceSpan) -> Result<()> {
         match on.boxes() {
             0 if memory.bytes() == 0 => self.save_device_boxes_on::<T>(name, on, &[]),
@@ -110,14 +112,14 @@ impl<'a> DeviceCheckpointBuilder<'a> {
         }
     }
 
-    /// Adds an array of which this rank owns any number of boxes: the device memory of each, in the order in which the boxes were
-    /// described. Otherwise as [`DeviceCheckpointBuilder::save_device_on`].
+    /// Adds an array of which this rank owns any number of boxes. `memory` has the device memory of each box, in the order in which the
+    /// boxes were described. Otherwise the same as [`DeviceCheckpointBuilder::save_device_on`].
     ///
     /// # Collective
     /// Local.
     ///
     /// # Errors
-    /// As [`DeviceCheckpointBuilder::save_device_on`].
+    /// The same as for [`DeviceCheckpointBuilder::save_device_on`].
     pub fn save_device_boxes_on<T: Element>(
         &mut self,
         name: &str,
@@ -128,24 +130,27 @@ impl<'a> DeviceCheckpointBuilder<'a> {
         self.host.save_spans_on(name, on, T::TYPE, memory)
     }
 
-    /// Captures the checkpoint. Its device regions are saved as they are once the work that is enqueued on the stream has run. They go to
-    /// node memory after this call has returned, and only then does this rank vote. Otherwise as [`CheckpointBuilder::capture`].
+    /// Captures the checkpoint. Its device regions are saved in the state that they have once the work enqueued on the stream has run. They
+    /// move to node memory after this call has returned, and this rank votes only after that. Otherwise the same as
+    /// [`CheckpointBuilder::capture`].
     ///
-    /// With an [`Offload`], kernels of other devices that write to these regions have ended before the call, and so have those on other
-    /// streams that the stream does not wait for. Until the next capture every write to the regions is declared, on every stream.
+    /// With an [`Offload`], kernels of other devices that write to these regions must have ended before the call, and so must kernels on
+    /// other streams for which this stream does not wait. Until the next capture, every write to the regions must be declared, on every
+    /// stream.
     ///
     /// # Collective
-    /// All ranks, each with its kind of builder; returns without waiting for the others.
+    /// All ranks, each with its own kind of builder; returns without waiting for the others.
     ///
     /// # Blocking
-    /// For the work on the stream and a copy inside the device. When it returns the application may overwrite the regions, on any stream.
-    /// If the GPU cache has no room, for the transfer to node memory. For marked regions it does not wait for the device, but for the
-    /// previous checkpoint, if that was marked and has not been sent. Otherwise as [`CheckpointBuilder::capture`].
+    /// For the work on the stream and a copy inside the device. If the GPU cache has no room, for the transfer to node memory. For marked
+    /// regions, the call does not wait for the device, but waits for the previous checkpoint if that one was marked and has not been sent.
+    /// Otherwise the same as for [`CheckpointBuilder::capture`]. When the call returns, the application may overwrite the regions, on any
+    /// stream.
     ///
     /// # Errors
-    /// As [`CheckpointBuilder::capture`]; [`Error::Capture`](crate::Error::Capture) if the device fails;
+    /// The same as for [`CheckpointBuilder::capture`]; [`Error::Capture`](crate::Error::Capture) if the device fails;
     /// [`Error::Offload`](crate::Error::Offload) if regions are marked and the stream is being captured into a CUDA graph.
-    /// [`Pending::wait`] reports on all ranks what fails after this call has returned, also because of a write that was not declared.
+    /// [`Pending::wait`] reports, on all ranks, any failure after this call has returned, including one that is due to an undeclared write.
     pub fn capture(self) -> Result<Pending> {
         let DeviceCheckpointBuilder { host, gpu: Gpu { way, stream } } = self;
         match way {

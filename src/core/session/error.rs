@@ -17,10 +17,10 @@ use std::fmt;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The caches of histories, or a history.
+    /// An error of a history, or of the caches of histories.
     #[error(transparent)]
     History(#[from] crate::transfer::history::HistoryError),
-    /// A declaration of a program that offloads.
+    /// An error of an [`Offload`](crate::Offload): writes could not be declared, or memory could not be prepared.
     #[error(transparent)]
     Offload(#[from] crate::transfer::offload::OffloadError),
     /// The configuration has problems.
@@ -49,7 +49,7 @@ pub enum Error {
     /// Something cannot be a region.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// There can be no file for a region that the program writes as one.
+    /// No file can be provided for a region that the program writes as a file.
     #[error("rank {rank}: the file for region {name:?} cannot be created: {why}; local.directory determines its place")]
     File {
         /// This rank.
@@ -88,15 +88,15 @@ pub enum Error {
         /// The ranks, and how they differ.
         culprits: Vec<Culprit>,
     },
-    /// The parts that the ranks gave of an array do not cover it with each element once.
+    /// The parts of an array that the ranks described do not contain each of its elements exactly once.
     #[error("the array of shape {shape:?} cannot be decomposed: {finding}")]
     Decomposition {
-        /// Its extents.
+        /// The extents of the array.
         shape: Vec<u64>,
-        /// The first elements that have no owner, or two, and the ranks that own them.
+        /// The first elements that have no owner or two owners, and the ranks that own them.
         finding: String,
     },
-    /// A message has arrived at this rank that its application has not received.
+    /// A message has arrived at this rank, but its application has not received the message.
     #[error(
         "rank {rank}: a message from rank {from} with tag {tag} has arrived but has not been received: a checkpoint taken \
          now would not contain it; receive it first"

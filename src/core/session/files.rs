@@ -1,4 +1,4 @@
-//! Regions that are files which the program writes itself.
+//! Regions that the program itself writes as files.
 #![forbid(unsafe_code)]
 
 use super::checkpoint::CheckpointBuilder;
@@ -11,15 +11,15 @@ use crate::tier::routed;
 use std::path::PathBuf;
 
 impl<'a> CheckpointBuilder<'a> {
-    /// Adds a file that the program writes itself, or a library that wants a path, as region `name`: the path to write it to, in node-local
-    /// storage. The file must be complete when the checkpoint is captured, which reads it and removes it.
-    /// [`Attempt::route`](crate::Attempt::route) brings it back; it is an array of bytes for everything else. Where the library can write to a
-    /// stream, [`CheckpointBuilder::writer`] avoids the file.
+    /// Adds a file as region `name`, for a program that writes the file itself, or for a library that wants a path. Returns the path to
+    /// which the file is written, in node-local storage. The file must be complete when the checkpoint is captured; the capture reads and
+    /// removes it. [`Attempt::route`](crate::Attempt::route) brings it back; in every other respect it is an array of bytes. If the library
+    /// can write to a stream, [`CheckpointBuilder::writer`] avoids the file.
     ///
-    /// The path is below `local.directory`, or where the local tier would be if it is off. Files that a killed run left there are removed when
-    /// the rank routes its first file on that node.
+    /// The path is below `local.directory`, or, if the local tier is off, below the directory that the tier would use. Files that a killed
+    /// run left there are removed when the rank routes its first file on that node.
     ///
-    /// It belongs to its rank. Asked for again, the same name has the same path.
+    /// The region belongs to its rank. A second call with the same name returns the same path.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, step: u64, dump: impl Fn(&std::path::Path) -> std::io::Result<()>)
@@ -32,16 +32,16 @@ impl<'a> CheckpointBuilder<'a> {
     /// ```
     ///
     /// # Collective
-    /// Local. All ranks add the region; how long it becomes is each rank's own.
+    /// Local. All ranks add the region; its length may differ between ranks.
     ///
     /// # Blocking
     /// On node-local storage. [`CheckpointBuilder::capture`] blocks until the file has been read.
     ///
     /// # Errors
-    /// [`Error::Region`]: the name is unusable or is already in use. [`Error::File`]: there can be no file. A file that is missing or
-    /// cannot be read is an error of the capture ([`Error::Capture`]), which all ranks hear.
+    /// [`Error::Region`]: the name is unusable or is already in use. [`Error::File`]: the file cannot be prepared. If the file is missing
+    /// or cannot be read, the capture fails ([`Error::Capture`]), and all ranks are told.
     ///
-    /// Source: the functions of VELOC and SCR of that name.
+    /// Source: the functions of the same name in VELOC and SCR.
     pub fn route(&mut self, name: &str) -> Result<PathBuf> {
         region::check_name(name)?;
         let routed = self.routed.get_or_insert_with(|| {

@@ -31,9 +31,9 @@
 //!
 //! # Messages in flight
 //!
-//! A checkpoint is consistent if the application is: when a rank calls [`CheckpointBuilder::capture`], the application's own communication
-//! that the checkpoint depends on must be complete. Bivouac sees the application's memory, not its messages. A message that is still in
-//! flight is in no checkpoint. Bivouac's own messages use a communicator of their own.
+//! A checkpoint is consistent if the application is: when a rank calls [`CheckpointBuilder::capture`], all of the application's own
+//! communication on which the checkpoint depends must be complete. Bivouac sees the application's memory, not its messages. A message that
+//! is still in flight is not part of any checkpoint. Bivouac's own messages use a separate communicator.
 #![forbid(unsafe_code)]
 #![allow(clippy::module_inception, reason = "the session is what this module is about")]
 

@@ -8,14 +8,14 @@ use crate::transfer::offload::{Offload, OffloadSpec};
 use std::sync::Arc;
 
 impl Session {
-    /// Opens the offloader of a GPU, which marks checkpoints of its memory as the configuration says (`[offload]`). Its buffer is a part of
-    /// the GPU cache of `caches`. There is one for each device, and it lives no longer than the session.
+    /// Opens the offloader of a GPU, which marks checkpoints of the GPU's memory as configured (`[offload]`). Its buffer is a part of the
+    /// GPU cache of `caches`. Each device has one offloader, which lives no longer than the session.
     ///
     /// # Collective
     /// Local.
     ///
     /// # Blocking
-    /// Until the GPU cache is mapped, some milliseconds.
+    /// Until the GPU cache is mapped, which takes some milliseconds.
     ///
     /// # Errors
     /// [`Error::History`](crate::Error::History).

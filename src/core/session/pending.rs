@@ -34,7 +34,7 @@ impl Pending {
         self.progress().level()
     }
 
-    /// Exchanges coordination messages; true once each level of this checkpoint is reached or given up.
+    /// Exchanges coordination messages. Returns true once each level of this checkpoint has been reached or given up.
     ///
     /// # Collective
     /// Local; never waits.
@@ -44,7 +44,7 @@ impl Pending {
         self.progress().finished
     }
 
-    /// The verdicts so far, in the order in which they came.
+    /// The verdicts so far, in the order in which they arrived.
     pub fn verdicts(&self) -> Vec<(Level, LevelVerdict)> {
         self.progress().verdicts()
     }
@@ -55,7 +55,7 @@ impl Pending {
     /// Local, but returns only when all ranks have done their part.
     ///
     /// # Blocking
-    /// For the slowest rank; at most until the root gives the level up (`timeouts.abandon`).
+    /// For the slowest rank, at most until the root gives up on the level (`timeouts.abandon`).
     ///
     /// # Errors
     /// [`Error::NotCommitted`] as soon as it is known that the level will not be reached.

@@ -19,10 +19,10 @@ use std::collections::HashSet;
 /// The maximum number of regions that a warning names.
 const NAMES_MAX: usize = 6;
 
-/// A program's state, or a part of it: which of its parts are saved and loaded, and under which names.
+/// A program's state, or a part of it. It describes its parts that are saved and loaded, each under a name.
 ///
-/// `#[derive(bivouac::Checkpoint)]` writes the implementation for a structure of arrays and values; the derive macro of this name documents
-/// its attributes. [`Session::checkpoint`] saves the parts that are described, and [`Session::restore`] loads them.
+/// `#[derive(bivouac::Checkpoint)]` writes the implementation for a structure of arrays and values; the derive macro of the same name
+/// documents its attributes. [`Session::checkpoint`] saves the parts that are described, and [`Session::restore`] loads them.
 ///
 /// ```no_run
 /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
@@ -50,14 +50,14 @@ const NAMES_MAX: usize = 6;
 /// # Ok(()) }
 /// ```
 pub trait Checkpoint {
-    /// Adds each part under its name. Names and types are the same on all ranks. Parts that lie on a decomposition or are shared come in
-    /// the same order on all.
+    /// Adds each part under its name. Names and types must be the same on all ranks. Parts that lie on a decomposition or are shared must
+    /// be added in the same order on all ranks.
     fn describe<'a>(&'a mut self, parts: &mut Protected<'a>);
 }
 
-/// Parts of a program's state, each under a name: what [`Session::checkpoint`] saves and [`Session::restore`] loads.
+/// The named parts of a program's state that [`Session::checkpoint`] saves and [`Session::restore`] loads.
 ///
-/// A [`Checkpoint`] fills one. A program without a structure for its state makes one for each call:
+/// A [`Checkpoint`] fills in a `Protected`. A program without a structure for its state makes a `Protected` for each call:
 ///
 /// ```no_run
 /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
@@ -77,7 +77,7 @@ pub struct Protected<'a> {
 }
 
 impl<'a> Protected<'a> {
-    /// No parts yet.
+    /// Creates a `Protected` without parts.
     pub fn new() -> Protected<'a> {
         Protected::default()
     }
@@ -89,26 +89,28 @@ impl<'a> Protected<'a> {
         parts
     }
 
-    /// Adds an array, or a number, a boolean or a string, as region `name`. A restart gives a vector the length that was saved; any other
-    /// array must have that length. The region belongs to its rank: a checkpoint with one is restored only on as many ranks as took it.
+    /// Adds an array, a number, a boolean or a string as region `name`. A restart gives a vector the length that was saved; any other array
+    /// must already have that length. The region belongs to its rank: a checkpoint with such a region can be restored only on the number of
+    /// ranks that took it.
     pub fn protect<T: Protect + ?Sized>(&mut self, name: &str, data: &'a mut T) -> &mut Self {
         data.protect(name, self);
         self
     }
 
-    /// Adds a small value that `serde` can encode; otherwise as [`Protected::protect`].
+    /// Adds a small value that `serde` can encode. Otherwise the same as [`Protected::protect`].
     pub fn protect_value<T: Serialize + DeserializeOwned>(&mut self, name: &str, value: &'a mut T) -> &mut Self {
         self.add(name, Value(value))
     }
 
-    /// Adds a small value that is the same on all ranks, such as a step or a time. Any number of ranks gets it back. See
+    /// Adds a small value that is the same on all ranks, such as a step or a time. It can be restored on any number of ranks. See
     /// [`CheckpointBuilder::shared`].
     pub fn protect_shared<T: Serialize + DeserializeOwned>(&mut self, name: &str, value: &'a mut T) -> &mut Self {
         self.add(name, Shared(value))
     }
 
-    /// Adds a small value of this rank, such as the state of its random numbers, and says what becomes of it on a different number of ranks.
-    /// Such a restart leaves it as it is. See [`CheckpointBuilder::per_rank`].
+    /// Adds a small value of this rank, such as the state of its random number generator. `on_resize` says what happens to the saved value
+    /// when the checkpoint is restored on a different number of ranks. Such a restart leaves `value` unchanged. See
+    /// [`CheckpointBuilder::per_rank`].
     pub fn protect_per_rank<T: Serialize + DeserializeOwned>(
         &mut self,
         name: &str,
@@ -118,13 +120,15 @@ impl<'a> Protected<'a> {
         self.add(name, PerRank(value, on_resize))
     }
 
-    /// Adds this rank's part of an array that was decomposed with [`Session::decompose`]: the memory of its box with its ghost cells, which
-    /// are not saved. Any number of ranks gets it back, on any decomposition. See [`CheckpointBuilder::save_on`].
+    /// Adds this rank's part of an array that was decomposed with [`Session::decompose`]. `memory` holds the rank's box including its ghost
+    /// cells, which are not saved. The part can be restored on any number of ranks, and on any decomposition. See
+    /// [`CheckpointBuilder::save_on`].
     pub fn protect_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &'a mut [T]) -> &mut Self {
         self.add(name, On(on.clone(), vec![memory]))
     }
 
-    /// Adds an array of which this rank owns any number of boxes: the memory of each. See [`CheckpointBuilder::save_boxes_on`].
+    /// Adds an array of which this rank owns any number of boxes. `memory` has a slice for each box. See
+    /// [`CheckpointBuilder::save_boxes_on`].
     pub fn protect_boxes_on<T: Element>(
         &mut self,
         name: &str,
@@ -134,7 +138,7 @@ impl<'a> Protected<'a> {
         self.add(name, On(on.clone(), memory))
     }
 
-    /// Adds the parts of another state, each under the name `<name>/<its own>`.
+    /// Adds the parts of another state, each under the name `<name>/<part>`.
     pub fn protect_state<C: Checkpoint + ?Sized>(&mut self, name: &str, state: &'a mut C) -> &mut Self {
         let Protected { parts, gpu, has_two_gpus } = Protected::of(state);
         self.parts.extend(parts.into_iter().map(|(own, part)| (format!("{name}/{own}"), part)));
@@ -182,8 +186,8 @@ impl<C: Checkpoint + ?Sized> Checkpoint for Box<C> {
     }
 }
 
-/// The types that [`Protected::protect`] takes, and those of a field without an attribute in a structure that derives [`Checkpoint`]:
-/// arrays of [`Element`]s, numbers, booleans and strings.
+/// The types that [`Protected::protect`] takes: arrays of [`Element`]s, numbers, booleans and strings. In a structure that derives
+/// [`Checkpoint`], a field without an attribute must have one of these types.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither an array of elements nor a number, a boolean or a string",
     note = "for a value that serde can encode, use `protect_value`, or `#[checkpoint(value)]` on the field",
@@ -340,8 +344,8 @@ impl<T: Element> Part for On<'_, T> {
 }
 
 impl Session {
-    /// Takes version `version` of the series `name`: saves all parts that `state` describes. When it returns the program may write to them
-    /// again. The checkpoint is committed at a level only when the [`Pending`] says so.
+    /// Saves all parts that `state` describes as version `version` of the series `name`. When this returns, the program may write to them
+    /// again. The checkpoint has been committed at a level only once the [`Pending`] says so.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
@@ -361,11 +365,11 @@ impl Session {
     /// All ranks, with the same name, version and parts (lengths may differ); returns without waiting for the others.
     ///
     /// # Blocking
-    /// As [`CheckpointBuilder::capture`]; with parts in device memory as [`DeviceCheckpointBuilder::capture`].
+    /// The same as for [`CheckpointBuilder::capture`], or, with parts in device memory, for [`DeviceCheckpointBuilder::capture`].
     ///
     /// # Errors
-    /// [`Error::Name`](crate::Error::Name), [`Error::Region`](crate::Error::Region), and as the `capture` of the builder; the other ranks
-    /// are told in their verdict.
+    /// [`Error::Name`](crate::Error::Name), [`Error::Region`](crate::Error::Region), and the errors of the builder's `capture`; the other
+    /// ranks are told in their verdict.
     pub fn checkpoint<C: Checkpoint + ?Sized>(&self, name: &str, version: u64, state: &mut C) -> Result<Pending> {
         let parts = Protected::of(state);
         let mut builder = self.begin_checkpoint(name, version)?;
@@ -381,18 +385,18 @@ impl Session {
         }
     }
 
-    /// Restores the newest version of the series `name` that all ranks can restore into all parts that `state` describes. `None`: there is
-    /// nothing to restore, and `state` is as it was. Regions of the checkpoint that `state` does not describe are left out and named in a
-    /// warning.
+    /// Restores the newest version of the series `name` that all ranks can restore, and loads all parts that `state` describes. If there is
+    /// nothing to restore, this returns `None` and leaves `state` unchanged. Regions of the checkpoint that `state` does not describe are
+    /// left out and named in a warning.
     ///
     /// If a rank finds damage and no copy is good, all ranks load the next older version instead. If a part is missing, or was saved with
-    /// another type or length, the restart ends.
+    /// another type or length, the restart ends with an error.
     ///
     /// # Collective
     /// All ranks, with the same name and parts.
     ///
     /// # Blocking
-    /// As [`Restore::run`].
+    /// The same as for [`Restore::run`].
     ///
     /// # Errors
     /// [`Error::Restart`](crate::Error::Restart), on all ranks alike. The content of `state` is then unspecified.
@@ -400,17 +404,18 @@ impl Session {
         self.begin_restore(name).into_state(state)
     }
 
-    /// Restores one version, even one that a later run left behind; otherwise as [`Session::restore`]. Later checkpoints of this run then
-    /// descend from it.
+    /// Restores one version, even one that a later run left behind. Later checkpoints of this run then descend from it. Otherwise the same
+    /// as [`Session::restore`].
     ///
     /// # Collective
     /// All ranks, with the same name, version and parts.
     ///
     /// # Blocking
-    /// As [`Restore::run`].
+    /// The same as for [`Restore::run`].
     ///
     /// # Errors
-    /// As [`Session::restore`]; [`RestartError::NoSuchVersion`](crate::RestartError::NoSuchVersion) if it does not exist.
+    /// The same as for [`Session::restore`], and [`RestartError::NoSuchVersion`](crate::RestartError::NoSuchVersion) if the version does
+    /// not exist.
     pub fn restore_version<C: Checkpoint + ?Sized>(
         &self,
         name: &str,
@@ -452,7 +457,8 @@ pub fn named(regions: &[String]) -> String {
 }
 
 impl<'a> CheckpointBuilder<'a> {
-    /// Adds all `parts`, besides regions that are added by hand. If some are in device memory, add them to a [`DeviceCheckpointBuilder`].
+    /// Adds all `parts`, in addition to regions that the program adds itself. If some of the parts are in device memory, add them to a
+    /// [`DeviceCheckpointBuilder`].
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, heat: &mut impl bivouac::Checkpoint, rows: &[f64], step: u64) -> bivouac::Result<()> {
@@ -465,7 +471,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// ```
     ///
     /// # Collective
-    /// Local. All ranks add the same.
+    /// Local. All ranks add the same parts.
     ///
     /// # Errors
     /// [`Error::Region`](crate::Error::Region): a name is unusable or is already in use, or a part does not fit its decomposition.
@@ -478,13 +484,14 @@ impl Attempt {
     /// Loads all parts that `state` describes. The program loads other regions of the checkpoint itself, or leaves them out.
     ///
     /// # Collective
-    /// Local on as many ranks as took the checkpoint; otherwise all ranks, as [`Attempt::load_on`] and [`Attempt::shared`] are.
+    /// Local, unless the load of a part is collective. Then all ranks, as for [`Attempt::load_on`], [`Attempt::load_rows`] and
+    /// [`Attempt::shared`].
     ///
     /// # Blocking
-    /// On the tiers that hold the copies, and then until all have called.
+    /// On the tiers that hold the copies; if the call is collective, until all ranks have called.
     ///
     /// # Errors
-    /// As [`Attempt::load`], for the first part that has one. The content of `state` is then unspecified.
+    /// The same as for [`Attempt::load`], for the first part that cannot be loaded. The content of `state` is then unspecified.
     pub fn load_protected<C: Checkpoint + ?Sized>(&mut self, state: &mut C) -> Result<(), LoadError> {
         self.load_parts(state).map(drop)
     }

@@ -20,9 +20,9 @@ pub struct DeviceProtected<'p, 'a> {
 }
 
 impl<'a> Protected<'a> {
-    /// Lets the state have parts in device memory. A checkpoint saves them as they are once the work that is enqueued on `stream` has run,
-    /// through the GPU cache of `caches`, as [`CheckpointBuilder::with_device`] says; a restart loads them on that stream. All parts of a
-    /// state have the same caches and the same stream.
+    /// Lets the state have parts in device memory. A checkpoint saves the content that these parts have once the work enqueued on `stream`
+    /// has run. They pass through the GPU cache of `caches` ([`CheckpointBuilder::with_device`]). A restart loads them on the same stream.
+    /// All parts of a state must use the same caches and the same stream.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
@@ -53,8 +53,8 @@ impl<'a> Protected<'a> {
         self.on(Gpu { way: Way::Copied(caches), stream })
     }
 
-    /// Lets the state of a program that declares what it writes have parts in device memory; otherwise as [`Protected::with_device`]. See
-    /// [`CheckpointBuilder::with_offload`].
+    /// Lets the state have parts in device memory if the program declares what it writes. See [`CheckpointBuilder::with_offload`].
+    /// Otherwise the same as [`Protected::with_device`].
     pub fn with_offload(&mut self, offload: &'a Offload, stream: &'a dyn Stream) -> DeviceProtected<'_, 'a> {
         self.on(Gpu { way: Way::Marked(offload), stream })
     }
@@ -67,20 +67,20 @@ impl<'a> Protected<'a> {
 
 impl<'a> DeviceProtected<'_, 'a> {
     /// Adds device memory that holds elements of type `T` as region `name`. A restart needs memory of the length that was saved. The region
-    /// belongs to its rank: a checkpoint with one is restored only on as many ranks as took it.
+    /// belongs to its rank: a checkpoint with such a region can be restored only on the number of ranks that took it.
     pub fn protect<T: Element>(&mut self, name: &str, span: &'a DeviceSpan) -> &mut Self {
         self.parts.add(name, Array::<T>(span, PhantomData));
         self
     }
 
-    /// Adds this rank's part of an array that was decomposed with [`Session::decompose`](crate::Session::decompose): the device memory of
-    /// its box with its ghost cells, with elements of type `T`. Otherwise as [`Protected::protect_on`].
+    /// Adds this rank's part of an array that was decomposed with [`Session::decompose`](crate::Session::decompose). `span` is the device
+    /// memory of the rank's box including its ghost cells, with elements of type `T`. Otherwise the same as [`Protected::protect_on`].
     pub fn protect_on<T: Element>(&mut self, name: &str, on: &Decomposition, span: &'a DeviceSpan) -> &mut Self {
         let owns_nothing = on.boxes() == 0 && span.bytes() == 0;
         self.protect_boxes_on::<T>(name, on, if owns_nothing { vec![] } else { vec![span] })
     }
 
-    /// Adds an array of which this rank owns any number of boxes: the device memory of each. Otherwise as
+    /// Adds an array of which this rank owns any number of boxes, with the device memory of each box. Otherwise the same as
     /// [`DeviceProtected::protect_on`].
     pub fn protect_boxes_on<T: Element>(
         &mut self,

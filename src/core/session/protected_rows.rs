@@ -8,8 +8,8 @@ use super::rows::Rows;
 use crate::recovery::{How, LoadError, LoadedRows};
 use crate::region::Element;
 
-/// A rank's rows of one set in vectors, one for each column: what [`Protected::protect_rows`] saves and loads. There may be any number of
-/// rows, and none; a restart gives all vectors the length of the rows that this rank gets.
+/// A rank's rows of one set, with one vector for each column. [`Protected::protect_rows`] saves and loads them. There may be any number of
+/// rows, or none. A restart resizes all vectors to the rows that this rank receives.
 ///
 /// ```
 /// use bivouac_core::RowsMut;
@@ -26,12 +26,12 @@ pub struct RowsMut<'a> {
 }
 
 impl<'a> RowsMut<'a> {
-    /// No columns yet.
+    /// Creates a set of rows without columns.
     pub fn new() -> RowsMut<'a> {
         RowsMut::default()
     }
 
-    /// Adds a column with one element in each row. Its name has no `/`.
+    /// Adds a column with one element in each row. Its name must not contain a `/`.
     #[must_use]
     pub fn column<T: Element>(self, name: &str, data: &'a mut Vec<T>) -> RowsMut<'a> {
         self.columns(name, 1, data)
@@ -44,7 +44,7 @@ impl<'a> RowsMut<'a> {
         self
     }
 
-    /// Sets the bounds of this rank's rows in space, as [`Rows::bounds`].
+    /// Sets the bounds of this rank's rows in space, as [`Rows::bounds`] does.
     #[must_use]
     pub fn bounds(mut self, low: impl Into<Vec<f64>>, high: impl Into<Vec<f64>>) -> RowsMut<'a> {
         self.bounds = (low.into(), high.into());
@@ -53,8 +53,8 @@ impl<'a> RowsMut<'a> {
 }
 
 impl<'a> Protected<'a> {
-    /// Adds rows whose number changes freely, such as particles. A restart gives this rank the rows that `how` assigns to it: on any number
-    /// of ranks, except with [`How::Own`]. See [`CheckpointBuilder::save_rows`].
+    /// Adds rows whose number may change freely, such as particles. A restart gives this rank the rows that `how` assigns to it. Except
+    /// with [`How::Own`], the restart may be on any number of ranks. See [`CheckpointBuilder::save_rows`].
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {

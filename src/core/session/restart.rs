@@ -24,7 +24,8 @@ use crate::tier::names::Series;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A restart in which the program loads the regions itself, from [`Session::begin_restore`]. Nothing is restored before [`Restore::run`].
+/// A restart in which the program loads the regions itself. It comes from [`Session::begin_restore`]. Nothing is restored before
+/// [`Restore::run`].
 #[must_use = "nothing is restored before `run`"]
 pub struct Restore<'a> {
     session: &'a Session,
@@ -43,12 +44,13 @@ impl<'a> Restore<'a> {
         self.session
     }
 
-    /// Restores the newest version that all ranks can restore, or the one that was asked for, each shard from its nearest copy. `load`
-    /// takes what it needs from the [`Attempt`]. It may be called several times: if a rank finds damage and no copy is good, or rejects the
-    /// version ([`Attempt::reject`]), all ranks continue with the next older version. `None`: there is nothing to restore.
+    /// Restores the newest version that all ranks can restore, or the version that was asked for. Each shard is read from its nearest copy.
+    /// `load` takes what it needs from the [`Attempt`]. It may be called several times: if a rank finds damage and no copy is good, or if a
+    /// rank rejects the version ([`Attempt::reject`]), all ranks continue with the next older version. Returns `None` if there is nothing
+    /// to restore.
     ///
-    /// Any other error that `load` returns ends the restart on all ranks: a region that is missing or has another type or length, and the
-    /// program's own errors ([`Error::application`]).
+    /// Any other error that `load` returns ends the restart on all ranks. This is the case for a region that is missing or has another type
+    /// or length, and for the program's own errors ([`Error::application`]).
     ///
     /// # Collective
     /// All ranks, with the same name and version.
@@ -57,8 +59,8 @@ impl<'a> Restore<'a> {
     /// Until all ranks have loaded, and for checkpoints of this session that are being written.
     ///
     /// # Errors
-    /// [`Error::Restart`], on all ranks alike; [`RestartError::NoSuchVersion`] if the version that was asked for is not there. Nothing that
-    /// a failed attempt loaded may be used.
+    /// [`Error::Restart`], on all ranks alike; [`RestartError::NoSuchVersion`] if the version that was asked for does not exist. Nothing
+    /// that a failed attempt loaded may be used.
     pub fn run(self, mut load: impl FnMut(&mut Attempt) -> Result<()>) -> Result<Option<Restored>> {
         let Restore { session, name, want } = self;
         let mut next = session.start_restore(&name, want)?;
@@ -93,7 +95,7 @@ pub struct Restored {
     pub bytes: u64,
     /// The time from the call to the agreement of all ranks.
     pub took: Duration,
-    /// The part of that time until the ranks had elected this checkpoint and began to load it.
+    /// The part of `took` that passed before the ranks had elected this checkpoint and begun to load it.
     pub electing: Duration,
     /// A later run had left this version behind, and it was asked for by number.
     pub left_behind: bool,
@@ -114,7 +116,7 @@ pub struct VersionInfo {
 
 impl Session {
     /// Begins a restart in which the program loads the regions itself. [`Restore::run`] lets the ranks elect a version and calls the
-    /// program back to load it. [`Session::restore`] loads the parts that a [`Checkpoint`](crate::Checkpoint) describes.
+    /// program back to load it. To load the parts that a [`Checkpoint`](crate::Checkpoint) describes, call [`Session::restore`] instead.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, t: &mut [f64]) -> bivouac::Result<()> {
@@ -140,10 +142,10 @@ impl Session {
     /// All ranks.
     ///
     /// # Blocking
-    /// As [`Restore::run`], without the loading.
+    /// The same as for [`Restore::run`], without the loading.
     ///
     /// # Errors
-    /// As [`Restore::run`].
+    /// The same as for [`Restore::run`].
     pub fn versions(&self, name: &str) -> Result<Vec<VersionInfo>> {
         self.check_name_together(name)?;
         let mut election = self.election(name, Want::Newest);

@@ -7,7 +7,7 @@ use crate::decomposition::{RowSet, Rule, rows};
 use crate::format::ElementType;
 use crate::region::{self, Element, RegionError, SavedRegion};
 
-/// A rank's rows of one set, in columns. There may be any number of them, and none. See
+/// A rank's rows of one set, in columns. There may be any number of rows, or none. See
 /// [`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows).
 ///
 /// ```
@@ -36,12 +36,12 @@ struct Column<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// `count` rows, without columns yet.
+    /// Creates a set of `count` rows without columns.
     pub fn new(count: u64) -> Rows<'a> {
         Rows { count, columns: Vec::new(), bounds: (Vec::new(), Vec::new()) }
     }
 
-    /// Adds a column with one element in each row. Its name has no `/`.
+    /// Adds a column with one element in each row. Its name must not contain a `/`.
     #[must_use]
     pub fn column<T: Element>(self, name: &str, data: &'a [T]) -> Rows<'a> {
         self.columns(name, 1, data)
@@ -71,8 +71,8 @@ impl<'a> Rows<'a> {
         self
     }
 
-    /// Sets the bounds of this rank's rows in space: the least and the greatest coordinate in each of up to 8 dimensions. They are
-    /// recorded, and not used otherwise.
+    /// Sets the bounds of this rank's rows in space: the smallest and the largest coordinate in each of up to 8 dimensions. The bounds are
+    /// recorded, and are not used otherwise.
     #[must_use]
     pub fn bounds(mut self, low: impl Into<Vec<f64>>, high: impl Into<Vec<f64>>) -> Rows<'a> {
         self.bounds = (low.into(), high.into());
@@ -122,9 +122,9 @@ impl<'a> Rows<'a> {
 }
 
 impl<'a> CheckpointBuilder<'a> {
-    /// Adds this rank's rows of a set: each column as a region `<name>/<column>`. The number of rows may differ between ranks and between
-    /// checkpoints. The columns, their types and widths are the same on all ranks. The rows come back on any number of ranks, dealt as the
-    /// program wants ([`Attempt::load_rows`](crate::Attempt::load_rows)).
+    /// Adds this rank's rows of a set: each column becomes a region `<name>/<column>`. The number of rows may differ between ranks and
+    /// between checkpoints. The columns, their types and their widths must be the same on all ranks. The rows can be restored on any number
+    /// of ranks, spread over them as the program wants ([`Attempt::load_rows`](crate::Attempt::load_rows)).
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, step: u64, x: &[f64], v: &[f64]) -> bivouac::Result<()> {
@@ -138,11 +138,11 @@ impl<'a> CheckpointBuilder<'a> {
     /// ```
     ///
     /// # Collective
-    /// Local. All ranks save the set; so does a rank without rows.
+    /// Local. All ranks save the set, even ranks without rows.
     ///
     /// # Errors
-    /// [`Error::Region`](crate::Error::Region): a name is unusable or is already in use; a column has a different length than the rows;
-    /// there is no column. After an error the checkpoint may have some of the columns: drop it.
+    /// [`Error::Region`](crate::Error::Region): a name is unusable or is already in use; the length of a column does not fit the number of
+    /// rows; there is no column. After an error, the checkpoint may contain some of the columns: drop it.
     pub fn save_rows(&mut self, name: &str, rows: Rows<'a>) -> Result<()> {
         let (rows, regions) = rows.regions(name)?;
         if self.terms.has_rows(name) {

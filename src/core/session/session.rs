@@ -53,35 +53,35 @@ pub struct Session {
 
 impl Session {
     /// Opens a session on the ranks of `comm` with the configuration of the environment: the file that `BIVOUAC_CONFIG` names, and
-    /// `BIVOUAC_…` variables. If a rank's configuration has a mistake, the rank takes part, and all ranks are told which rank it is and what is
-    /// wrong. `Session::open(&comm, Config::from_env()?)` would leave the others waiting for that rank.
+    /// `BIVOUAC_…` variables. A rank whose configuration has a mistake still takes part, and all ranks are told which rank it is and what
+    /// is wrong. With `Session::open(&comm, Config::from_env()?)`, the other ranks would wait for that rank instead.
     ///
     /// # Collective
     /// All ranks of `comm`.
     ///
     /// # Blocking
-    /// As [`Session::open`].
+    /// The same as for [`Session::open`].
     ///
     /// # Errors
-    /// As [`Session::open`].
+    /// The same as for [`Session::open`].
     #[cfg(feature = "mpi")]
     pub fn from_env<C: mpi::traits::Communicator + ?Sized>(comm: &C) -> Result<Session> {
         Session::open_with(comm, Config::from_env())
     }
 
-    /// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI is initialised, at any thread level.
+    /// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI must be initialised, at any thread level.
     ///
-    /// A thread exchanges the coordination messages. With `MPI_THREAD_MULTIPLE` and a processor for each rank it uses MPI; otherwise, or
-    /// with `engine.progress = "sockets"`, it uses sockets between the ranks. If ranks do not reach each other by sockets, which is logged,
-    /// or with `engine.progress = "stepped"`, the session's own calls exchange the messages ([`Session::progress`] helps when they are
-    /// rare).
+    /// A background thread exchanges the coordination messages. With `MPI_THREAD_MULTIPLE` and a processor for each rank, it uses MPI;
+    /// otherwise, or with `engine.progress = "sockets"`, it uses sockets between the ranks. If ranks cannot reach each other by sockets,
+    /// which is logged, or with `engine.progress = "stepped"`, the session's own calls exchange the messages. If these calls are rare, call
+    /// [`Session::progress`] as well.
     ///
     /// # Collective
     /// All ranks of `comm`.
     ///
     /// # Blocking
-    /// Until all ranks have called, at most for `timeouts.abandon`; for the file systems of the tiers; and up to about ten seconds if a
-    /// claim of another host has to be watched.
+    /// Until all ranks have called, for at most `timeouts.abandon`; for the file systems of the tiers; and for up to about ten seconds if
+    /// another host's claim has to be watched.
     ///
     /// # Errors
     /// [`Error::Open`], on all ranks alike: a configuration is invalid or configurations differ (ranks and keys are named), or another run
@@ -91,17 +91,17 @@ impl Session {
         Session::open_with::<C, String>(comm, Ok(config))
     }
 
-    /// Opens a session with a configuration that the program made or changed, or with the reason why it could not; otherwise as
-    /// [`Session::open`].
+    /// Opens a session with a configuration that the program made or changed, or with the reason why it could not make one. Otherwise the
+    /// same as [`Session::open`].
     ///
     /// # Collective
     /// All ranks of `comm`.
     ///
     /// # Blocking
-    /// As [`Session::open`].
+    /// The same as for [`Session::open`].
     ///
     /// # Errors
-    /// As [`Session::open`].
+    /// The same as for [`Session::open`].
     #[cfg(feature = "mpi")]
     pub fn open_with<C: mpi::traits::Communicator + ?Sized, E: std::fmt::Display>(
         comm: &C,
@@ -150,16 +150,16 @@ impl Session {
         Ok(session)
     }
 
-    /// Opens a session on any message layer and in any environment: N ranks in one process, a simulation.
+    /// Opens a session on any message layer and in any environment, for example N ranks in one process, or a simulation.
     ///
     /// # Collective
     /// All ranks of `comm`.
     ///
     /// # Blocking
-    /// As `Session::open`.
+    /// The same as for `Session::open`.
     ///
     /// # Errors
-    /// As `Session::open`.
+    /// The same as for `Session::open`.
     pub fn open_on(comm: Box<dyn Comm>, place: &Place, config: Config) -> Result<Session> {
         Session::open_or_fail(comm, place, config, None)
     }
@@ -238,9 +238,9 @@ impl Session {
         })
     }
 
-    /// Checks whether a message of the application has arrived on `comm` that nobody has received. Such a message is in no checkpoint (see
-    /// *Messages in flight* above). The check is made for debug builds, after a barrier and before [`Session::checkpoint`]. MPI shows only
-    /// messages that have arrived, so finding none proves nothing.
+    /// Checks whether a message of the application has arrived on `comm` but has not been received. Such a message is not part of any
+    /// checkpoint: before a capture, all of the application's own communication must be complete. The check is intended for debug builds,
+    /// after a barrier and before [`Session::checkpoint`]. MPI shows only messages that have arrived, so finding none proves nothing.
     ///
     /// ```no_run
     /// # #[cfg(feature = "mpi")]
@@ -269,14 +269,14 @@ impl Session {
         }
     }
 
-    /// Is it time for a checkpoint, by the configured interval (calls, seconds, or cost)? Call it once per step.
+    /// Returns whether it is time for a checkpoint, by the configured interval (calls, seconds, or cost). Call this once per step.
     ///
-    /// With an interval, the answer is true at the first call after a restart in which the ranks looked for shards on each other's nodes:
-    /// the data that a lost node held is protected again only by a new checkpoint.
+    /// If an interval is configured, the answer is true at the first call after a restart in which the ranks looked for shards on each
+    /// other's nodes: the data that a lost node held is protected again only once a new checkpoint has been taken.
     ///
     /// # Collective
-    /// All ranks, the same number of times; the answer is the same on all. By calls, no message is sent. By time or cost, the ranks compare
-    /// only when a checkpoint is nearly due.
+    /// All ranks, the same number of times; the answer is the same on all ranks. An interval in calls needs no messages. For an interval in
+    /// time or cost, the ranks compare only when a checkpoint is nearly due.
     ///
     /// # Errors
     /// [`Error::Disagreed`], [`Error::Failed`].
@@ -287,11 +287,11 @@ impl Session {
         self.decisions.borrow_mut().should_checkpoint(&self.engine)
     }
 
-    /// Is it time to stop, because the configured signal has arrived on some rank, the stop file exists, the end time is near, or a halt
-    /// condition of the run directory is met (`run.directory`)?
+    /// Returns true if it is time to stop: the configured signal has arrived on some rank, the stop file exists, the end time is near, or a
+    /// halt condition of the run directory is met (`run.directory`).
     ///
     /// # Collective
-    /// As [`Session::should_checkpoint`]; the ranks compare about every `exit.check_every`.
+    /// The same as for [`Session::should_checkpoint`]; the ranks compare about every `exit.check_every`.
     ///
     /// # Errors
     /// [`Error::Disagreed`], [`Error::Failed`].
@@ -312,7 +312,7 @@ impl Session {
         self.engine.prepare_room(page_ceil(bytes + bytes / 100 + 192 * 1024));
     }
 
-    /// Exchanges coordination messages. Needed only where the session has no thread for that and other calls are rare.
+    /// Exchanges coordination messages. This is needed only if the session has no thread for them and other calls are rare.
     ///
     /// # Collective
     /// Local; never waits.
@@ -321,11 +321,11 @@ impl Session {
         self.engine.pump();
     }
 
-    /// Declares that the program is about to write to memory that may be part of a region saved with
-    /// [`CheckpointBuilder::save_live`](crate::CheckpointBuilder::save_live). Those of its bytes that have not been copied are copied
-    /// before this returns. Any other memory is ignored. It is needed for writes that are not instructions of this process (an MPI receive
-    /// by a network card, a transfer from a GPU), and for all writes with `offload.host_writes = "declared"`. Elsewhere it saves the write
-    /// a page fault.
+    /// Declares that the program is about to write to `memory`, which may be part of a region saved with
+    /// [`CheckpointBuilder::save_live`](crate::CheckpointBuilder::save_live). Those bytes of the region that have not been copied are
+    /// copied before this returns. Any other memory is ignored. A declaration is needed for writes that are not instructions of this
+    /// process (an MPI receive by a network card, a transfer from a GPU), and for all writes with `offload.host_writes = "declared"`. For
+    /// other writes, it avoids a page fault.
     ///
     /// # Collective
     /// Local.
@@ -337,8 +337,8 @@ impl Session {
         self.engine.before_write(&(range.start.addr()..range.end.addr()));
     }
 
-    /// Waits until Bivouac no longer reads live host memory. Call it before that memory is freed.
-    /// [`Offload::settle`](crate::Offload::settle) is for GPU memory.
+    /// Waits until Bivouac no longer reads live host memory. Call this before that memory is freed.
+    /// [`Offload::settle`](crate::Offload::settle) does the same for GPU memory.
     ///
     /// # Collective
     /// Local.
@@ -349,8 +349,8 @@ impl Session {
         self.engine.settle_live();
     }
 
-    /// Returns the verdicts since the last call, in the order of the operations that they are about. If this is not called for long, only the newest
-    /// 4096 are kept.
+    /// Returns the verdicts since the last call, in the order of the operations to which they belong. If this is not called for a long
+    /// time, only the newest 4096 verdicts are kept.
     ///
     /// # Collective
     /// Local. All ranks get the same verdicts, though not at the same time.
@@ -367,23 +367,24 @@ impl Session {
         }
     }
 
-    /// Sets which parts of the affinity restarts bring back from now on, instead of the configured ones. What is recorded still follows
-    /// the configuration.
+    /// Sets which parts of the affinity later restarts bring back, in place of the configured parts. This does not change what is recorded,
+    /// which follows the configuration.
     ///
     /// # Collective
-    /// Local; but ranks with different modes restore different things.
+    /// Local, but ranks with different modes restore different things.
     pub fn set_affinity(&self, mode: AffinityMode) {
         if let Some(keeper) = self.engine.affinity() {
             keeper.set_mode(mode);
         }
     }
 
-    /// Puts the threads of this rank where `pin` says, within what the job was given on this node; each rank gets its share of that. The
-    /// next [`Session::checkpoint`] or [`Session::should_checkpoint`] also places threads that start later. Does nothing if affinity is off.
+    /// Puts the threads of this rank where `pin` says, on the CPUs that the job was given on this node; each rank gets its share of them.
+    /// The next [`Session::checkpoint`] or [`Session::should_checkpoint`] also places threads that start later. This does nothing if
+    /// affinity is off.
     ///
-    /// [`Pin::Compact`] and [`Pin::Scatter`] leave threads alone in two cases, because two processes could get the same CPUs: if the
-    /// node has processes of the job that are not ranks of this group, or if no launcher says what the job was given and the group has
-    /// several ranks here. [`AffinityReport::losses`] says so.
+    /// [`Pin::Compact`] and [`Pin::Scatter`] leave threads where they are in two cases, because two processes could otherwise get the same
+    /// CPUs: if the node has processes of the job that are not ranks of this group, or if no launcher says which CPUs the job was given and
+    /// the group has several ranks on the node. [`AffinityReport::losses`] then says so.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session) {
@@ -399,8 +400,8 @@ impl Session {
         }
     }
 
-    /// The report on threads and pages of this rank: what the last restart brought back, what it could not bring back, and what has
-    /// moved since. `None`: affinity is off (`affinity.mode`).
+    /// Returns the report on this rank's threads and pages: what the last restart brought back, what it could not bring back, and what has
+    /// moved since. Returns `None` if affinity is off (`affinity.mode`).
     ///
     /// # Collective
     /// Local.
@@ -421,8 +422,8 @@ impl Session {
     /// All ranks.
     ///
     /// # Blocking
-    /// For checkpoints that are being written, at most for `timeouts.drain`; then for ranks that have not called, at most for
-    /// `timeouts.abandon`; and some seconds for last messages.
+    /// For checkpoints that are being written, for at most `timeouts.drain`; then for ranks that have not called, for at most
+    /// `timeouts.abandon`; and for a few seconds for the last messages.
     ///
     /// # Errors
     /// [`Error::Undrained`], [`Error::Disagreed`], [`Error::Failed`]; the session is closed nevertheless.

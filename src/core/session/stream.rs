@@ -13,8 +13,8 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// Writes a region of a checkpoint byte by byte, from [`CheckpointBuilder::writer`]. [`RegionWriter::finish`] ends the region, and so does
-/// dropping the writer.
+/// Writes a region of a checkpoint byte by byte. It comes from [`CheckpointBuilder::writer`]. [`RegionWriter::finish`] ends the region, and
+/// so does dropping the writer.
 #[must_use = "a writer that is dropped at once leaves an empty region"]
 pub struct RegionWriter<'w, 'a> {
     builder: &'w mut CheckpointBuilder<'a>,
@@ -32,7 +32,7 @@ impl RegionWriter<'_, '_> {
     /// For what is left to write.
     ///
     /// # Errors
-    /// [`Error::Capture`]: no tier could take it, and the checkpoint cannot be used.
+    /// [`Error::Capture`]: no tier could take the region, and the checkpoint cannot be used.
     pub fn finish(mut self) -> Result<u64> {
         self.end()
     }
@@ -67,12 +67,13 @@ impl Drop for RegionWriter<'_, '_> {
 }
 
 impl<'a> CheckpointBuilder<'a> {
-    /// Adds a region of bytes whose length is not known before its end, for a serialiser, or a library that wants a file. It is copied as
-    /// it is written, with the digest of every block, and there is no second copy. If node memory has no slot that is long enough, it goes
-    /// to a file. [`Attempt::reader`](crate::Attempt::reader) reads it back; for everything else it is an array of bytes.
+    /// Adds a region of bytes whose length is not known until its end, for a serialiser, or for a library that wants a file. The region is
+    /// copied as it is written, with the digest of every block, and there is no second copy. If node memory has no slot that is long
+    /// enough, the region goes to a file. [`Attempt::reader`](crate::Attempt::reader) reads it back; in every other respect it is an array
+    /// of bytes.
     ///
-    /// The region belongs to its rank. One region is written at a time. Add arrays before the first stream: room is left for them, which
-    /// avoids a copy.
+    /// The region belongs to its rank. Only one such region can be written at a time. Add arrays before the first stream: Bivouac then
+    /// leaves room for the arrays, which avoids a copy.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, step: u64, mesh: &std::collections::BTreeMap<u64, [f64; 3]>)
@@ -94,7 +95,7 @@ impl<'a> CheckpointBuilder<'a> {
     /// Local. All ranks add the region; its length may differ between ranks.
     ///
     /// # Blocking
-    /// As [`CheckpointBuilder::capture`]; writing blocks likewise.
+    /// The same as for [`CheckpointBuilder::capture`], and each write may block in the same way.
     ///
     /// # Errors
     /// [`Error::Region`]: the name is unusable or is already in use. [`Error::Capture`]: no tier has room; the checkpoint cannot be used.

@@ -31,7 +31,7 @@ pub struct LiveStats {
     pub regions: u64,
     /// Bytes of these regions.
     pub bytes: u64,
-    /// Bytes of these regions that a write of the program waited for.
+    /// Bytes of these regions for which a write of the program waited.
     pub waited_bytes: u64,
     /// Bytes of these regions that a declaration copied.
     pub declared_bytes: u64,

@@ -4,15 +4,15 @@ use crate::base::{CheckpointKey, Level};
 use crate::coordination::{Culprit, join};
 use crate::tier::{TierId, TierSet};
 
-/// How one checkpoint ended at one level, as it is reported to the application; or, once for each tier that was wanted and
-/// cannot be used, that nothing reaches its level ([`LevelVerdict::Off`]).
+/// How one checkpoint ended at one level, as reported to the application. For each tier that was wanted but cannot be used, one report says
+/// that nothing reaches its level ([`LevelVerdict::Off`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// Name of the series; empty for a tier.
     pub name: String,
-    /// Which checkpoint; the empty key for a tier.
+    /// Which checkpoint; for a tier, the empty key.
     pub key: CheckpointKey,
-    /// At which level; `Captured` for the call itself.
+    /// At which level; `Captured` stands for the call itself.
     pub level: Level,
     /// The verdict.
     pub verdict: LevelVerdict,
@@ -21,18 +21,18 @@ pub struct Report {
 /// The ranks' verdict on a level.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LevelVerdict {
-    /// All ranks have it.
+    /// All ranks have reached it.
     Committed,
-    /// These ranks did not make it.
+    /// These ranks did not reach it.
     Abandoned(Vec<Culprit>),
-    /// The root could not be reached; recovery will tell.
+    /// The root could not be reached; recovery will show the outcome.
     Unknown(String),
-    /// Nothing reaches it in this session: these ranks cannot use its tier.
+    /// Nothing reaches this level in this session: these ranks cannot use its tier.
     Off(Vec<Culprit>),
 }
 
 impl LevelVerdict {
-    /// Why it is not committed, in words.
+    /// The reason why the level is not committed, in words.
     pub fn reason(&self) -> Option<String> {
         match self {
             LevelVerdict::Committed => None,

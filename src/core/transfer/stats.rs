@@ -12,13 +12,13 @@ use std::time::Duration;
 pub struct Stats {
     /// Checkpoints that this rank has captured.
     pub captured: u64,
-    /// Checkpoints that the ranks abandoned at the call: nothing of them is kept.
+    /// Checkpoints that the ranks abandoned at the call: no part of them is kept.
     pub abandoned: u64,
     /// Abandoned checkpoints that this rank itself did not capture.
     pub declined: u64,
     /// How often each level was reached: `Process` (memory), `NodeReboot` (local), `NodeLoss` (peers), `System` (global).
     pub committed: PerTier<u64>,
-    /// How often a level was wanted and not reached, because of some rank.
+    /// How often a level was wanted but not reached, because at least one rank failed to reach it.
     pub level_failures: PerTier<u64>,
     /// Writes of this rank that failed.
     pub write_failures: PerTier<u64>,
@@ -48,7 +48,8 @@ pub struct Stats {
     pub reduction: Reduction,
     /// Marked checkpoints of GPU memory, over all devices ([`crate::Session::offload`]).
     pub offload: OffloadStats,
-    /// Captures from live memory in which only the program's declarations kept later writes out (`offload.audit`, `offload.host_writes`).
+    /// Captures from live memory in which only the program's declarations prevented later writes from being saved (`offload.audit`,
+    /// `offload.host_writes`).
     pub unaudited: u64,
     /// Host memory that was copied while the program wrote to it ([`crate::CheckpointBuilder::save_live`]).
     pub live: LiveStats,
@@ -60,14 +61,14 @@ pub struct Stats {
     pub damaged: PerTier<u64>,
     /// Messages that this rank has sent for coordination.
     pub messages: u64,
-    /// How often a thread of the application was found on other CPUs than before, over all looks (`affinity.check_every`). Threads that a
+    /// How often a thread of the application was found to have moved to other CPUs, over all looks (`affinity.check_every`). Threads that a
     /// restart puts back do not count.
     pub threads_wandered: u64,
-    /// How often a page of a region was found on another NUMA node than before, over all looks.
+    /// How often a page of a region was found to have moved to another NUMA node, over all looks.
     pub pages_wandered: u64,
     /// The choice of the intervals that are left to the session (`"auto"`), and the reason; on the root, once there is a choice.
     pub tuned: Option<Tuned>,
-    /// Checkpoints in flight: some of their levels are neither reached nor given up.
+    /// Checkpoints in flight: at least one of their levels has been neither reached nor given up.
     pub in_flight: u64,
 }
 
@@ -77,28 +78,29 @@ pub struct Stats {
 pub struct Reduction {
     /// Files that refer to earlier ones.
     pub packed: u64,
-    /// Files that could have referred to earlier ones and do not: the first of a run or after a restart, or those where it did not pay.
+    /// Files that could have referred to earlier ones but do not: the first files of a run or after a restart, and files for which
+    /// references did not pay off.
     pub whole: u64,
-    /// Bytes of the shards that both kinds of files stand for.
+    /// Bytes of the shards that both kinds of files represent.
     pub shard_bytes: u64,
     /// Bytes that both kinds of files store themselves.
     pub stored_bytes: u64,
-    /// Bytes that were left of shards and were to be compressed (`reduction.compress`).
+    /// Bytes that were left of shards and that Bivouac tried to compress (`reduction.compress`).
     pub compressed_from: u64,
-    /// Bytes that they had after compression.
+    /// The size of these bytes after compression.
     pub compressed_to: u64,
     /// How long the compression took.
     pub compress_time: Duration,
     /// Captures that stored only what had changed since the previous one.
     pub partial_captures: u64,
-    /// Shards whose regions in device memory were looked at there, chunk by chunk.
+    /// Shards whose regions in device memory were examined on the device, chunk by chunk.
     pub looked_on_device: u64,
-    /// How long that took, alongside their way down.
+    /// How long that took, while the shards were on their way down.
     pub device_time: Duration,
 }
 
 impl Stats {
-    /// Has something been refused, or not ended?
+    /// Has a checkpoint or a level been refused, or has one not ended?
     pub fn has_losses(&self) -> bool {
         self.abandoned + self.in_flight > 0 || self.level_failures.iter().any(|(_, failures)| *failures > 0)
     }

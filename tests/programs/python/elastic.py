@@ -23,6 +23,7 @@ def refused(kind, words, function, *arguments, **named):
         function(*arguments, **named)
     except kind as error:
         assert words in str(error), f"{words!r} is not in {error!r}"
+        assert type(error).__module__ in ("bivouac", "builtins"), f"a traceback names it as {type(error).__module__}"
     else:
         raise AssertionError(f"it was taken; expected {words!r}")
 

@@ -15,17 +15,17 @@
             if session.should_checkpoint():
                 session.checkpoint("heat", int(step))
 
-Memory is anything with ``__array_interface__`` (NumPy), ``__cuda_array_interface__`` (CuPy, Numba, PyTorch) or the buffer protocol
-(``array.array``, ``bytearray``), with its elements in C order and without gaps. Nothing is copied on the way to the library,
-which keeps the address: so change arrays in place (``field[:] = ...``, ``step += 1``), because a new array under an old name is
-not the one that is protected. References are kept, so what is protected is not freed.
+An array is any object with ``__array_interface__`` (NumPy), ``__cuda_array_interface__`` (CuPy, Numba, PyTorch) or the buffer protocol
+(``array.array``, ``bytearray``) whose elements are in C order and without gaps. Nothing is copied on the way to the library, which keeps
+the address. So change arrays in place (``field[:] = ...``, ``step += 1``): a new array under an old name is not the one that is
+protected. References are kept, so protected arrays are not freed.
 
 A call that fails raises :class:`Error` or one of its subclasses, with the status and the text. Calls marked *Collective* must be made
 by all ranks of the session, in the same order. Start programs with ``python3 -m mpi4py program.py``: an uncaught exception then ends
 all ranks, instead of leaving the others waiting.
 
-The shared library is the one that ``BIVOUAC_LIBRARY`` names. Otherwise a wheel contains one for each kind of MPI, and the one
-for the program's MPI is used; without a wheel it is the one that the loader finds (``LD_LIBRARY_PATH``).
+The shared library is the one that ``BIVOUAC_LIBRARY`` names. If that is not set, a wheel uses its own library for the program's MPI (it
+contains one for each kind of MPI). Without a wheel, the library is the one that the loader finds (``LD_LIBRARY_PATH``).
 """
 
 from ._boxes import Boxes, OnResize
@@ -61,6 +61,10 @@ from ._session import (
 )
 
 __version__ = version()
+
+# Tracebacks name an exception as programs do, and not by the file that it is in.
+for _error in (CaptureError, DeviceError, Error, LoadError, NotCommittedError, OpenError, RegionError, RestartError):
+    _error.__module__ = __name__
 
 __all__ = [
     "Affinity", "Attempt", "Boxes", "BoxesPart", "By", "CaptureError", "Checkpoint", "Companion", "Deal", "DeviceError", "Error", "History", "IdsPart", "Keep", "Level", "LoadError",

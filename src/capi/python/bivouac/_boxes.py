@@ -1,4 +1,4 @@
-"""Arrays that are spread over the ranks, in boxes or by numbers: what a rank owns, and the memory that it has for it."""
+"""Arrays that are spread over the ranks, in boxes or by numbers: the elements that a rank owns, and its memory for them."""
 
 import array
 import enum
@@ -10,13 +10,13 @@ from ._memory import memory
 
 
 class OnResize(enum.IntEnum):
-    """What happens to a value of one rank when its checkpoint is restored on a different number of ranks."""
+    """What happens to a per-rank value when its checkpoint is restored on a different number of ranks."""
 
-    #: The checkpoint cannot be restored then, as with :meth:`Session.protect`.
+    #: The restart is refused, as with :meth:`Session.protect`.
     REFUSE = 0
-    #: On a different number of ranks the value is dropped.
+    #: The value is dropped.
     DROP = 1
-    #: Ranks ask for the values of old ranks: :meth:`Attempt.of_ranks`.
+    #: Each rank may ask for the values of old ranks (:meth:`Attempt.of_ranks`).
     ASK = 2
 
 
@@ -34,7 +34,7 @@ def _margin(what, width, dims):
 
 
 class Described:
-    """What a rank says of its part of an array, checked as far as it can be without the library."""
+    """A rank's description of its part of an array, checked as far as possible without the library."""
 
     def __init__(self, shape, own, halo, behind):
         shape = list(shape)
@@ -56,12 +56,12 @@ class Described:
         return [tuple(map(sum, zip(extent, self.before, self.after))) for extent in self.extents]
 
     def arguments(self):
-        """What bvk_boxes takes of it."""
+        """The arguments that bvk_boxes takes for this description."""
         return (self.dims, _list([self.shape]), len(self.origins), _list(self.origins), _list(self.extents), _list([self.before]), _list([self.after]))
 
 
 class Listed:
-    """The numbers of the elements that a rank owns, checked as far as they can be without the library."""
+    """The numbers of the elements that a rank owns, checked as far as possible without the library."""
 
     def __init__(self, total, own):
         self.total = operator.index(total)
@@ -72,7 +72,7 @@ class Listed:
             self.own = memory(what, own, False)
             if len(self.own.shape) != 1:
                 raise ValueError(f"{what} has {len(self.own.shape)} dimensions, but must have 1")
-        # Numbers of 64 bits are taken as they lie.
+        # Numbers of 64 bits are passed to the library where they are, without a copy.
         if not hasattr(own, "__array_interface__") or self.own.kind not in (7, 8):
             try:
                 self.own = memory(what, array.array("Q", own), False)
@@ -84,7 +84,7 @@ class Listed:
         return [(self.own.count,)]
 
     def arguments(self):
-        """What bvk_ids takes of it."""
+        """The arguments that bvk_ids takes for this list."""
         return (self.total, self.own.count, self.own.address)
 
 
@@ -102,21 +102,21 @@ class Boxes:
         self.shapes = shapes
 
     def close(self):
-        """Releases it; what was protected or saved on it stays protected or saved. Local."""
+        """Releases the boxes; what was protected or saved on them stays protected or saved. Local."""
         call("bvk_boxes_close", byref(self._handle))
 
 
-#: The value that tells the library about a mistake.
+#: For each function, the arguments that tell the library about a mistake.
 MISTAKEN = {"bvk_boxes": (1, None, 0, None, None, None, None), "bvk_ids": (0, 1, None)}
 
 
 def agreed(session, function, described, sparse):
-    """Lets the ranks prove what ``described()`` returns."""
+    """Passes what ``described()`` returns to the library, where the ranks prove together that each element has one owner."""
     handle = c_void_p()
     try:
         found = described()
     except (TypeError, ValueError):
-        # The others wait for this rank: it takes part without a description, and they hear that it has made a mistake.
+        # The others wait for this rank: it takes part without a description, and they are told of its mistake.
         getattr(LIBRARY, function)(session._handle, *MISTAKEN[function], 0, byref(handle))
         raise
     call(function, session._handle, *found.arguments(), int(sparse), byref(handle))
@@ -124,7 +124,7 @@ def agreed(session, function, described, sparse):
 
 
 class OnBoxes:
-    """The memory of a rank's boxes. It keeps the arrays alive."""
+    """The memory of a rank's boxes. This object keeps the arrays alive."""
 
     def __init__(self, name, boxes, given, written):
         what = f"region {name!r}"
@@ -152,7 +152,7 @@ class OnBoxes:
             raise TypeError(f"{what}: the arrays have elements of different types")
 
     def call(self, function, handle, name):
-        """Hands it to the library."""
+        """Passes this memory to a function of the library."""
         count = len(self.memories)
         addresses = (c_void_p * count)(*(found.address for found in self.memories))
         elements = (c_uint64 * count)(*(found.count for found in self.memories))

@@ -68,12 +68,13 @@ class Part(Structure):
                 ("low", c_double * 8), ("high", c_double * 8)]
 
 
-# Which ranks get rows: values, how many rows, where their ranks are written, what the call was given.
+# A function that says which ranks get rows. Its arguments: the values, the number of rows, where it writes the ranks of the rows, and
+# what the call was given.
 OWNERS = CFUNCTYPE(None, c_void_p, c_size_t, POINTER(c_int), c_void_p)
 
 
 def sized(structure):
-    """An empty structure that says how large it is."""
+    """An empty structure whose ``size`` is set."""
     return structure(size=ctypes.sizeof(structure))
 
 
@@ -86,7 +87,7 @@ class Error(Exception):
 
 
 class OpenError(Error):
-    """The configuration has problems, or the session could not be opened, on all ranks; ranks and keys are named."""
+    """The configuration has problems, or the session could not be opened. All ranks get this error; its text names ranks and keys."""
 
 
 class RegionError(Error):
@@ -98,7 +99,7 @@ class CaptureError(Error):
 
 
 class LoadError(Error):
-    """A region could not be loaded: it is not there, has a different type or length, or no good copy of it is left."""
+    """A region could not be loaded: it is not in the checkpoint, has a different type or length, or has no undamaged copy."""
 
 
 class RestartError(Error):
@@ -119,7 +120,8 @@ EXCEPTIONS = {
 
 
 def packaged(name):
-    """The library inside this package, as in wheels; None if there is none. It works with the MPI that the process has loaded."""
+    """The path of the library that this package contains if it is a wheel; None if it contains none. The library works with the MPI that
+    the process has loaded."""
     path = os.path.join(os.path.dirname(__file__), "lib", name)
     if not os.path.exists(path):
         return None
@@ -131,10 +133,10 @@ def packaged(name):
 
 
 def load():
-    """The shared library.
+    """Loads the shared library and returns it.
 
-    If ``BIVOUAC_LIBRARY`` is set, only that file is tried. Otherwise it is the one in this package, if there is one; if not, the one that
-    the loader finds, or else the one in the folder ``lib`` of this Python's prefix.
+    If ``BIVOUAC_LIBRARY`` is set, only the file that it names is tried. Otherwise the library is the one in this package, if there is
+    one; if not, the one that the loader finds, or else the one in the folder ``lib`` of this Python's prefix.
     """
     name = f"libbivouac.so.{INTERFACE}"
     chosen = os.environ.get("BIVOUAC_LIBRARY")
@@ -258,7 +260,7 @@ def version():
     return LIBRARY.bvk_version().decode()
 
 
-# Before anything else is looked up: a library of another interface may have other functions.
+# The version is checked before anything else is looked up: a library with another interface may have other functions.
 if not hasattr(LIBRARY, "bvk_version"):
     raise ImportError(f"{LIBRARY._name} is not a library of Bivouac: it has no bvk_version")
 LIBRARY.bvk_version.argtypes, LIBRARY.bvk_version.restype = [], c_char_p
@@ -280,7 +282,7 @@ def path(function, *arguments):
 
 
 def call(function, *arguments):
-    """Calls a function and returns its status; an error is raised. Python's other threads run meanwhile."""
+    """Calls a function and returns its status, or raises an exception for an error. Other Python threads run meanwhile."""
     status = getattr(LIBRARY, function)(*arguments)
     if status < 0:
         text = LIBRARY.bvk_error().decode("utf-8", "replace")
@@ -290,6 +292,6 @@ def call(function, *arguments):
 
 
 def log(level):
-    """Makes Bivouac write to standard error, whatever ``job.log`` and ``BIVOUAC_LOG`` say: 0 nothing, 1 errors, 2 warnings and a line
-    each when a session opens, restores and closes, 3 events, 4 details, 5 everything."""
+    """Sets which lines Bivouac writes to standard error, whatever ``job.log`` and ``BIVOUAC_LOG`` say: 0 nothing, 1 errors, 2 warnings
+    and one line each when a session opens, restores and closes, 3 events, 4 details, 5 everything."""
     call("bvk_log", level)

@@ -5,21 +5,21 @@ import math
 import operator
 import sys
 
-# Kinds of elements by the letter and the bytes of an array interface; all others are records.
+# The kinds of elements by the letter and the number of bytes that an array interface gives; all other elements are records.
 KINDS = {
     ("u", 1): 1, ("i", 1): 2, ("u", 2): 3, ("i", 2): 4, ("u", 4): 5, ("i", 4): 6, ("u", 8): 7, ("i", 8): 8, ("f", 4): 9, ("f", 8): 10,
     ("b", 1): 1, ("m", 8): 8, ("M", 8): 8,
 }
-# Their bytes.
+# The size of each kind in bytes.
 SIZES = {kind: size for (_, size), kind in KINDS.items()}
-# The letters that the buffer protocol has for them.
+# The letters of array interfaces by those of the buffer protocol.
 LETTERS = {"?": "b", "c": "u"}
 LETTERS.update(dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BHILQN", "u"), **dict.fromkeys("fd", "f"))
 FOREIGN = ">" if sys.byteorder == "little" else "<"
 
 
 class Memory:
-    """Where an array is. It keeps the array alive."""
+    """Where an array is in memory. This object keeps the array alive."""
 
     def __init__(self, what, array, address, kind, shape):
         self.array, self.address, self.kind, self.shape = array, address, kind, shape
@@ -37,7 +37,7 @@ class Memory:
 
     @property
     def size(self):
-        """Its bytes."""
+        """The size of the array in bytes."""
         return self.count * (-self.kind if self.kind < 0 else SIZES[self.kind])
 
     def extents(self):
@@ -47,7 +47,7 @@ class Memory:
 def memory(what, array, written):
     """Describes the memory of ``array``, which the library will write to if ``written``.
 
-    Raises TypeError for what has no memory of plain elements, and ValueError for an order of elements that is not C's.
+    Raises TypeError for an object that has no memory of plain elements, and ValueError if the elements are not in C order.
     """
     if "numpy" in sys.modules and isinstance(array, sys.modules["numpy"].generic):
         raise TypeError(f"{what}: {type(array).__name__} is a value, not an array; use numpy.array(value)")
@@ -80,8 +80,8 @@ def memory(what, array, written):
 
 
 def covered(what, array):
-    """The address and the bytes of the memory from the first element of ``array`` to its last, in any order and with gaps: what may be
-    written to through it."""
+    """The address and the size in bytes of the memory that may be written to through ``array``: from its first element in memory to its
+    last, in any order and with gaps."""
     interface = getattr(array, "__cuda_array_interface__", None) or getattr(array, "__array_interface__", None) or {}
     strides = interface.get("strides")
     if strides is None or not isinstance(interface.get("data"), tuple):
@@ -104,7 +104,8 @@ class _Described:
 
 
 def _address(what, array, interface, written, length):
-    """The address that an array interface gives, in one of its three forms, and what has to live as long as it is used."""
+    """The address that an array interface gives, in one of its three forms, and the object that must live as long as the address is
+    used."""
     data = interface.get("data")
     if isinstance(data, tuple):
         if len(data) != 2 or isinstance(data[0], bool) or not isinstance(data[0], int) or data[0] < 0:
@@ -114,7 +115,7 @@ def _address(what, array, interface, written, length):
         return data[0], None
     if getattr(array, "__cuda_array_interface__", None) is not None:
         raise TypeError(f"{what}: the data of its array interface is {type(data).__name__}, not an address")
-    # A buffer, or the array's own: what lies there is as long as the buffer says, and not as long as the shape does.
+    # The data are in a buffer, or the array itself is a buffer. Their length is what the buffer says, not what the shape says.
     offset = operator.index(interface.get("offset", 0))
     view = _writable(what, array if data is None else data, written)
     if offset < 0 or offset + length > view.nbytes:
@@ -156,7 +157,8 @@ def _writable(what, array, written):
 
 
 def _held(view, offset):
-    """The address of a part of a buffer, and the object of ctypes that keeps the buffer where it is: it can be neither resized nor freed."""
+    """The address of a part of a buffer, and the ctypes object that keeps the buffer in place: as long as it exists, the buffer can be
+    neither resized nor freed."""
     if not view.nbytes:
         return None, None
     held = (ctypes.c_char * view.nbytes).from_buffer(view)

@@ -12,7 +12,7 @@ from ._boxes import on_host
 from ._library import NOTHING, call, sized
 from ._memory import KINDS
 
-# The types of NumPy for the kinds of elements; what is not here is a record.
+# NumPy's types for the kinds of elements; a kind that is missing here is a record.
 TYPES = {kind: letter + str(size) for (letter, size), kind in KINDS.items() if letter in "uif"}
 ROWS, BOXES, IDS = 1, 2, 3
 RANKS_MAX = 2**31 - 1
@@ -21,18 +21,19 @@ RANKS_MAX = 2**31 - 1
 class Deal(enum.IntEnum):
     """Which rows a rank gets in a restart."""
 
-    #: Those that it has saved, if the same number of ranks took the checkpoint.
+    #: The rows that it saved, if the same number of ranks took the checkpoint.
     OWN = 0
     #: Its share of all rows, in the order of the ranks that saved them.
     EVEN = 1
 
 
 class By(NamedTuple):
-    """Rows that go to the ranks that ``owners`` returns for their values in ``column``.
+    """Each row goes to the rank that ``owners`` returns for its values in ``column``.
 
-    ``owners`` gets the values of some rows as an array, of shape ``(n,)``, or ``(n, width)`` where a row has several, and returns ``n``
-    numbers of ranks of this run. It must depend on the values alone: it is called on whichever rank reads the rows, on some ranks often
-    and on others never, once for each row. It must call neither Bivouac nor MPI. An exception in it ends the restart on all ranks.
+    ``owners`` gets the values of some rows as an array of shape ``(n,)``, or ``(n, width)`` if a row has several values, and returns
+    ``n`` rank numbers of this run. It must depend only on the values: it is called on whichever rank reads the rows, on some ranks often
+    and on others never, and each row is passed to it once. It must call neither Bivouac nor MPI. An exception in it ends the restart on
+    all ranks.
     """
 
     column: str
@@ -48,7 +49,7 @@ class RowsPart(NamedTuple):
 
 
 class BoxesPart(NamedTuple):
-    """A rank's part of an array of that shape: the origin and extent of each of its boxes."""
+    """A rank's part of an array of shape ``shape``: the origin and the extent of each of its boxes."""
 
     shape: tuple
     boxes: list
@@ -62,7 +63,7 @@ class IdsPart(NamedTuple):
 
 
 class Described:
-    """A rank's rows as the library takes them. It keeps the arrays alive."""
+    """A rank's rows as the library takes them. This object keeps the arrays alive."""
 
     is_on_gpu = False
 
@@ -97,7 +98,7 @@ def _name(text):
 
 
 def _columns(restart, name):
-    """The columns of a set: name, kind, width."""
+    """The name, the kind and the width of each column of a set."""
     found, column, kind, width = [], c_char_p(), c_int(), c_uint32()
     while call("bvk_column_at", restart, _name(name), len(found), byref(column), byref(kind), byref(width)) != NOTHING:
         found.append((column.value.decode("utf-8", "replace"), kind.value, width.value))
@@ -116,12 +117,12 @@ class _Asked:
         dtype = _type(numpy, kind)
 
         def call_owners(values, count, ranks, _):
-            # Ranks that are not filled in are nobody's, and the loading fails on all ranks.
+            # Entries that are not filled in name no rank, and loading then fails on all ranks.
             try:
                 if self.failure is not None:
                     return
                 held = (ctypes.c_char * (count * width * dtype.itemsize)).from_address(values)
-                # A copy: nothing is there any more when the function has returned.
+                # A copy, because this memory is no longer valid once the function has returned.
                 rows = numpy.frombuffer(held, dtype).copy().reshape((count,) if width == 1 else (count, width))
                 found = numpy.asarray(owners(rows))
                 if found.shape != (count,):
@@ -138,7 +139,7 @@ class _Asked:
 
 
 def loaded(restart, name, how, dtypes):
-    """Deals the rows of a set, and loads their columns into new arrays."""
+    """Distributes the rows of a set over the ranks, and loads their columns into new arrays."""
     import numpy
 
     columns = _columns(restart, name)

@@ -37,11 +37,11 @@ class Level(enum.IntEnum):
 class Pin(enum.IntEnum):
     """Where :meth:`Session.pin` puts threads."""
 
-    #: As the launcher bound them.
+    #: Where the launcher bound them.
     LAUNCHER = 0
-    #: Each rank on its share of neighbouring cores.
+    #: The threads of each rank on that rank's share of neighbouring cores.
     COMPACT = 1
-    #: The same share, in turn on its NUMA nodes or caches.
+    #: The same, but with the threads in turn on the share's NUMA nodes or caches.
     SCATTER = 2
 
 
@@ -60,24 +60,24 @@ class Keep(enum.IntEnum):
 
     #: Until they have been restored and no further hint names them.
     UNTIL_READ = 0
-    #: Until it is closed.
+    #: Until the history is closed.
     ALL = 1
 
 
 class OnRestart(enum.IntEnum):
-    """What a restart does with a companion that is longer than the restored checkpoint knows."""
+    """What a restart does with a companion that is longer than the restored checkpoint recorded."""
 
-    #: It cuts it to that length.
+    #: The restart truncates the file to that length.
     TRUNCATE = 0
-    #: It ends with an error on all ranks, and the file stays as it is.
+    #: The restart ends with an error on all ranks, and the file stays unchanged.
     REFUSE = 1
-    #: It leaves the file as it is, and the program continues in another one: :attr:`Companion.path`.
+    #: The file stays unchanged, and the program continues in another one (:attr:`Companion.path`).
     ANOTHER = 2
 
 
 class Restored(NamedTuple):
     """What a restart restored: the version, the run that took it, the bytes that this rank read, the seconds from the call to the
-    agreement of all ranks, the level of the farthest tier that this rank read from, and how many ranks took it."""
+    agreement of all ranks, the level of the farthest tier that this rank read from, and the number of ranks that took the version."""
 
     version: int
     generation: int
@@ -88,8 +88,8 @@ class Restored(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What the ranks have agreed on one level of one checkpoint. ``committed`` is None if the root could not be reached. A report
-    without a name says that a tier was requested but cannot be used, so that nothing reaches its level; ``reason`` says why."""
+    """The verdict on one level of one checkpoint. ``committed`` is None if the root could not be reached. A report without a name says
+    that a tier was requested but cannot be used, so that nothing reaches its level; ``reason`` says why."""
 
     name: str
     version: int
@@ -123,11 +123,12 @@ class Session:
     """Ranks that take and restore checkpoints together.
 
     ``comm`` is an mpi4py communicator, or an integer handle as in Fortran; the default is ``MPI.COMM_WORLD``. The configuration comes
-    from a TOML file or string (otherwise from the file that ``BIVOUAC_CONFIG`` names), then from the environment, then from
-    ``settings``, such as ``{"global.directory": "/scratch/me"}``; later ones win.
+    from a TOML file or string (otherwise from the file that ``BIVOUAC_CONFIG`` names), then from the environment, then from ``settings``,
+    such as ``{"global.directory": "/scratch/me"}``; later sources take precedence.
 
-    Collective; blocks until all ranks have called. As a context manager it is closed at the end. An exception leaves it open, unless
-    it is one that all ranks have (:class:`RestartError`): closing waits for the other ranks, which may never get there.
+    Opening a session is collective, and blocks until all ranks have called. As a context manager, the session is closed at the end. An
+    exception leaves it open, unless it is one that all ranks get (:class:`RestartError`): closing waits for the other ranks, which may
+    never reach that point.
     """
 
     def __init__(self, comm=None, *, config_file=None, config_text=None, settings=None):
@@ -143,9 +144,10 @@ class Session:
             options.settings = (ctypes.c_char_p * (len(pairs) + 1))(*pairs, None)
         self._handle = c_void_p()
         self._protected = {}
-        # What is being sent from where it is, and may not be freed; and how often that has begun.
+        # The arrays that are sent from where they are, and must not be freed until then; the number of marks; and whether a GPU is
+        # offloaded.
         self._marked, self._marks, self._offloads = [], 0, False
-        # The names of regions that are live, and what waits for their copy when nobody closes the session.
+        # The names of live regions, and the finalizer that waits for their copies if nobody closes the session.
         self._live, self._end = set(), None
         fortran = comm if isinstance(comm, int) else comm.py2f()
         call("bvk_open_f", fortran, byref(options), byref(self._handle))
@@ -162,7 +164,7 @@ class Session:
         try:
             call("bvk_close", byref(self._handle))
         finally:
-            # A call that is refused, because of its thread for example, leaves the session with what it may be reading.
+            # After a refused call, for example from the wrong thread, the session may still be reading these arrays.
             if not self._handle:
                 self._protected.clear()
                 self._marked.clear()
@@ -176,14 +178,15 @@ class Session:
         return number.value
 
     def protect(self, name, array, live=False):
-        """From now on :meth:`checkpoint` saves ``array`` and :meth:`restore` loads it. It replaces one of this name, if there is one.
+        """From now on :meth:`checkpoint` saves ``array`` and :meth:`restore` loads it. An array that is already protected under this name
+        is replaced.
 
         With ``live`` an array in host memory is copied after the checkpoint call, while the program continues: a write to a page that
         has not been copied waits for that page. This pays off if little of the array is written soon after a checkpoint. Writes that are
         not made by instructions of this process must be declared in advance (:meth:`writing`): MPI receives by a network card, transfers
         from a GPU, other processes. So must all writes where ``offload.host_writes`` is ``"declared"``. See ``docs/OFFLOAD.md``.
 
-        The session keeps a reference. Local, never waits, except until a live array that it replaces has been copied.
+        The session keeps a reference. Local; waits only if it replaces a live array, until that array has been copied.
         """
         found = memory(f"region {name!r}", array, True)
         if live and found.is_on_gpu:
@@ -191,7 +194,7 @@ class Session:
         call("bvk_protect_shaped", self._handle, _text(name), found.address, found.kind, len(found.shape), found.extents())
         self._protected[name] = found
         if live:
-            # Arrays are freed when nobody refers to the session any more; what is being copied may not be.
+            # Arrays are freed when nobody refers to the session any more, but an array that is being copied must not be freed.
             self._end = self._end or weakref.finalize(self, _settle, self._handle)
             self._live.add(name)
             call("bvk_set_live", self._handle, _text(name), 1)
@@ -200,38 +203,39 @@ class Session:
             self._live.discard(name)
 
     def boxes(self, shape, own=(), halo=0, behind=None, sparse=False):
-        """Says which elements of an array of ``shape`` this rank owns, and proves together with the other ranks that each element has one owner.
-        Returns :class:`Boxes`: what is protected or saved on them can be restored on any number of ranks, and on any other boxes of an array of
-        that shape::
+        """Says which elements of an array of ``shape`` this rank owns, and proves together with the other ranks that each element has one
+        owner. Returns :class:`Boxes`. Arrays that are protected or saved on these boxes can be restored on any number of ranks, and on
+        any other boxes of an array of that shape::
 
             boxes = session.boxes((ny, nx), own=((first, 0), (rows, nx)), halo=1)
             session.protect_on("field", boxes, field)           # field.shape == (rows + 2, nx + 2)
 
         ``own`` is a pair of an origin and an extent, a list of such pairs for several boxes, or empty for none. In memory each box has
-        ``halo`` ghost cells on both sides of each dimension (a number, or one for each dimension); with ``behind``, ``halo`` of them before
-        it and ``behind`` after it. They are not saved, and a load leaves them as they are. With ``sparse`` the boxes of all ranks need not
-        cover the array.
+        ``halo`` ghost cells on both sides of each dimension (one number, or one for each dimension). If ``behind`` is given, each box has
+        ``halo`` ghost cells before it and ``behind`` after it. Ghost cells are not saved, and a load leaves them unchanged. With
+        ``sparse``, the boxes of all ranks together need not cover the array.
 
-        Collective; blocks until all ranks have called. Raises :class:`Error` on all ranks if two of them own an element, or nobody does.
+        Collective; blocks until all ranks have called. Raises :class:`Error` on all ranks if an element has two owners or none.
         """
         return agreed(self, "bvk_boxes", lambda: Described(shape, own, halo, behind), sparse)
 
     def ids(self, total, own=(), sparse=False):
-        """Says which elements of an array of ``total`` numbered elements this rank owns, as those of an unstructured mesh are, and proves together
-        with the other ranks that each element has one owner. Returns :class:`Boxes`, whose memory is one array with an element for each number::
+        """Says which elements of an array of ``total`` numbered elements this rank owns, for example those of an unstructured mesh, and
+        proves together with the other ranks that each element has one owner. Returns :class:`Boxes`, whose memory is one array with an
+        element for each number::
 
             vertices = session.ids(total, own=mine)             # mine: numbers from 0 on, in any order
             session.protect_on("pressure", vertices, pressure)  # pressure[k] is that of vertex mine[k]
 
-        What is protected or saved on them can be restored on any number of ranks, and on any other lists of an array of as many elements. With
-        ``sparse`` the lists of all ranks need not have all numbers.
+        Arrays that are protected or saved on them can be restored on any number of ranks, and on any other lists of an array of the same
+        size. With ``sparse``, the lists of all ranks together need not contain all numbers.
 
-        Collective; blocks until all ranks have called. Raises :class:`Error` on all ranks if two of them own an element, or nobody does.
+        Collective; blocks until all ranks have called. Raises :class:`Error` on all ranks if an element has two owners or none.
         """
         return agreed(self, "bvk_ids", lambda: Listed(total, own), sparse)
 
     def protect_on(self, name, boxes, array):
-        """Like :meth:`protect`, for this rank's part of an array: the memory of its box, or a list of one array for each box.
+        """Like :meth:`protect`, for this rank's part of an array: the memory of its box, or a list with one array for each box.
         :meth:`restore` loads it on any number of ranks. A rank that owns nothing passes an array without elements. The arrays of a rank
         must all be in host memory, or all on one GPU. Local, never waits."""
         found = OnBoxes(name, boxes, array, True)
@@ -247,8 +251,8 @@ class Session:
 
     def protect_per_rank(self, name, array, on_resize):
         """Like :meth:`protect`, for a small array that is this rank's own: less than 1 MiB, in host memory. ``on_resize``
-        (:class:`OnResize`) says what happens to it on a different number of ranks, where :meth:`restore` leaves it as it is or is refused.
-        Local, never waits."""
+        (:class:`OnResize`) says what happens to it on a different number of ranks: :meth:`restore` is then refused, or leaves the array
+        unchanged. Local, never waits."""
         found = on_host(f"value {name!r}", array, True, "values are")
         call("bvk_protect_per_rank", self._handle, _text(name), found.address, found.count, found.kind, OnResize(on_resize))
         self._protects(name, found)
@@ -258,13 +262,13 @@ class Session:
         self._live.discard(name)
 
     def unprotect(self, name):
-        """Stops protecting a region. Local; for a live one it waits for the copy."""
+        """Ends the protection of a region. Local; waits only for a live region, until it has been copied."""
         call("bvk_unprotect", self._handle, _text(name))
         self._protected.pop(name, None)
         self._live.discard(name)
 
     def unprotect_all(self):
-        """The same for all regions. Local; waits likewise."""
+        """Ends the protection of all regions. Local; waits as :meth:`unprotect` does."""
         call("bvk_unprotect_all", self._handle)
         self._protected.clear()
         self._live.clear()
@@ -281,17 +285,19 @@ class Session:
         return bool(yes.value)
 
     def should_exit(self):
-        """Is it time to stop: a signal, the end of the allocation, ``bivouac halt``? Collective: all ranks, once per step."""
+        """Is it time to stop, because of a signal, the end of the allocation or ``bivouac halt``? Collective: all ranks, once per
+        step."""
         yes = c_int()
         call("bvk_should_exit", self._handle, byref(yes))
         return bool(yes.value)
 
     def prepare(self, size):
-        """Makes node memory ready for checkpoints of about ``size`` bytes per rank, in the background. Local."""
+        """Prepares node memory in the background for checkpoints of about ``size`` bytes per rank. Local."""
         call("bvk_prepare", self._handle, size)
 
     def progress(self):
-        """Moves the coordination along; needed only without ``MPI_THREAD_MULTIPLE``, if calls of the session are rare. Local."""
+        """Exchanges coordination messages; needed only if the session has no thread for that (``engine.progress = "stepped"``) and its
+        other calls are rare. Local."""
         call("bvk_progress", self._handle)
 
     def pin(self, policy):
@@ -326,10 +332,10 @@ class Session:
             reports.append(Report(name, found.version, Level(found.level), committed, reason))
 
     def checkpoint(self, name, version):
-        """Takes version ``version`` of the series ``name``: all protected regions. Returns a :class:`Pending`.
+        """Takes version ``version`` of the series ``name``, a checkpoint of all protected regions. Returns a :class:`Pending`.
 
-        When it returns the arrays may be changed, live ones too. Collective: all ranks, with the same name, version and regions (lengths may differ);
-        it does not wait for the others.
+        When this returns, the arrays may be changed, including live ones. Collective: all ranks, with the same name, version and regions
+        (lengths may differ); it does not wait for the others.
         """
         pending = c_void_p()
         call("bvk_checkpoint", self._handle, _text(name), _version(version), byref(pending))
@@ -337,7 +343,7 @@ class Session:
         return Pending(pending)
 
     def _keep(self, captured):
-        """Keeps arrays that a capture has marked. Another mark comes only when the one before has been sent."""
+        """Keeps references to the arrays that a capture has marked. Nothing is marked again until the previous mark has been sent."""
         if not self._offloads:
             return
         marks = self.stats()["marks"]
@@ -345,24 +351,24 @@ class Session:
             self._marks, self._marked = marks, [found for found in captured if found.is_on_gpu]
 
     def begin_checkpoint(self, name, version):
-        """Begins a :class:`Checkpoint` that is put together from arrays of its own. Collective together with its end."""
+        """Begins a :class:`Checkpoint` that names its own arrays. Collective, together with the call that ends it."""
         handle = c_void_p()
         call("bvk_begin_checkpoint", self._handle, _text(name), _version(version), byref(handle))
         return Checkpoint(self, handle)
 
     def companion(self, name, path=None, on_restart=OnRestart.TRUNCATE):
-        """Keeps an output file in step with the checkpoints of the series ``name``: a trajectory or a time series to which the program
-        appends. Each checkpoint records how long it is at the capture (flush it before), with a digest of its last 64 KiB. A restart brings
-        it back to that length, as ``on_restart`` says, so that what a run wrote after its last checkpoint does not appear twice. Call it
-        once, before the restart; ranks that do not write a file pass no path::
+        """Keeps an output file to which the program appends, such as a trajectory or a time series, consistent with the checkpoints of
+        the series ``name``. Each checkpoint records the length of the file at the capture (flush the file before it), with a digest of
+        its last 64 KiB. A restart brings the file back to that length, as ``on_restart`` says, so that what a run wrote after its last
+        checkpoint is not repeated. Call this once, before the restart; ranks that do not write a file pass no path::
 
             energies = session.companion("heat", "energy.csv" if rank == 0 else None)
             is_restored = session.restore("heat") is not None
             if rank == 0:
                 file = open(energies.path, "a" if is_restored else "w")
 
-        A file that is shorter than it was, or has other bytes there, does not agree with the version: all ranks continue with the next older one.
-        Returns a :class:`Companion`. Collective; blocks until all have called."""
+        If the file is shorter than recorded, or the digest differs, the file does not match the version: all ranks continue with the next
+        older one. Returns a :class:`Companion`. Collective; blocks until all ranks have called."""
         found = None if path is None else os.fsencode(path)
         call("bvk_companion", self._handle, _text(name), found, OnRestart(on_restart))
         return Companion(self, _text(name), found)
@@ -370,7 +376,7 @@ class Session:
     def restore(self, name, version=None):
         """Loads version ``version`` of the series ``name``, or the newest that all ranks can load, into all protected regions.
 
-        Returns :class:`Restored`, or None if there is nothing. Collective; blocks until all ranks have loaded.
+        Returns :class:`Restored`, or None if there is nothing to restore. Collective; blocks until all ranks have loaded.
         """
         found = sized(_library.Restored)
         if call("bvk_restore", self._handle, _text(name), _version(version), byref(found)) == NOTHING:
@@ -378,7 +384,8 @@ class Session:
         return _restored(found)
 
     def begin_restore(self, name, version=None):
-        """A :class:`Restart` that the application loads itself. Collective, from its first attempt on."""
+        """Returns a :class:`Restart`, in which the application loads the regions itself. Collective as soon as its first attempt
+        begins."""
         return Restart(self, name, version)
 
     def versions(self, name):
@@ -387,30 +394,32 @@ class Session:
         while True:
             found, count = (c_uint64 * room)(), c_size_t()
             call("bvk_versions", self._handle, _text(name), found, room, byref(count))
-            # All ranks hear the same number, so all ask again or none does.
+            # All ranks get the same number, so all of them ask again or none does.
             if count.value <= room:
                 return list(found[: count.value])
             room = 2 * count.value
 
     def offload(self, size=0, gpu=None):
-        """From now on checkpoints of arrays on GPU number ``gpu`` are *marked*: sent from where they are while the program continues, and the program
-        declares what it is about to write to (:meth:`writing`). Without a number nothing is marked, so that a program runs unchanged without a GPU.
+        """From now on checkpoints of arrays on GPU number ``gpu`` are *marked*: the arrays are sent from where they are while the program
+        continues, and the program declares what it is about to write to (:meth:`writing`). Without a number nothing is marked, so that a
+        program runs unchanged without a GPU.
 
-        Node memory is made ready for marked checkpoints with ``size`` bytes of arrays; with 0 it is not, and the first ones are copied.
-        From a checkpoint until the next one all work that writes to a saved array must be declared, on every stream, or the checkpoint is
-        refused on all ranks. Arrays that are marked are kept alive until they have been sent. Local; blocks for about half a second per
-        GiB.
+        Node memory is prepared for marked checkpoints with ``size`` bytes of arrays. With 0 no memory is prepared, and the first
+        checkpoints are copied. From a checkpoint until the next one, all work that writes to a saved array must be declared, on every
+        stream, or the checkpoint is refused on all ranks. Marked arrays are kept alive until they have been sent. Local; blocks for about
+        half a second per GiB.
         """
         call("bvk_offload", self._handle, NO_GPU if gpu is None else gpu, size)
         self._offloads = True
 
     def before_write(self, *arrays, stream=None):
-        """Declares that work which is enqueued from now on, and until the next checkpoint, may write to ``arrays``: arrays, views of them in any
-        order, or a :class:`WriteSet`. On ``stream``, the address of a CUDA stream (0: the legacy default stream), or the session's. Of live arrays
-        in host memory, what is declared has been copied when this returns. All other arrays are ignored.
+        """Declares that work that is enqueued on ``stream`` from now on, and until the next checkpoint, may write to ``arrays``: arrays,
+        views of them in any order, or a :class:`WriteSet`. ``stream`` is the address of a CUDA stream (0: the legacy default stream); the
+        default is the session's stream. The declared parts of live arrays in host memory have been copied when this returns. Arrays that
+        are not saved are ignored, and so are other arrays in host memory.
 
-        It must not be called while the stream is captured into a CUDA graph: declare all that a graph writes to before each launch. Local,
-        never waits for a GPU.
+        This must not be called while the stream is captured into a CUDA graph: declare everything that a graph writes to before each
+        launch of the graph. Local, never waits for a GPU.
         """
         for array in arrays:
             if isinstance(array, WriteSet):
@@ -424,19 +433,19 @@ class Session:
 
     @contextlib.contextmanager
     def writing(self, *arrays, stream=None):
-        """:meth:`before_write` as a context: the work that is enqueued inside may write to ``arrays``::
+        """:meth:`before_write` as a context manager: the work that is enqueued inside it may write to ``arrays``::
 
             with session.writing(u, v):
                 advance(u, v)
 
-        They are declared on entry. Nothing happens on exit: the work may still be running.
+        The arrays are declared on entry. Nothing happens on exit: the work may still be running.
         """
         self.before_write(*arrays, stream=stream)
         yield
 
     def write_set(self, name, *arrays):
-        """What some work writes to, as a :class:`WriteSet` that is declared again and again: faster than declaring its arrays one by one.
-        Make it again after the first :meth:`offload`. Local."""
+        """Returns a :class:`WriteSet` of the arrays that some work writes to, so that they can be declared together each time. This is
+        faster than declaring them one by one. Make a new set after the first :meth:`offload`. Local."""
         found = [covered(f"set {name!r}", array) for array in arrays]
         addresses = (c_void_p * len(found))(*(address for address, _ in found))
         sizes = (c_uint64 * len(found))(*(size for _, size in found))
@@ -445,13 +454,15 @@ class Session:
         return WriteSet(self, handle)
 
     def settle(self):
-        """Waits until all that is marked has been sent, and all that is live has been copied. Call it before something writes there
-        that cannot be declared: another process, another GPU. Local; blocks for the transfer, at full speed, and for the copy."""
+        """Waits until all marked arrays have been sent, and all live arrays have been copied. Call it before something that cannot be
+        declared writes to them, such as another process or another GPU. Local; blocks for the transfer, at full speed, and for the
+        copy."""
         call("bvk_settle", self._handle)
         self._marked.clear()
 
     def allow_marks(self):
-        """After two refused checkpoints in a row the next ones are copied, not marked, until this is called. Local."""
+        """Allows checkpoints to be marked again. After two refused checkpoints in a row, the next ones are copied until this is called.
+        Local."""
         call("bvk_allow_marks", self._handle)
 
     def history(self, name, gpu=None, keep=Keep.UNTIL_READ):
@@ -462,7 +473,7 @@ class Session:
 
 
 def _settle(handle):
-    """Waits for what is being copied in a session that is given up without being closed."""
+    """Waits for live arrays that are still being copied when a session is discarded without having been closed."""
     if handle:
         _library.LIBRARY.bvk_settle(handle)
 
@@ -486,13 +497,13 @@ class Pending:
 
     @property
     def level(self):
-        """The highest :class:`Level` that all ranks have reached, as far as this rank has heard. Local, never waits, any thread."""
+        """The highest :class:`Level` that all ranks have reached, as far as this rank knows. Local, never waits, any thread."""
         reached = c_int()
         call("bvk_level", self._handle, byref(reached))
         return Level(reached.value)
 
     def wait(self, level):
-        """Waits until the checkpoint is committed at ``level`` or a higher one, which is returned. Any thread.
+        """Waits until the checkpoint is committed at ``level`` or a higher one, and returns that level. Any thread.
 
         Raises :class:`NotCommittedError` as soon as it is known that the level will not be reached.
         """
@@ -501,7 +512,7 @@ class Pending:
         return Level(reached.value)
 
     def release(self):
-        """Releases the handle; also done when nothing refers to this object any more. Local, never waits, any thread."""
+        """Releases the handle. This also happens when nothing refers to this object any more. Local, never waits, any thread."""
         call("bvk_release", byref(self._handle))
 
     def __del__(self):
@@ -511,21 +522,22 @@ class Pending:
 
 
 class Companion:
-    """An output file that agrees with the checkpoints of a series: from :meth:`Session.companion`."""
+    """An output file that is kept consistent with the checkpoints of a series. Made by :meth:`Session.companion`."""
 
     def __init__(self, session, name, path):
         self._session, self._name, self._path = session, name, path
 
     @property
     def path(self):
-        """Where the program writes it now; None on a rank that has no such file. Ask again after a restart, which may have started another one."""
+        """The path to which the program writes the file now; None on a rank that has no such file. Read it again after a restart, which
+        may have started another file."""
         if self._path is None:
             return None
         return _library.path("bvk_companion_path", self._session._handle, self._name, self._path)
 
 
 class Checkpoint:
-    """A checkpoint that is being put together. As a context manager it is captured at the end, or given up after an exception::
+    """A checkpoint under construction. As a context manager, it is captured at the end, or given up after an exception::
 
         with session.begin_checkpoint("heat", 7) as checkpoint:
             checkpoint.save("field", field)
@@ -563,24 +575,24 @@ class Checkpoint:
         call("bvk_save_per_rank", self._handle, _text(name), found.address, found.count, found.kind, OnResize(on_resize))
 
     def save_rows(self, name, columns, bounds=None):
-        """Adds this rank's rows of a set, particles for example: a dictionary with an array for each column, all with the same number of
-        rows. The first dimension counts rows, and a row may have several elements of a column; an array of a structured type is a column of
-        records. Each rank has its own number of rows, which may change between checkpoints; columns and their types must be the same on all
-        ranks, even where there are no rows::
+        """Adds this rank's rows of a set, for example of particles. ``columns`` is a dictionary with an array for each column, all with
+        the same number of rows. The first dimension counts the rows, and a row may have several elements of a column; an array of a
+        structured type is a column of records. Each rank has its own number of rows, which may change between checkpoints. Columns and
+        their types must be the same on all ranks, including ranks without rows::
 
             checkpoint.save_rows("electrons", {"x": x, "v": v, "id": id})      # v.shape == (len(x), 3)
 
-        ``bounds``, a pair of least and greatest coordinates, is only recorded. Any number of ranks can load the rows
-        (:meth:`Attempt.load_rows`). They are read by the capture, not by :meth:`hold`. The arrays must be in host memory. Local, never
+        ``bounds``, a pair of the least and the greatest coordinates, is recorded, but not used otherwise. Any number of ranks can load
+        the rows (:meth:`Attempt.load_rows`). The capture reads them, not :meth:`hold`. The arrays must be in host memory. Local, never
         waits."""
         found = DescribedRows(name, columns, bounds)
         call("bvk_save_rows", self._handle, _text(name), byref(found.rows))
         self._saved.append(found)
 
     def open(self, name):
-        """Begins a region of bytes and returns a binary file to write them to, of any length: what :mod:`pickle`, ``numpy.save`` or
-        ``torch.save`` write. What is written is copied to where the checkpoint will be. The region ends when the file is closed; only one
-        is written at a time::
+        """Begins a region of bytes of any length, and returns a binary file to write them to, for example with :mod:`pickle`,
+        ``numpy.save`` or ``torch.save``. What is written is copied to its place in the checkpoint. The region ends when the file is
+        closed; only one region is written at a time::
 
             with checkpoint.open("tree") as file:
                 pickle.dump(tree, file)
@@ -589,8 +601,9 @@ class Checkpoint:
         return Writer(self._handle, _text(name))
 
     def route(self, name):
-        """Adds a file that the program writes itself, or a library that wants a path, as region ``name``, and returns the path to write it to, in
-        node-local storage. It must be complete at the capture, which reads it and removes it. :meth:`Attempt.route` brings it back::
+        """Adds a file as region ``name``: the program, or a library that needs a path, writes the file to the path that this method
+        returns, in node-local storage. The file must be complete at the capture, which reads and removes it. :meth:`Attempt.route` brings
+        it back::
 
             with h5py.File(checkpoint.route("dump.h5"), "w") as file:
                 file["temperature"] = temperature
@@ -604,8 +617,8 @@ class Checkpoint:
         call("bvk_save_protected", self._handle)
 
     def hold(self):
-        """Copies the arrays on the host that :meth:`save` has added to where the checkpoint will be: they may be changed as soon as this
-        returns, before the capture. Collective: on all ranks or on none; returns without waiting for the others."""
+        """Copies host arrays, added with :meth:`save`, to their place in the checkpoint. They may be changed as soon as this returns,
+        before the capture. Collective: on all ranks or on none; returns without waiting for the others."""
         call("bvk_hold", self._handle)
 
     def save_history(self, history):
@@ -613,12 +626,13 @@ class Checkpoint:
         call("bvk_save_history", self._handle, history._handle)
 
     def reduce(self, name, method):
-        """Makes files leave region ``name`` of this checkpoint to earlier ones by a method other than the configured one: "full", "basic",
-        "list", "tree" or "auto". It has an effect only where ``reduction.method`` or ``reduction.regions`` asks for one. Local."""
+        """Chooses the method by which files reuse earlier files for region ``name`` of this checkpoint, instead of the configured one:
+        "full", "basic", "list", "tree" or "auto". It has an effect only where ``reduction.method`` or ``reduction.regions`` asks for one.
+        Local."""
         call("bvk_reduce", self._handle, _text(name), _text(method))
 
     def capture(self):
-        """Copies all regions; when it returns, with a :class:`Pending`, the arrays may be changed. Collective.
+        """Copies all regions, and returns a :class:`Pending`. The arrays may then be changed. Collective.
 
         A capture that is refused because a restart is open may be repeated after the restart.
         """
@@ -634,7 +648,7 @@ class Checkpoint:
         return self.pending
 
     def abort(self):
-        """Gives the checkpoint up; the other ranks are told. Collective: instead of the capture; never waits."""
+        """Gives up the checkpoint; the other ranks are told. Collective, in place of the capture; never waits."""
         call("bvk_abort", byref(self._handle))
         self._saved.clear()
 
@@ -651,14 +665,14 @@ class Checkpoint:
 
 
 class WriteSet:
-    """What some work writes to: arrays that are declared together. Made by :meth:`Session.write_set`; it keeps none of them alive. After an
-    array has been replaced by another one, make another set."""
+    """Arrays that some work writes to, and that are declared together. Made by :meth:`Session.write_set`. The set keeps none of them
+    alive. After an array has been replaced by another one, make a new set."""
 
     def __init__(self, session, handle):
         self._session, self._handle = session, handle
 
     def before(self, stream=None):
-        """Like :meth:`Session.before_write`, for all of them. Local, never waits."""
+        """Like :meth:`Session.before_write`, for all arrays of the set. Local, never waits."""
         if stream is None:
             call("bvk_before", self._handle)
         else:
@@ -670,7 +684,7 @@ class WriteSet:
 
 
 class Restart:
-    """A restart that the application loads itself: attempts, until all ranks have loaded one version::
+    """A restart in which the application loads the regions itself, in attempts, until all ranks have loaded one version::
 
         restart = session.begin_restore("heat")
         for attempt in restart:
@@ -679,10 +693,10 @@ class Restart:
         if restart.restored is None:
             ...  # there was nothing
 
-    If a rank finds damage, or rejects the version (:meth:`Attempt.reject`), all ranks get another attempt, from other copies or of an older
-    version; what was loaded before must not be used. Any other exception in an attempt ends the restart on all ranks: all get
-    :class:`RestartError`, here with that exception as its cause. Do not leave the loop before it ends; a rank that does ends the
-    restart on all ranks. :meth:`run` does this with a function.
+    If a rank finds damage, or rejects the version (:meth:`Attempt.reject`), all ranks get another attempt, which reads other copies or an
+    older version; what was loaded before must not be used. Any other exception in an attempt ends the restart with a
+    :class:`RestartError` on all ranks; on the rank where the exception was raised, it is the cause of that error. Do not leave the loop
+    early: a rank that does so ends the restart on all ranks. :meth:`run` runs this loop with a function.
     """
 
     def __init__(self, session, name, version):
@@ -695,7 +709,7 @@ class Restart:
 
     @property
     def restored(self):
-        """:class:`Restored`, once all ranks have loaded; None if there was nothing.
+        """:class:`Restored`, once all ranks have loaded; None if there was nothing to restore.
 
         Raises :class:`RestartError` if the ranks found a version but could not load it, and RuntimeError before the restart has ended.
         """
@@ -718,13 +732,14 @@ class Restart:
                     # The loop was left. The other ranks would wait for this one's next attempt.
                     self._give_up()
                     raise
-                # A body without `with` that got here has loaded all.
+                # A loop body without `with` that reaches this point has loaded everything.
                 self._attempt._end(1)
                 if not self._handle:
                     return
 
     def _end(self, loaded):
-        """Ends one attempt; what it restored counts once the handle is gone. ``loaded``: 1, 0, or -1 if no other version would help."""
+        """Ends one attempt. If no other attempt follows, the handle is gone, and the result counts. ``loaded``: 1, 0, or -1 if no other
+        version would help."""
         found = sized(_library.Restored)
         try:
             if call("bvk_end_restore", byref(self._handle), loaded, byref(found)) != AGAIN:
@@ -734,7 +749,7 @@ class Restart:
             raise
 
     def _give_up(self):
-        """Ends the restart of all ranks, whatever they have loaded; returns what it ended with."""
+        """Ends the restart on all ranks, whatever they have loaded, and returns the error that it ended with, if any."""
         if self._handle:
             try:
                 self._end(-1)
@@ -743,7 +758,8 @@ class Restart:
         return self._failure
 
     def run(self, load):
-        """Calls ``load(attempt)`` until all ranks have loaded, and returns :class:`Restored`, or None if there is nothing. Collective."""
+        """Calls ``load(attempt)`` until all ranks have loaded, and returns :class:`Restored`, or None if there is nothing to restore.
+        Collective."""
         for attempt in self:
             with attempt:
                 load(attempt)
@@ -765,9 +781,9 @@ class Attempt:
         return number.value
 
     def reject(self, reason):
-        """Says that this version must not be used, though it can be loaded: it has a NaN, or fails another check of the program. When the
-        attempt ends, all ranks continue with the next older version. It is enough that one rank says so. ``reason`` is for the log, and for
-        the error if there is no older version::
+        """Rejects this version, which can be loaded but must not be used, because it contains a NaN or fails another check of the
+        program. When the attempt ends, all ranks continue with the next older version. It is enough for one rank to call this. ``reason``
+        is for the log, and for the error if there is no older version::
 
             attempt.load("temperature", temperature)
             if numpy.isnan(temperature).any():
@@ -788,8 +804,8 @@ class Attempt:
         call("bvk_load", self._restart._handle, _text(name), found.address, found.count, found.kind)
 
     def open(self, name):
-        """A binary file to read region ``name`` from, which is seekable: what :meth:`Checkpoint.open` has written, or any other array. Every block is checked
-        before a byte of it is handed out. Local; blocks on the tier that holds the copy, and so does reading::
+        """Returns a seekable binary file to read region ``name`` from: one that :meth:`Checkpoint.open` has written, or any other array.
+        Every block is checked before a byte of it is returned. Local; blocks on the tier that holds the copy, and so does reading::
 
             with attempt.open("tree") as file:
                 tree = pickle.load(file)
@@ -797,9 +813,9 @@ class Attempt:
         return Reader(self._restart, _text(name), self._bytes(name))
 
     def route(self, name):
-        """Brings region ``name`` back as a file and returns its path, in node-local storage: what :meth:`Checkpoint.route` has saved, or any other
-        array of this rank's own. It is there until the attempt ends. Every block is checked before it is written. Local; blocks on the tier that
-        holds the copy, and on node-local storage."""
+        """Writes region ``name`` to a file in node-local storage, and returns its path. The region is one that :meth:`Checkpoint.route`
+        has saved, or any other array of this rank's own. The file exists until the attempt ends. Every block is checked before it is
+        written. Local; blocks on the tier that holds the copy, and on node-local storage."""
         return _library.path("bvk_route_saved", self._restart._handle, _text(name))
 
     def _bytes(self, name):
@@ -809,19 +825,20 @@ class Attempt:
         return number.value * (-kind.value if kind.value < 0 else SIZES[kind.value])
 
     def load_on(self, name, boxes, array):
-        """Loads the region ``name`` into this rank's part of an array, as :meth:`Session.protect_on` takes it; ghost cells stay as they
-        are. The boxes may differ from those that it was saved on. Local on the ranks and boxes that it was saved on; otherwise collective:
-        all ranks load the same regions in the same order."""
+        """Loads the region ``name`` into this rank's part of an array, as :meth:`Session.protect_on` takes it; ghost cells stay
+        unchanged. The boxes may differ from those that the region was saved on. Local if the region was saved on the same number of ranks
+        and on the same boxes; otherwise collective: all ranks load the same regions in the same order."""
         OnBoxes(name, boxes, array, True).call("bvk_load_boxes_on", self._restart._handle, _text(name))
 
     def load_shared(self, name, array):
-        """Loads what all ranks share into an array of its length and type. Collective if a different number of ranks took the checkpoint."""
+        """Loads a value that all ranks share into an array of the same length and type. Collective if a different number of ranks took
+        the checkpoint."""
         found = on_host(f"value {name!r}", array, True, "values are")
         call("bvk_load_shared", self._restart._handle, _text(name), found.address, found.count, found.kind)
 
     def load_per_rank(self, name, array):
-        """Loads what this rank has saved as its own into an array of its length and type, if the same number of ranks took the checkpoint.
-        Local."""
+        """Loads a value that this rank has saved as its own into an array of the same length and type. The same number of ranks must have
+        taken the checkpoint. Local."""
         found = on_host(f"value {name!r}", array, True, "values are")
         call("bvk_load_per_rank", self._restart._handle, _text(name), found.address, found.count, found.kind)
 
@@ -833,8 +850,9 @@ class Attempt:
         return ranks.value
 
     def of_ranks(self, name, first, array):
-        """Loads what ranks of those that took the checkpoint, from number ``first`` on, have saved with :attr:`OnResize.ASK`: one into each of
-        ``array[0]``, ``array[1]``, and so on. Each rank may ask for any of them; one that wants none passes an empty array. Collective."""
+        """Loads the values that some of the ranks that took the checkpoint have saved with :attr:`OnResize.ASK`: the value of rank
+        ``first`` into ``array[0]``, that of the next rank into ``array[1]``, and so forth. Each rank may ask for any of them; a rank that
+        wants none passes an empty array. Collective."""
         found = on_host(f"value {name!r}", array, True, "values are")
         if not found.shape:
             raise ValueError(f"value {name!r}: the array has no dimension that counts ranks")
@@ -842,33 +860,36 @@ class Attempt:
         call("bvk_of_ranks", self._restart._handle, _text(name), first, found.shape[0], found.address, each, found.kind)
 
     def load_rows(self, name, how, dtypes=None):
-        """Loads rows that :meth:`Checkpoint.save_rows` has saved, those that this rank is to have now, and returns a dictionary of new
-        NumPy arrays. ``how`` is one of :class:`Deal`, a ``range`` of rows in the order of the ranks that saved them, or :class:`By`, which
-        asks the program::
+        """Loads this rank's share of the rows that :meth:`Checkpoint.save_rows` has saved, and returns a dictionary of new NumPy arrays.
+        ``how`` says which rows these are. It is a member of :class:`Deal`, a ``range`` of rows in the order of the ranks that saved them,
+        or a :class:`By`, which asks the program::
 
             electrons = attempt.load_rows("electrons", bivouac.By("x", lambda x: (x / length * ranks).astype(int)))
 
-        ``dtypes`` gives types to columns of records, which are bytes otherwise: ``{"particle": numpy.dtype([("x", "f8"), ("id", "u8")])}``.
+        ``dtypes`` gives the types of columns of records, which are otherwise bytes:
+        ``{"particle": numpy.dtype([("x", "f8"), ("id", "u8")])}``.
 
-        Collective, except for :attr:`Deal.OWN`: all ranks load the same sets in the same order with the same ``how``, except for the
-        numbers of a range.
+        Collective, except for :attr:`Deal.OWN`: all ranks load the same sets in the same order with the same ``how``; only the numbers of
+        a range may differ.
         """
         return loaded(self._restart._handle, name, how, dtypes)
 
     def parts(self, name, first=0, count=None):
-        """What ranks of those that took the checkpoint, ``count`` from number ``first`` on, had of an array on boxes or of rows: a list of
-        :class:`BoxesPart`, :class:`IdsPart` or :class:`RowsPart`. Without ``count``: all from there on. Each rank may ask for any of them.
-        Nothing is loaded. Collective."""
+        """What ``count`` of the ranks that took the checkpoint, starting with rank ``first``, had of an array on boxes or of rows: a list
+        of :class:`BoxesPart`, :class:`IdsPart` or :class:`RowsPart`. Without ``count``, the list covers all ranks starting with
+        ``first``. Each rank may ask for any of them. Nothing is loaded. Collective."""
         return parts(self._restart._handle, name, first, self.saved_ranks - first if count is None else count)
 
     def load_protected(self):
-        """Loads all protected regions. Local; blocks likewise."""
+        """Loads all protected regions. Local, except for arrays on boxes and for values: for these it is collective where :meth:`load_on`
+        and :meth:`load_shared` are. Blocks on the tiers that hold the copies."""
         call("bvk_load_protected", self._restart._handle)
 
     def load_history(self, history):
-        """Appends all versions of the history that was saved under its name to it, and returns how many. Local; blocks likewise.
+        """Appends to ``history`` all versions that were saved under its name, and returns how many. Local; blocks on the tier that holds
+        the copy.
 
-        Each attempt needs a history of its own: one that an earlier attempt has loaded into has versions already. Close it, and
+        Each attempt needs a history of its own: a history that an earlier attempt has loaded into already has versions. Close it, and
         open another.
         """
         number = c_uint64()
@@ -886,12 +907,13 @@ class Attempt:
 
     def __exit__(self, kind, error, trace):
         if kind is None:
-            # Left by `break` or `return`, it looks the same from here. It counts when the loop asks for the next one.
+            # From here, a body that was left by `break` or `return` looks the same. The attempt counts when the loop asks for the next
+            # one.
             return False
         if self._ended:
             return False
         if issubclass(kind, LoadError):
-            # What the other ranks say decides: another attempt, or an error of them all.
+            # The other ranks decide what follows: another attempt, or an error on all ranks.
             try:
                 self._end(0)
             except RestartError as all_ranks:
@@ -900,14 +922,14 @@ class Attempt:
         self._ended = True
         all_ranks = self._restart._give_up()
         if all_ranks is not None and issubclass(kind, Exception):
-            # The outcome that all ranks share, so that they all continue in the same way: the others close the session, for
-            # example, and wait for this one.
+            # This is the outcome that all ranks share, so that they all continue in the same way: the others may close the session, for
+            # example, and wait for this rank.
             raise all_ranks from error
         return False
 
 
 class History:
-    """Versions of arrays of this rank, kept at hand to be restored in a known order, such as backwards::
+    """Versions of this rank's arrays that are kept to be restored in a known order, for example backwards::
 
         with session.history("shot") as history:
             history.field("wave", wave)
@@ -921,7 +943,7 @@ class History:
         self._fields = {}
 
     def field(self, name, array):
-        """From now on versions have a field ``name``. It replaces one of this name. A reference is kept. Local."""
+        """Adds a field ``name`` to all later versions. It replaces a field of the same name. A reference is kept. Local."""
         found = memory(f"field {name!r}", array, True)
         call("bvk_history_field", self._handle, _text(name), found.address, found.count, found.kind)
         self._fields[name] = found
@@ -932,7 +954,7 @@ class History:
         self._fields.clear()
 
     def append(self, version):
-        """Appends a copy of all fields as version ``version``; when it returns they may be changed. Local."""
+        """Appends a copy of all fields as version ``version``; when this returns, the arrays may be changed. Local."""
         call("bvk_history_append", self._handle, _version(version))
 
     def restore(self, version):
@@ -945,7 +967,7 @@ class History:
         call("bvk_history_hint", self._handle, (c_uint64 * len(numbers))(*numbers), len(numbers))
 
     def start_prefetch(self):
-        """Lets hinted versions be prefetched from now on. Local."""
+        """Starts the prefetching of hinted versions. Local."""
         call("bvk_history_start_prefetch", self._handle)
 
     def wait_flushed(self):
@@ -953,7 +975,7 @@ class History:
         call("bvk_history_wait_flushed", self._handle)
 
     def close(self):
-        """Forgets the history with all its versions. Local."""
+        """Deletes the history with all its versions. Local."""
         call("bvk_history_close", byref(self._handle))
         self._fields.clear()
 

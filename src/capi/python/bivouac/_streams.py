@@ -1,4 +1,4 @@
-"""Regions as files of Python."""
+"""Regions as Python files."""
 
 import io
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_ssize_t, c_uint64, c_void_p, py_object, pythonapi
@@ -8,7 +8,7 @@ from ._memory import memory
 
 
 class _Held(Structure):
-    """A buffer while it is held (``Py_buffer``): the one way to the address of bytes that nobody may write to."""
+    """A buffer while it is held (``Py_buffer``): the only way to obtain the address of read-only bytes."""
 
     _fields_ = [
         ("buf", c_void_p), ("obj", c_void_p), ("len", c_ssize_t), ("itemsize", c_ssize_t), ("readonly", c_int), ("ndim", c_int),
@@ -30,7 +30,7 @@ class Writing(io.RawIOBase):
 
     def __init__(self, handle, name):
         super().__init__()
-        # One that was refused is closed like any other when it is collected, and must not end the region of another one.
+        # An object whose region was refused is closed like any other when it is collected, and must not end the region of another object.
         self._handle, self._has_begun = handle, False
         call("bvk_stream_begin", handle, name)
         self._has_begun = True
@@ -84,7 +84,8 @@ class Reading(io.RawIOBase):
 
 
 class Writer(io.BufferedIOBase):
-    """A region to write, through a buffer. Not an ``io.BufferedWriter``: old versions of NumPy take those for files of the system."""
+    """A region to write to, through a buffer. It is not an ``io.BufferedWriter``, because old versions of NumPy take those for files of
+    the operating system."""
 
     def __init__(self, handle, name):
         super().__init__()
@@ -111,7 +112,7 @@ class Writer(io.BufferedIOBase):
 
 
 class Reader(io.BufferedIOBase):
-    """A region to read, through a buffer."""
+    """A region to read from, through a buffer."""
 
     def __init__(self, restart, name, length):
         super().__init__()

@@ -13,7 +13,7 @@ pub enum Figure {
     /// Work over peak and density
     #[value(name = "2")]
     Two,
-    /// What would be gained by levels that cost nothing
+    /// Work with levels that cost nothing
     #[value(name = "3")]
     Three,
     /// Ways to checkpoint, as we have measured them
@@ -25,7 +25,7 @@ pub enum Figure {
     /// Work over the failure rate of GPUs
     #[value(name = "14")]
     Fourteen,
-    /// All of them
+    /// All figures
     All,
 }
 

@@ -25,9 +25,9 @@ pub type Variable = (&'static str, String);
 /// A family of launchers, which share their command line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Family {
-    /// Open MPI's mpirun, mpiexec, prterun.
+    /// Open MPI's mpirun, mpiexec and prterun.
     Openmpi,
-    /// MPICH's mpiexec (Hydra), Intel MPI's mpirun.
+    /// MPICH's mpiexec (Hydra) and Intel MPI's mpirun.
     Hydra,
     /// SLURM's srun.
     Srun,

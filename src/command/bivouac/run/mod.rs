@@ -83,50 +83,53 @@ const FLUX_PROBE: &str = "flux hostlist --quiet --fallback --intersect avail {ho
 /// The host of each rank, a line each, where a launcher needs a file of them.
 const SEATS_FILE: &str = "seats";
 
-/// What `run` is asked.
+/// The arguments of `bivouac run`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac run -- mpirun -n 8 ./simulation in.toml
   bivouac run --hosts node1:2,node2:2,node3:2,node4:2,node5:2 --spares 1 -- mpirun -n 8 ./simulation
-  bivouac run --spares 1 --hang-timeout 10min --requeue -- mpirun -n 8 ./simulation      in a script of SLURM or LSF
-  bivouac run --spares 1 --requeue='qsub next.pbs' -- mpirun -n 8 ./simulation           in a script of PBS
+  bivouac run --spares 1 --hang-timeout 10min --requeue -- mpirun -n 8 ./simulation      in a SLURM or LSF script
+  bivouac run --spares 1 --requeue='qsub next.pbs' -- mpirun -n 8 ./simulation           in a PBS script
   bivouac run --ranks 4..8/2 --hosts node[1-4]:2 -- mpirun ./simulation     continue with fewer nodes
   bivouac run --probe 'ping -c 1 -W 1 {host}' --hostfile nodes.txt -- mpirun -n 8 ./simulation
-  bivouac halt bivouac-run --after 2                       elsewhere: end after two more checkpoints
+  bivouac halt bivouac-run --after 2                       from elsewhere: end after two more checkpoints
 
-The launcher may be Open MPI's or MPICH's mpirun and mpiexec, srun, or flux run; its host list is replaced for each attempt. Any other
-program is started unchanged and never moved. The number of ranks stays the same in all attempts.
+The launcher may be Open MPI's or MPICH's mpirun or mpiexec, or srun, or flux run. Its host list is replaced for each
+attempt. Any other program is started unchanged and never moved. Without --ranks, the number of ranks is the same in
+all attempts.
 
-With --ranks it is the largest number that is allowed and for which the hosts have slots; the launcher's -n is replaced, and
-{ranks} in all words of the command. Without a spare for a lost host the job continues with fewer ranks, and with more again at a
-later launch if hosts answer again; bivouac halt DIR --resize N asks for N. All of that only if any number of ranks can restore the
-newest checkpoints: bivouac status says so, and docs/ELASTIC.md has more.
+With --ranks, the number of ranks is the largest allowed number for which the hosts have slots. It replaces the
+launcher's -n, and {ranks} in all words of the command. If there is no spare for a lost host, the job continues with
+fewer ranks, and with more again at a later launch if hosts answer again. `bivouac halt DIR --resize N` asks for N
+ranks. All this works only if the newest checkpoints can be restored on any number of ranks: `bivouac status` says
+whether they can, and docs/ELASTIC.md has more.
 
-Hosts come from --hosts or --hostfile, else from the launcher's own options, else from the batch system (SLURM, LSF, PBS or Flux); else
-all runs where the launcher puts it. Slots that are not given are filled in so that all hosts but the spares hold all ranks.
+The hosts come from --hosts or --hostfile, or else from the launcher's own options, or else from the batch system
+(SLURM, LSF, PBS or Flux). If none of these names hosts, the job runs where the launcher puts it. If slots are not
+given, they are filled in so that the hosts other than the spares can together hold all ranks.
 
-After an attempt, the first rule that applies:
-  interrupted by the user                                      stop, 130
+After an attempt, the first of these rules that applies decides what happens:
+  the user interrupted the job                                 stop, 130
   the program ended successfully                               stop, 0
   it was asked to end, or a halt condition is met              stop, 10
-  --fruitless attempts in a row without a newer checkpoint
+  --fruitless attempts in a row committed no newer checkpoint
   although all nodes answer                                    stop, 12 (14 if the watchdog ended the last attempt)
   all restarts are used up                                     stop, 11 (14 if the watchdog ended the last attempt)
-  too few nodes answer, or with --ranks: too few for as
-  many ranks as can restore the newest checkpoint              stop, 13
+  too few nodes answer for the job or, with --ranks, for the
+  only number of ranks that can restore the newest checkpoint  stop, 13
   otherwise                                                    relaunch on the nodes that answer
 
 Signals to bivouac run:
-  INT (Ctrl-C)     end the job: TERM, after --grace KILL; a second INT kills at once
-  TERM, USR1, HUP  ask for a last checkpoint (a halt condition), then as INT if the job has not ended after --reserve
-  USR2             passed on to the launcher
+  INT (Ctrl-C)     end the job with TERM, and with KILL after --grace; a second INT kills at once
+  TERM, USR1, HUP  ask for a last checkpoint (a halt condition); as INT if the job has not ended after --reserve
+  USR2             pass the signal on to the launcher
 
 Exit status: 0 success; 2 wrong usage, or the job cannot be started; 10 halted (start again to continue); 11 restarts used up;
 12 no progress; 13 too few nodes; 14 hang; 130 interrupted.
 
-Durations are seconds, or 90s, 10min, 2h. docs/RECOVERY.md has more.")]
+A duration is a number of seconds, or a time such as 90s, 10min or 2h. docs/RECOVERY.md has more.")]
 pub struct Args {
-    /// Restarts in total
+    /// Relaunch the job at most N times
     #[arg(long, default_value_t = 3, value_name = "N")]
     restarts: u32,
     /// Stop after N attempts in a row that committed no newer checkpoint although all nodes answer
@@ -138,22 +141,23 @@ pub struct Args {
     /// Stop when fewer nodes than this answer
     #[arg(long, default_value_t = 1, value_name = "N")]
     min_nodes: usize,
-    /// Numbers of ranks that the job may have: 4..16, 4..16/2 (in steps of 2), or a list such as 4,6,9 [default: that of the launcher]
+    /// The numbers of ranks that the job may have: 4..16, 4..16/2 (in steps of 2), or a list such as 4,6,9 [default:
+    /// the launcher's number]
     #[arg(long, value_name = "SPEC", value_parser = Allowed::parse)]
     ranks: Option<Allowed>,
-    /// Hosts with slots, such as a:2,b:2 or node[1-4]:2
+    /// The hosts and their slots, such as a:2,b:2 or node[1-4]:2
     #[arg(long, value_name = "LIST", conflicts_with = "hostfile")]
     hosts: Option<String>,
-    /// A file of hosts, as Open MPI or MPICH write them
+    /// A file that lists the hosts in the format of Open MPI or MPICH
     #[arg(long, value_name = "FILE")]
     hostfile: Option<PathBuf>,
-    /// Hosts to leave out, whether or not they are among the hosts
+    /// Hosts to leave out; names that are not among the hosts are ignored
     #[arg(long, value_name = "LIST")]
     exclude: Option<String>,
-    /// The launcher's family, if its name does not say it
+    /// The launcher's family, if its name does not show it
     #[arg(long, value_name = "FAMILY")]
     launcher: Option<Family>,
-    /// The wait before a restart without progress; it doubles each time
+    /// The wait before a relaunch if there was no progress; it doubles each time
     #[arg(long, default_value = "2s", value_name = "SECONDS", value_parser = duration)]
     backoff: Duration,
     /// A shell command that succeeds if {host} answers [default: a connection to slurmd, Flux's list, or the remote shell of the launcher or of the batch system]
@@ -165,34 +169,38 @@ pub struct Args {
     /// End an attempt whose sessions make no call and commit nothing for this long [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = patience)]
     hang_timeout: Option<Duration>,
-    /// End an attempt that has opened no session after this long [default: never]
+    /// End an attempt that has not opened a session within this time [default: never]
     #[arg(long, value_name = "SECONDS", value_parser = limit)]
     start_timeout: Option<Duration>,
     /// The time between TERM and KILL
     #[arg(long, default_value = "10s", value_name = "SECONDS", value_parser = duration)]
     grace: Duration,
-    /// The time that a last checkpoint and a clean end take: before the end of the allocation, and after TERM or USR1
+    /// The time to allow for a last checkpoint and a clean end, before the end of the allocation and after TERM, USR1
+    /// or HUP
     #[arg(long, default_value = "2min", value_name = "SECONDS", value_parser = duration)]
     reserve: Duration,
-    /// The end of the allocation: seconds since 1970, UTC such as 2026-01-31T12:00:00Z, or +2h [default: from the batch system]
+    /// The end of the allocation: seconds since 1970, a UTC time such as 2026-01-31T12:00:00Z, or +2h [default: from
+    /// the batch system]
     #[arg(long, value_name = "TIME", value_parser = halt::time)]
     end_time: Option<u64>,
-    /// Halted because the allocation ends or is taken away: have SLURM or LSF requeue the job, or COMMAND submit the next one
+    /// If a signal or the end of the allocation halts the job, have SLURM or LSF requeue it, or run COMMAND to submit
+    /// the next job
     #[arg(long, value_name = "COMMAND", num_args = 0..=1, require_equals = true)]
     requeue: Option<Option<String>>,
-    /// Where sessions and supervisor exchange their state; on a file system that all nodes see
+    /// The directory through which the sessions and the supervisor exchange their state; it must be on a file system
+    /// that all nodes see
     #[arg(long, default_value = "bivouac-run", value_name = "DIR")]
     run_directory: PathBuf,
-    /// Which placement of threads and pages a restart brings back (affinity.mode)
+    /// The placement of threads and pages that a restart brings back (affinity.mode)
     #[arg(long, value_name = "MODE", value_parser = ["full", "threads", "pages", "capture", "off"])]
     affinity: Option<String>,
-    /// CPUs that the ranks of each node share after a restart, such as 0-3,8 (affinity.cpus)
+    /// The CPUs that the ranks of each node share after a restart, such as 0-3,8 (affinity.cpus)
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     affinity_cpus: Option<String>,
     /// Print only problems and the outcome
     #[arg(short, long)]
     quiet: bool,
-    /// The launcher with its options, the program with its own
+    /// The launcher with its options, followed by the program with its options
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }

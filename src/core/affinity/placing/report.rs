@@ -1,4 +1,4 @@
-//! What became of pages that were wanted on a node.
+//! What happened to pages that were wanted on a node.
 #![forbid(unsafe_code)]
 
 use super::Place;
@@ -9,24 +9,24 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 
-/// Why a page is not where it is wanted.
+/// Why a page is not on the node on which it is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Reason {
-    /// The system does not let this process ask for pages or move them.
+    /// The system does not let this process ask about pages or move them.
     Forbidden,
     /// There is no such node, it has no memory, or this process may not use it.
     NoNode,
     /// The node had no room.
     NodeFull,
-    /// Somebody holds the page where it is: a device that it is registered with, or the system for a moment.
+    /// Something holds the page where it is: a device with which it is registered, or, for a moment, the system.
     Held,
-    /// A huge page that holds other memory, too, could not be taken apart.
+    /// A huge page that also holds other memory could not be taken apart.
     HugePage,
-    /// It belongs to a file, or other processes have it, too.
+    /// The page belongs to a file, or other processes also have it.
     NotOwn,
-    /// It has no memory.
+    /// The page has no memory.
     Absent,
-    /// Nobody knows: it was moved by somebody else, or was not placed at all.
+    /// The reason is unknown: something else moved the page, or it was never placed.
     Elsewhere,
 }
 
@@ -67,22 +67,22 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Pages of 4 KiB by what became of them.
+/// The number of pages of 4 KiB, by what happened to them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PlaceReport {
-    /// Were wanted on a node.
+    /// Pages that were wanted on a node.
     pub wanted: u64,
-    /// Are there.
+    /// Pages that are on that node.
     pub right: u64,
-    /// Of these, those that count as right because the pages around them are: they were not asked for.
+    /// Of the pages in `right`, those that count as right because the pages around them are: the system was not asked about them.
     pub assumed: u64,
-    /// Are not, and why.
+    /// Pages that are elsewhere, and why.
     pub wrong: BTreeMap<Reason, u64>,
-    /// Got memory. Like the following two this counts what was done, whatever came of it.
+    /// Pages that received memory. Like the following two fields, this counts what was done, whatever came of it.
     pub populated: u64,
-    /// Were moved from another node. Each page of a huge page counts.
+    /// Pages that were moved from another node. Each page of a huge page counts.
     pub migrated: u64,
-    /// Were dropped, contents and all, because they were wanted elsewhere than the rest of a huge page.
+    /// Pages that were dropped, contents and all, because they were wanted on another node than the rest of a huge page.
     pub dropped: u64,
 }
 

@@ -1,9 +1,8 @@
 //! NVIDIA GPUs through the driver API, on the device's primary context.
 //!
-//! The primary context is the one that the CUDA runtime uses, too, so memory and streams of an application written with the
-//! runtime, with cudarc or with another library are usable here as they are. The driver library is loaded when
-//! [`CudaDevice::open`] asks for it; without one, or without a GPU behind it, `open` says so and nothing else
-//! happens.
+//! The primary context is the one that the CUDA runtime also uses. The memory and the streams of an application written with the runtime,
+//! with cudarc or with another library can therefore be used here as they are. The driver library is loaded when [`CudaDevice::open`] asks
+//! for it. If there is no library, or no GPU, `open` returns an error, and nothing else happens.
 //!
 //! `memory.rs` has address space, mapping and allocations; `pinned.rs` host memory that the GPU reaches by itself, `detour.rs` the way
 //! around for other memory; `stream.rs` the copies, `batch.rs` those that are enqueued together, `scatter.rs` those of many small pieces, `rows.rs` those of rows at
@@ -47,10 +46,11 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
-    /// The GPU number `ordinal` of those that this process sees.
+    /// Opens GPU number `ordinal` among those that this process sees.
     ///
     /// # Blocking
-    /// Initialises the driver and the device's primary context if nobody has yet (0.2 to 1 s), and compiles the kernels.
+    /// For the initialisation of the driver and of the device's primary context, if this has not been done yet (0.2 to 1 s), and for the
+    /// compilation of the kernels.
     ///
     /// # Errors
     /// [`DeviceError::NoLibrary`], [`DeviceError::NoDevice`], [`DeviceError::DriverTooOld`], [`DeviceError::Kernels`],
@@ -66,10 +66,10 @@ impl CudaDevice {
         CudaDevice::on(&context)
     }
 
-    /// The GPU of a context that the application has, which must be a primary one.
+    /// Opens the GPU of a context that the application has, which must be a primary context.
     ///
     /// # Errors
-    /// As [`CudaDevice::open`]; [`DeviceError::Foreign`] for a context that is not primary.
+    /// The same as for [`CudaDevice::open`], and [`DeviceError::Foreign`] for a context that is not primary.
     pub fn on(context: &Arc<CudaContext>) -> Result<CudaDevice> {
         let ordinal = context.ordinal();
         check_driver(ordinal)?;
@@ -102,8 +102,8 @@ impl CudaDevice {
         &self.shared.context
     }
 
-    /// A stream of the application, for copies that are ordered with its work. The calls order against it as any
-    /// other work on it does.
+    /// Adopts a stream of the application, for copies that are ordered with its work. The calls are ordered with the rest of the stream
+    /// like any other work on it.
     ///
     /// # Errors
     /// [`DeviceError::Foreign`] for a stream of another context, and for the per-thread stream.
@@ -122,10 +122,10 @@ impl CudaDevice {
         Ok(Arc::new(GpuStream::new(shared.clone(), stream.clone())))
     }
 
-    /// A raw stream handle of the application.
+    /// Adopts a stream of the application by its raw handle.
     ///
     /// # Safety
-    /// `handle` is a stream of this device's primary context, not the per-thread one, and lives as long as what is returned.
+    /// `handle` must be a stream of this device's primary context, must not be the per-thread stream, and must live as long as the result.
     pub unsafe fn adopt_raw(&self, handle: sys::CUstream) -> Arc<dyn Stream> {
         // SAFETY: the caller promises a stream of this context that outlives the wrapper, which does not destroy it.
         let stream = unsafe { self.shared.context.wrap_borrowed_stream(handle) };
@@ -145,11 +145,11 @@ impl CudaDevice {
     /// Memory of the application by its raw address.
     ///
     /// # Errors
-    /// [`DeviceError::Foreign`] if it is not device memory of this device: host memory, managed memory, or another GPU's.
+    /// [`DeviceError::Foreign`] if this is not device memory of this device: host memory, managed memory, or memory of another GPU.
     ///
     /// # Safety
-    /// `bytes` bytes from `address` on are device memory that stays allocated until every copy from or to the span, and its
-    /// parts, has ended.
+    /// The `bytes` bytes that begin at `address` must be device memory that stays allocated until every copy from or to the span and its
+    /// parts has ended.
     pub unsafe fn raw_span(&self, address: u64, bytes: u64) -> Result<DeviceSpan> {
         self.check_address(address, bytes)?;
         Ok(DeviceSpan::new(address, bytes, self.shared.home(), Arc::new(())))
@@ -219,8 +219,8 @@ impl Device for CudaDevice {
     }
 }
 
-/// The number of the GPU whose memory an address is; `None` for host memory, for managed memory, and in a process that has not
-/// loaded the driver, which then has no device memory.
+/// The number of the GPU to whose memory an address belongs. `None` for host memory and for managed memory, and in a process that has not
+/// loaded the driver, because such a process has no device memory.
 ///
 /// # Errors
 /// [`DeviceError::Lost`] or [`DeviceError::Failed`]: the driver reports an earlier error instead of the address, which the

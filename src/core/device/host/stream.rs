@@ -187,11 +187,11 @@ impl HostStream {
         Ok(end)
     }
 
-    /// Enqueues a kernel of the application: `kernel` gets the bytes of the spans, as with
+    /// Enqueues a kernel of the application. `kernel` gets the bytes of the spans, as with
     /// [`HostDevice::compute`](super::HostDevice::compute).
     ///
     /// # Errors
-    /// [`DeviceError::Lost`]. Spans that are wrong lose the device when it comes to them.
+    /// [`DeviceError::Lost`]. If spans are wrong, the device is lost when it reaches the kernel.
     pub fn launch(&self, spans: Vec<DeviceSpan>, kernel: impl FnOnce(&mut [&mut [u8]]) + Send + 'static) -> Result<()> {
         let mut kernel = Some(kernel);
         let part = move |shared: &Shared| {

@@ -34,19 +34,20 @@ pub(super) struct Hands<'r> {
 }
 
 impl Attempt {
-    /// Loads a region into this rank's part of an array, on the decomposition that it was saved on: the memory of its box, with the ghost
-    /// cells that the decomposition has. Ghost cells are left as they are.
+    /// Loads a region into this rank's part of an array, on this or any other decomposition of an array of the same shape. `memory` holds
+    /// the rank's box, including the ghost cells that the decomposition defines. Ghost cells are left as they are.
     ///
     /// # Collective
-    /// Local.
+    /// Local if the region was saved on this decomposition. Otherwise all ranks: they must load the same regions in the same order.
     ///
     /// # Blocking
-    /// On the tier that holds the copy.
+    /// On the tier that holds the copy; if the call is collective, on the tiers that hold the shards, and until all ranks have called.
     ///
     /// # Errors
-    /// As [`Attempt::load`]. [`LoadError::Region`]: the memory does not have the length of the box with its ghost cells, or this rank owns
-    /// several boxes ([`Attempt::load_boxes_on`] takes those). [`LoadError::Decomposition`]: the region lies on another decomposition, or
-    /// on none.
+    /// The same as for [`Attempt::load`]. [`LoadError::Region`]: the memory does not have the length of the box with its ghost cells, or
+    /// this rank owns several boxes (use [`Attempt::load_boxes_on`] for these). [`LoadError::Decomposition`]: the region was saved without
+    /// a decomposition, on an array of another shape, or on boxes when `on` has lists of numbers, or the reverse. [`LoadError::Others`], on
+    /// all ranks alike, if they load together.
     pub fn load_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &mut [T]) -> Result<(), LoadError> {
         match on.boxes() {
             0 if memory.is_empty() => self.load_boxes_on::<T>(name, on, &mut []),
@@ -54,17 +55,17 @@ impl Attempt {
         }
     }
 
-    /// Loads an array of which this rank owns any number of boxes: the memory of each, in the order in which the boxes were described.
-    /// Otherwise as [`Attempt::load_on`].
+    /// Loads an array of which this rank owns any number of boxes. `memory` has a slice for each box, in the order in which the boxes were
+    /// described. Otherwise the same as [`Attempt::load_on`].
     ///
     /// # Collective
-    /// Local.
+    /// The same as for [`Attempt::load_on`].
     ///
     /// # Blocking
-    /// As [`Attempt::load_on`].
+    /// The same as for [`Attempt::load_on`].
     ///
     /// # Errors
-    /// As [`Attempt::load_on`].
+    /// The same as for [`Attempt::load_on`].
     pub fn load_boxes_on<T: Element>(
         &mut self,
         name: &str,
@@ -76,7 +77,7 @@ impl Attempt {
     }
 
     /// Loads an array whose box is in device memory, with elements of type `T`, whether they were saved from host or device memory.
-    /// Otherwise as [`Attempt::load_on`].
+    /// Otherwise the same as [`Attempt::load_on`].
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, grid: &bivouac::Decomposition, t: &bivouac::device::DeviceSpan,
@@ -86,15 +87,16 @@ impl Attempt {
     /// ```
     ///
     /// # Collective
-    /// As [`Attempt::load_on`]; some ranks may load into host memory, and others into device memory.
+    /// The same as for [`Attempt::load_on`]; some ranks may load into host memory, and others into device memory.
     ///
     /// # Blocking
-    /// As [`Attempt::load_on`], for the work that is enqueued on the stream, and for the transfer. When it returns the elements are
-    /// complete for work on any stream. They pass through at most 72 MiB of pinned memory.
+    /// The same as for [`Attempt::load_on`], and for the work that is enqueued on the stream and for the transfer. When this returns, the
+    /// elements are complete for work on any stream. They pass through at most 72 MiB of pinned memory.
     ///
     /// # Errors
-    /// As [`Attempt::load_on`]; [`LoadError::Region`] also if the memory ends inside an element. [`LoadError::Device`] if the device fails:
-    /// another copy or an older checkpoint would not help. If all ranks load together, all are told ([`LoadError::Others`]).
+    /// The same as for [`Attempt::load_on`]; [`LoadError::Region`] also if the memory ends inside an element. [`LoadError::Device`] if the
+    /// device fails: another copy or an older checkpoint would not help. If all ranks load together, all ranks are told
+    /// ([`LoadError::Others`]).
     pub fn load_device_on<T: Element>(
         &mut self,
         name: &str,
@@ -108,17 +110,17 @@ impl Attempt {
         }
     }
 
-    /// Loads an array of which this rank owns any number of boxes: the device memory of each, in the order in which the boxes were
-    /// described. Otherwise as [`Attempt::load_device_on`].
+    /// Loads an array of which this rank owns any number of boxes. `memory` has the device memory of each box, in the order in which the
+    /// boxes were described. Otherwise the same as [`Attempt::load_device_on`].
     ///
     /// # Collective
-    /// As [`Attempt::load_device_on`].
+    /// The same as for [`Attempt::load_device_on`].
     ///
     /// # Blocking
-    /// As [`Attempt::load_device_on`].
+    /// The same as for [`Attempt::load_device_on`].
     ///
     /// # Errors
-    /// As [`Attempt::load_device_on`].
+    /// The same as for [`Attempt::load_device_on`].
     pub fn load_device_boxes_on<T: Element>(
         &mut self,
         name: &str,
@@ -303,7 +305,7 @@ impl Attempt {
     /// On the tier that holds the copy; if the call is collective, until all ranks have called.
     ///
     /// # Errors
-    /// As [`Attempt::value`]; [`LoadError::Decomposition`] if it was not saved as a shared value.
+    /// The same as for [`Attempt::value`], and [`LoadError::Decomposition`] if the value was not saved as a shared value.
     pub fn shared<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, LoadError> {
         let (rank, key) = (self.rank, self.key);
         let rule = self.rule(name)?;
@@ -327,17 +329,17 @@ impl Attempt {
     }
 
     /// Loads the values that some old ranks saved with [`CheckpointBuilder::per_rank`](crate::CheckpointBuilder::per_rank) and
-    /// [`OnResize::Ask`], in the order of the ranks. Each rank may ask for any of the [`Attempt::saved_ranks`] old ranks.
+    /// [`OnResize::Ask`], in the order of these ranks. Each rank may ask for the values of any of the [`Attempt::saved_ranks`] old ranks.
     ///
     /// # Collective
-    /// All ranks; one that wants none asks for an empty range.
+    /// All ranks; a rank that wants no value asks for an empty range.
     ///
     /// # Blocking
     /// On the tiers that hold the shards, and until all ranks have called.
     ///
     /// # Errors
-    /// [`LoadError::Decomposition`] if it was not saved with that rule; [`LoadError::Others`], on all ranks alike; [`LoadError::Value`] if
-    /// the values are of another type.
+    /// [`LoadError::Decomposition`] if the value was not saved with that rule; [`LoadError::Others`], on all ranks alike;
+    /// [`LoadError::Value`] if the values are of another type.
     pub fn of_ranks<T: DeserializeOwned>(&mut self, name: &str, ranks: Range<u32>) -> Result<Vec<T>, LoadError> {
         let (rank, key, of) = (self.rank, self.key, self.saved_ranks());
         if self.rule(name)? != Some(Rule::PerRank(OnResize::Ask)) {

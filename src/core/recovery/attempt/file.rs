@@ -12,9 +12,9 @@ use std::path::PathBuf;
 const PIECE: u64 = 16 << 20;
 
 impl Attempt {
-    /// Brings a region back as a file: one that was written so ([`CheckpointBuilder::route`](crate::CheckpointBuilder::route)), or any other array
-    /// of this rank's own. The path is in node-local storage, and the file, of mode 600, is there until the attempt ends. Every block is checked
-    /// before it is written.
+    /// Brings a region back as a file. The region may have been written as a file
+    /// ([`CheckpointBuilder::route`](crate::CheckpointBuilder::route)), or may be any other array that belongs to this rank. The path is in
+    /// node-local storage. The file has mode 600 and exists until the attempt ends. Every block is checked before it is written.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, read: impl Fn(&std::path::Path) -> std::io::Result<()>) -> bivouac::Result<()> {
@@ -26,13 +26,14 @@ impl Attempt {
     /// ```
     ///
     /// # Collective
-    /// Local. On a different number of ranks than took the checkpoint, there are no such regions.
+    /// Local. If a different number of ranks took the checkpoint, no region belongs to this rank.
     ///
     /// # Blocking
     /// On the tier that holds the copy, and on node-local storage.
     ///
     /// # Errors
-    /// [`LoadError::Missing`], [`LoadError::Mismatch`] if it is a value, [`LoadError::NoCopy`]. [`LoadError::File`]: the file cannot be written.
+    /// [`LoadError::Missing`], [`LoadError::Mismatch`] if the region is a value, [`LoadError::NoCopy`]. [`LoadError::File`]: the file
+    /// cannot be written.
     pub fn route(&mut self, name: &str) -> Result<PathBuf, LoadError> {
         let folder = match (&self.routed, &self.opener) {
             (Some(folder), _) => folder.clone(),

@@ -11,17 +11,17 @@ use std::collections::BTreeMap;
 impl Attempt {
     /// Loads a history whose fields are parts of arrays
     /// ([`CheckpointBuilder::save_history_on`](crate::CheckpointBuilder::save_history_on)), version by version, on any number of ranks.
-    /// `on` has the name of each field and the decomposition that it lies on now. A field gets the elements that this rank owns, without
-    /// ghost cells.
+    /// `on` gives the name of each field and the decomposition on which it lies now. A field receives the elements that this rank owns,
+    /// without ghost cells.
     ///
     /// # Collective
-    /// All ranks, unless as many ranks took the checkpoint on the same decompositions.
+    /// All ranks, unless the checkpoint was taken on the same number of ranks and on the same decompositions.
     ///
     /// # Blocking
-    /// As [`Attempt::load_on`] and [`History::append`]. It uses host memory for the largest version.
+    /// The same as for [`Attempt::load_on`] and [`History::append`]. The call uses as much host memory as the largest version needs.
     ///
     /// # Errors
-    /// As [`Attempt::load_on`] and [`Attempt::load_history`]; [`LoadError::Decomposition`] if a field is not named.
+    /// The same as for [`Attempt::load_on`] and [`Attempt::load_history`], and [`LoadError::Decomposition`] if a field is not named.
     pub fn load_history_on(&mut self, history: &History, on: &[(&str, &Decomposition)]) -> Result<u64, LoadError> {
         let (rank, key) = (self.rank, self.key);
         let refused = |error| LoadError::History { rank, key, source: Box::new(error) };

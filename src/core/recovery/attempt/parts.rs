@@ -1,4 +1,4 @@
-//! What old ranks had of arrays and rows, for programs that deal these again accordingly.
+//! The parts of arrays and rows that old ranks had, for programs that distribute them in the same way again.
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
@@ -16,7 +16,7 @@ const PAGE: usize = 2 << 10;
 const ROWS: u8 = 0;
 const IDS: u8 = DIMS as u8 + 1;
 
-/// What an old rank had of an array, or of a set of rows.
+/// The part of an array, or of a set of rows, that an old rank had.
 #[derive(Clone, PartialEq, Debug)]
 pub enum RankPart {
     /// Boxes of an array.
@@ -30,22 +30,22 @@ pub enum RankPart {
     Rows {
         /// The number of rows.
         count: u64,
-        /// The least and the greatest coordinate in each dimension, as the program said; empty if it gave no bounds.
+        /// The smallest and the largest coordinate in each dimension, as the program gave them; empty if it gave no bounds.
         bounds: Vec<[f64; 2]>,
     },
     /// A list of numbers.
     Ids {
         /// The number of elements of the array.
         total: u64,
-        /// The number of them that the rank had.
+        /// The number of these elements that the rank had.
         count: u64,
     },
 }
 
 impl Attempt {
-    /// Returns what some old ranks had of an array ([`CheckpointBuilder::save_on`](crate::CheckpointBuilder::save_on)), or of a set of rows
-    /// ([`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows)), in the order of the ranks. Each rank may ask for any of the
-    /// [`Attempt::saved_ranks`] old ranks, and needs memory for the answer. Nothing is loaded.
+    /// Returns the parts that some old ranks had of an array ([`CheckpointBuilder::save_on`](crate::CheckpointBuilder::save_on)), or of a
+    /// set of rows ([`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows)), in the order of these ranks. Each rank may ask
+    /// for any of the [`Attempt::saved_ranks`] old ranks, and needs memory for the answer. Nothing is loaded.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
@@ -63,14 +63,14 @@ impl Attempt {
     /// ```
     ///
     /// # Collective
-    /// All ranks; a rank that wants none asks for an empty range.
+    /// All ranks; a rank that wants no part asks for an empty range.
     ///
     /// # Blocking
-    /// On the tiers that hold the shards, and until all ranks have called. Boxes come in pages, each with a round of all ranks.
+    /// On the tiers that hold the shards, and until all ranks have called. Boxes arrive in pages, each of which takes a round of all ranks.
     ///
     /// # Errors
-    /// [`LoadError::Missing`]: there is neither an array nor a set of that name. [`LoadError::Decomposition`]: the region is neither.
-    /// [`LoadError::Others`], on all ranks alike.
+    /// [`LoadError::Missing`]: the checkpoint has neither an array nor a set of that name. [`LoadError::Decomposition`]: the region is
+    /// neither. [`LoadError::Others`], on all ranks alike.
     pub fn parts(&mut self, name: &str, ranks: Range<u32>) -> Result<Vec<RankPart>, LoadError> {
         let (rank, key, of) = (self.rank, self.key, self.saved_ranks());
         let is_region = self.regions()?.iter().any(|(region, _)| region == name);

@@ -1,4 +1,4 @@
-//! Loading rows, on as many ranks as saved them or on another number.
+//! Loading rows, on the number of ranks that saved them or on another number.
 
 use super::super::load_error::LoadError;
 use super::super::remade::{Dealing, Finding, Owners, Together, Wanted};
@@ -11,19 +11,19 @@ use crate::region::Element;
 use crate::tier::storage::zeroed;
 use std::ops::Range;
 
-/// Which rows of a set each rank gets. All ranks say the same, except for the numbers of a range.
+/// Which rows of a set each rank gets. All ranks must choose the same variant; only the numbers of a range may differ.
 pub enum How<'o> {
-    /// The rows that this rank saved, if as many ranks took the checkpoint.
+    /// The rows that this rank saved, if the same number of ranks took the checkpoint.
     Own,
-    /// All rows, dealt evenly in the order of the ranks that saved them.
+    /// All rows, spread evenly in the order of the ranks that saved them.
     Even,
-    /// A range of the rows in that order. The ranges of ranks may overlap, and leave rows out.
+    /// A range of the rows in that order. The ranges of different ranks may overlap, and may leave rows out.
     Range(Range<u64>),
     /// The rows that the program assigns to this rank: [`How::by`].
     By(ByOwner<'o>),
 }
 
-/// A function that says which rank gets a row, and the column that it looks at.
+/// A function that says which rank gets a row, and the column by whose values it decides.
 pub struct ByOwner<'o> {
     column: String,
     element: ElementType,
@@ -32,9 +32,10 @@ pub struct ByOwner<'o> {
 }
 
 impl<'o> How<'o> {
-    /// Lets a function say which rank gets each row, by the values of a column. It is called on the ranks that read the rows, in batches,
-    /// and once for each row. It gets the values of the column in some rows, `width` for each, and fills as many numbers of ranks. Rows are
-    /// in the order of the ranks that saved them, and keep their order there.
+    /// Lets a function say which rank gets each row, by the values of a column. The function is called on the ranks that read the rows, in
+    /// batches, and sees each row once. It receives the values of the column in some rows, `width` values for each row, and fills in the
+    /// number of a rank for each. Rows arrive in the order of the ranks that saved them, and within that in the order in which they were
+    /// saved.
     ///
     /// ```
     /// use bivouac_core::How;
@@ -107,7 +108,7 @@ impl DealtRows {
 
 impl Attempt {
     /// Finds out which rows of a set this rank gets ([`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows)). The program
-    /// then loads their columns one by one.
+    /// then loads the columns of these rows one by one.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
@@ -124,16 +125,16 @@ impl Attempt {
     /// ```
     ///
     /// # Collective
-    /// With [`How::Own`] local. Otherwise all ranks; all load the same columns in the same order.
+    /// Local with [`How::Own`]. Otherwise all ranks; all of them must load the same columns in the same order.
     ///
     /// # Blocking
     /// On the tiers that hold the shards; if the call is collective, until all ranks have called.
     ///
     /// # Errors
-    /// [`LoadError::Missing`]: there is no such set. [`LoadError::Decomposition`]: it was not saved with `save_rows`.
-    /// [`LoadError::Mismatch`]: the column by which owners are found has a different type. [`LoadError::Resized`]: with [`How::Own`], if
-    /// a different number of ranks took the checkpoint. [`LoadError::Others`], on all ranks alike: a range that is not among the rows, or a
-    /// row that is assigned to a rank that does not exist.
+    /// [`LoadError::Missing`]: the checkpoint has no such set. [`LoadError::Decomposition`]: the region was not saved with `save_rows`.
+    /// [`LoadError::Mismatch`]: the column by which owners are found has a different type. [`LoadError::Resized`]: with [`How::Own`], if a
+    /// different number of ranks took the checkpoint. [`LoadError::Others`], on all ranks alike: a range extends beyond the rows, or a row
+    /// is assigned to a rank that does not exist.
     pub fn load_rows(&mut self, name: &str, how: How<'_>) -> Result<LoadedRows<'_>, LoadError> {
         let rows = self.deal_rows(name, how)?;
         Ok(LoadedRows { restorer: self, rows })
@@ -245,14 +246,14 @@ impl LoadedRows<'_> {
     /// Loads a column with one element in each row.
     ///
     /// # Collective
-    /// As [`Attempt::load_rows`].
+    /// The same as for [`Attempt::load_rows`].
     ///
     /// # Blocking
-    /// As [`Attempt::load_rows`].
+    /// The same as for [`Attempt::load_rows`].
     ///
     /// # Errors
-    /// [`LoadError::Missing`], [`LoadError::Mismatch`]: there is no such column of that type. [`LoadError::Memory`]: there is no memory for it.
-    /// [`LoadError::NoCopy`]; [`LoadError::Others`], on all ranks alike.
+    /// [`LoadError::Missing`], [`LoadError::Mismatch`]: there is no column of that name and type. [`LoadError::Memory`]: there is no memory
+    /// for the column. [`LoadError::NoCopy`]; [`LoadError::Others`], on all ranks alike.
     pub fn column<T: Element>(&mut self, name: &str) -> Result<Vec<T>, LoadError> {
         self.columns(name, 1)
     }
@@ -260,13 +261,13 @@ impl LoadedRows<'_> {
     /// Loads a column with `width` elements in each row, row after row.
     ///
     /// # Collective
-    /// As [`Attempt::load_rows`].
+    /// The same as for [`Attempt::load_rows`].
     ///
     /// # Blocking
-    /// As [`Attempt::load_rows`].
+    /// The same as for [`Attempt::load_rows`].
     ///
     /// # Errors
-    /// As [`LoadedRows::column`].
+    /// The same as for [`LoadedRows::column`].
     pub fn columns<T: Element>(&mut self, name: &str, width: u32) -> Result<Vec<T>, LoadError> {
         let elements = self.rows.count.saturating_mul(u64::from(width));
         let (rank, key, region) = (self.restorer.rank, self.restorer.key, region_name(&self.rows.set, name));
@@ -279,16 +280,17 @@ impl LoadedRows<'_> {
         Ok(values.unwrap_or_default())
     }
 
-    /// Loads a column into memory of the program, which has the length of exactly these rows.
+    /// Loads a column into the program's memory, which must have exactly the length of these rows.
     ///
     /// # Collective
-    /// As [`Attempt::load_rows`].
+    /// The same as for [`Attempt::load_rows`].
     ///
     /// # Blocking
-    /// As [`Attempt::load_rows`].
+    /// The same as for [`Attempt::load_rows`].
     ///
     /// # Errors
-    /// As [`LoadedRows::column`]; [`LoadError::Mismatch`] also if the memory has another length. The memory is then left as it is.
+    /// The same as for [`LoadedRows::column`]; [`LoadError::Mismatch`] also if the memory has another length. The memory is then left as it
+    /// is.
     pub fn columns_into<T: Element>(&mut self, name: &str, width: u32, memory: &mut [T]) -> Result<(), LoadError> {
         let memory = Ok(bytemuck::cast_slice_mut(memory));
         self.restorer.load_column(&mut self.rows, name, (T::TYPE, width), memory)

@@ -11,7 +11,7 @@ use std::io::{self, BufRead, Read, Seek, SeekFrom};
 /// The number of bytes that are read and checked together.
 const WINDOW: u64 = 4 << 20;
 
-/// Reads a region byte by byte, from [`Attempt::reader`].
+/// Reads a region byte by byte. It comes from [`Attempt::reader`].
 pub struct RegionReader<'r> {
     attempt: &'r mut Attempt,
     window: Window,
@@ -101,9 +101,9 @@ impl Window {
 }
 
 impl Attempt {
-    /// Reads a region as a stream of bytes: one that was written as a stream
-    /// ([`CheckpointBuilder::writer`](crate::CheckpointBuilder::writer)), or any other array that belongs to this rank. Every block is
-    /// checked before a byte of it is handed out. If a block is damaged, the next copy is read. The reader is seekable.
+    /// Reads a region as a stream of bytes. The region may have been written as a stream
+    /// ([`CheckpointBuilder::writer`](crate::CheckpointBuilder::writer)), or may be any other array that belongs to this rank. Every block
+    /// is checked before any of its bytes is returned. If a block is damaged, the next copy is read. The reader is seekable.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session) -> bivouac::Result<()> {
@@ -118,14 +118,15 @@ impl Attempt {
     /// ```
     ///
     /// # Collective
-    /// Local. On a different number of ranks than took the checkpoint, no region belongs to this rank.
+    /// Local. If a different number of ranks took the checkpoint, no region belongs to this rank.
     ///
     /// # Blocking
-    /// On the tier that holds the copy; reading blocks likewise.
+    /// On the tier that holds the copy. Each read may block in the same way.
     ///
     /// # Errors
-    /// [`LoadError::Missing`], [`LoadError::Mismatch`] if it is a value, [`LoadError::NoCopy`]. Reading fails with an [`io::Error`] that
-    /// holds a [`LoadError`]. If that is damage, all ranks continue with the next version, whichever error the program makes of it.
+    /// [`LoadError::Missing`], [`LoadError::Mismatch`] if the region is a value, [`LoadError::NoCopy`]. Reading fails with an [`io::Error`]
+    /// that holds a [`LoadError`]. If the cause is damage, all ranks continue with the next version, whatever the program makes of the
+    /// error.
     pub fn reader(&mut self, name: &str) -> Result<RegionReader<'_>, LoadError> {
         let window = Window::new(self, name)?;
         Ok(RegionReader { attempt: self, window, at: 0 })

@@ -9,11 +9,12 @@ use crate::decomposition::{Checked, Decomposition, Part};
 use crate::region::Element;
 
 impl Attempt {
-    /// Loads any elements that this rank wants of an array that was saved on a decomposition, including ghost cells and elements that other
-    /// ranks load, too; or none. It is proved only that the elements were saved.
+    /// Loads any elements of an array that was saved on a decomposition. A rank may ask for ghost cells, for elements that other ranks load
+    /// too, or for nothing. Bivouac proves only that the elements were saved.
     ///
-    /// `wanted` says which they are: boxes, each with a memory of its own, or numbers, with one memory in the order of the list. The ghost
-    /// cells of `wanted` surround a box in memory and are left alone; ghost cells that are wanted belong to the box.
+    /// `wanted` says which elements these are: boxes, each with its own memory, or numbers, with one memory in the order of the list. The
+    /// ghost cells of `wanted` surround a box in memory and are left as they are; ghost cells that are to be loaded must be part of the
+    /// box.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, y0: u64, rows: u64) -> bivouac::Result<()> {
@@ -30,14 +31,14 @@ impl Attempt {
     /// ```
     ///
     /// # Collective
-    /// All ranks, also if as many ranks took the checkpoint. A rank that wants nothing gives no box, or no number.
+    /// All ranks, even if the same number of ranks took the checkpoint. A rank that wants nothing passes no box, or no number.
     ///
     /// # Blocking
     /// On the tiers that hold the shards, and until all ranks have called.
     ///
     /// # Errors
-    /// As [`Attempt::load_on`]; [`LoadError::Decomposition`] also for an impossible part, of which the other ranks hear;
-    /// [`LoadError::Unmatched`], on all ranks alike: elements that are wanted were saved by no rank.
+    /// The same as for [`Attempt::load_on`]; [`LoadError::Decomposition`] also for an impossible part, of which the other ranks are told;
+    /// [`LoadError::Unmatched`], on all ranks alike: no rank saved the elements that are wanted.
     pub fn load_wanted<T: Element>(
         &mut self,
         name: &str,

@@ -21,19 +21,19 @@ pub enum Want {
 pub struct Tried {
     /// Which checkpoint.
     pub key: CheckpointKey,
-    /// Whose fault it was.
+    /// The ranks that caused this, and why.
     pub culprits: Vec<Culprit>,
 }
 
 /// Why a restart ended without a restored state. The same on all ranks.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RestartError {
-    /// There were checkpoints, and none can be restored.
+    /// There were checkpoints, but none of them can be restored.
     #[error("nothing can be restored: {}", describe_failure(tried, damage, *left_behind))]
     NothingRestorable {
         /// Attempts, newest first.
         tried: Vec<Tried>,
-        /// What ranks found unreadable.
+        /// The damage that ranks found.
         damage: Vec<Culprit>,
         /// Complete versions that a later run left behind on purpose.
         left_behind: usize,
@@ -50,7 +50,7 @@ pub enum RestartError {
         /// The regions.
         regions: Vec<String>,
     },
-    /// The version asked for is not there, or not on all ranks.
+    /// The version that was asked for does not exist, or does not exist on all ranks.
     #[error("version {version} cannot be restored by all ranks; versions that can: {}", shown(present))]
     NoSuchVersion {
         /// The version.
@@ -61,7 +61,7 @@ pub enum RestartError {
     /// A rank disagreed with the checkpoint or with the other ranks' call.
     #[error("the restart was ended by {}", join(culprits))]
     Refused {
-        /// Who, and why.
+        /// The ranks, and why they disagreed.
         culprits: Vec<Culprit>,
     },
     /// The session has failed.

@@ -18,13 +18,13 @@ use std::time::Instant;
 /// When an append or a restore returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Return {
-    /// When the fields have been copied: whatever the application does next, on whichever stream, the version is safe, and what was
-    /// restored is what was appended.
-    /// The default, because an application with several streams would otherwise have to order each of them.
+    /// When the fields have been copied. Whatever the application does next, on whichever stream, the version is safe, and what was
+    /// restored is what was appended. This is the default, because an application with several streams would otherwise have to order each
+    /// of them.
     #[default]
     Done,
-    /// When the copy is enqueued: work that the application enqueues on the same stream runs after it. Work on other streams, and
-    /// the host's own access to host fields, must be ordered by the application.
+    /// When the copy is enqueued. Work that the application enqueues on the same stream runs after the copy. The application must order
+    /// work on other streams, and the host's own access to host fields.
     Enqueued,
 }
 
@@ -35,8 +35,8 @@ impl History {
     /// Local.
     ///
     /// # Blocking
-    /// For the copy inside the device (see [`Return`]). When the GPU cache has no room: for what has to leave it first. When
-    /// neither it nor host memory will have any: for the write to the next tier. At most for `timeouts.room`.
+    /// For the copy inside the device (see [`Return`]). If the GPU cache has no room, for the versions that must leave it first. If neither
+    /// the GPU cache nor host memory will have any room, for the write to the next tier. At most for `timeouts.room`.
     ///
     /// # Errors
     /// [`HistoryError::Exists`], [`HistoryError::Field`], [`HistoryError::NoRoom`], [`HistoryError::TimedOut`],
@@ -45,11 +45,11 @@ impl History {
         self.append_and(version, fields, stream, Return::Done)
     }
 
-    /// Appends a version as [`History::append`] does, and returns when `Return` says.
+    /// Appends a version as [`History::append`] does, and returns when `until` says.
     ///
     /// # Errors
-    /// As [`History::append`]. With [`Return::Enqueued`] an error of the copy itself is heard when the version is restored: it is
-    /// unknown then.
+    /// The same as for [`History::append`]. With [`Return::Enqueued`], an error of the copy itself is reported when the version is
+    /// restored: the version is then unknown.
     pub fn append_and(
         &self,
         version: u64,

@@ -7,7 +7,7 @@ use crate::device::DeviceError;
 /// Why a version was not appended or restored. Errors of one version leave the others and the session as they were.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum HistoryError {
-    /// There was no such version.
+    /// The history has no such version.
     #[error("history {history:?} has no version {version}: it was never appended")]
     Unknown {
         /// The history.
@@ -15,7 +15,7 @@ pub enum HistoryError {
         /// The version.
         version: u64,
     },
-    /// It was restored before and dropped, as the history was asked to.
+    /// The version was restored earlier and then dropped, as the history was told to do.
     #[error("version {version} of history {history:?} was restored before, and the history drops what was restored")]
     Gone {
         /// The history.
@@ -23,7 +23,7 @@ pub enum HistoryError {
         /// The version.
         version: u64,
     },
-    /// All copies of it are damaged or lost.
+    /// All copies of the version are damaged or lost.
     #[error("version {version} of history {history:?} is lost: {reason}")]
     Lost {
         /// The history.
@@ -33,7 +33,7 @@ pub enum HistoryError {
         /// What happened to its last copy.
         reason: String,
     },
-    /// A version of that number is here already.
+    /// The history already has a version of that number.
     #[error("history {history:?} already has a version {version}")]
     Exists {
         /// The history.
@@ -41,13 +41,13 @@ pub enum HistoryError {
         /// The version.
         version: u64,
     },
-    /// Its caches were dropped, and its versions with them.
+    /// The history's caches were dropped, and its versions with them.
     #[error("the caches of history {history:?} were closed: it has no versions any more")]
     Closed {
         /// The history.
         history: String,
     },
-    /// No tier has room, and nothing that is under way will make any.
+    /// No tier has room, and no work that is under way will make any.
     #[error(
         "no room for version {version} of history {history:?} ({}): {reason}; raise device.budget, history.host_budget or \
          history.store_budget, or restore versions so that they can be dropped", Bytes(*bytes)
@@ -62,7 +62,7 @@ pub enum HistoryError {
         /// Which limit.
         reason: String,
     },
-    /// Fields of a restore are not those that were appended.
+    /// The fields of a restore are not the fields that were appended.
     #[error("version {version} of history {history:?}, field {field:?}: {reason}")]
     Field {
         /// The history.
@@ -74,22 +74,22 @@ pub enum HistoryError {
         /// What is different.
         reason: String,
     },
-    /// Bytes that were read are not those that were appended. The copy is given up; from a restore the error comes out only as the
-    /// reason of [`HistoryError::Lost`]. From an append: host fields did not arrive in the GPU cache as they were.
+    /// Bytes that were read are not the bytes that were appended. The copy is given up. A restore passes this error on only as the reason
+    /// of [`HistoryError::Lost`]. From an append, it means that host fields did not arrive unchanged in the GPU cache.
     #[error("{tier} tier, field {field:?}, block {block}: digest {found} instead of {expected}")]
     Damaged {
         /// Where the copy was.
         tier: &'static str,
         /// The field.
         field: String,
-        /// Its block.
+        /// The block of the field.
         block: u64,
         /// The digest made when it was appended.
         expected: Digest,
         /// The digest of what was read.
         found: Digest,
     },
-    /// A restore that had returned early ([`Return::Enqueued`](super::Return::Enqueued)) has not delivered what was appended.
+    /// A restore that returned early ([`Return::Enqueued`](super::Return::Enqueued)) did not deliver what was appended.
     #[error(
         "version {version} of history {history:?} was restored with an enqueued copy that did not deliver what was appended: {reason}; \
          what was computed from it is wrong: go back to a checkpoint, or restore it again"

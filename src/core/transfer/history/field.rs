@@ -23,23 +23,23 @@ pub(super) enum FieldData<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// Device memory that holds elements of type `T`.
+    /// A field in device memory that holds elements of type `T`.
     pub fn device<T: Element>(name: &'a str, span: &'a DeviceSpan) -> Field<'a> {
         Field { name, element: T::TYPE, data: FieldData::Device(span) }
     }
 
-    /// A slice of host memory. It is copied to the device cache when it is appended, which waits for that.
+    /// A field in a slice of host memory. The append copies it to the device cache and waits for the copy.
     pub fn host<T: Element>(name: &'a str, slice: &'a [T]) -> Field<'a> {
         Field { name, element: T::TYPE, data: FieldData::Host(bytemuck::cast_slice(slice)) }
     }
 
-    /// Bytes of elements of a type that is known only at run time.
+    /// A field of bytes in host memory, with elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn host_bytes(name: &'a str, element: ElementType, bytes: &'a [u8]) -> Field<'a> {
         Field { name, element, data: FieldData::Host(bytes) }
     }
 
-    /// Bytes in device memory of elements of a type that is known only at run time.
+    /// A field of bytes in device memory, with elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn device_bytes(name: &'a str, element: ElementType, span: &'a DeviceSpan) -> Field<'a> {
         Field { name, element, data: FieldData::Device(span) }
@@ -68,23 +68,23 @@ pub(super) enum FieldDataMut<'a> {
 }
 
 impl<'a> FieldMut<'a> {
-    /// Device memory of exactly the field's length.
+    /// Device memory that has exactly the field's length.
     pub fn device<T: Element>(name: &'a str, span: &'a DeviceSpan) -> FieldMut<'a> {
         FieldMut { name, element: T::TYPE, data: FieldDataMut::Device(span) }
     }
 
-    /// A slice of host memory of exactly the field's length.
+    /// A slice of host memory that has exactly the field's length.
     pub fn host<T: Element>(name: &'a str, slice: &'a mut [T]) -> FieldMut<'a> {
         FieldMut { name, element: T::TYPE, data: FieldDataMut::Host(bytemuck::cast_slice_mut(slice)) }
     }
 
-    /// Bytes of elements of a type that is known only at run time.
+    /// Bytes in host memory, with elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn host_bytes(name: &'a str, element: ElementType, bytes: &'a mut [u8]) -> FieldMut<'a> {
         FieldMut { name, element, data: FieldDataMut::Host(bytes) }
     }
 
-    /// Bytes in device memory of elements of a type that is known only at run time.
+    /// Bytes in device memory, with elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn device_bytes(name: &'a str, element: ElementType, span: &'a DeviceSpan) -> FieldMut<'a> {
         FieldMut { name, element, data: FieldDataMut::Device(span) }

@@ -14,9 +14,9 @@ const ENTRY_ALIGN: u64 = 4096;
 /// One field of a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldInfo {
-    /// Its name.
+    /// The name of the field.
     pub name: String,
-    /// Its type.
+    /// The element type.
     pub element: ElementType,
     /// Length in bytes.
     pub bytes: u64,

@@ -2,11 +2,10 @@
 //!
 //! # What happens
 //!
-//! [`History::append`] copies the application's fields into the GPU cache, on the application's stream, with the digest of
-//! every block made on the way; that is all that the application waits for while there is room. In the background,
-//! two threads for each link move versions: device to host, host to file, file to host, host to device.
-//! [`History::restore`] copies a version back and compares the digests. Which version rests where, what makes room and what is
-//! fetched ahead is decided by [`crate::cache`], and by nothing here: this module moves the bytes that it is told to.
+//! [`History::append`] copies the application's fields into the GPU cache, on the application's stream, and makes the digest of every block
+//! on the way. While there is room, the application waits for nothing else. In the background, two threads for each link move versions:
+//! device to host, host to file, file to host, host to device. [`History::restore`] copies a version back and compares the digests. Only
+//! [`crate::cache`] decides where a version is kept, what makes room and what is fetched ahead. This module moves the bytes as it is told.
 //!
 //! ```text
 //!  application's thread      append ──▶ [GPU cache] ──▶ restore
@@ -22,8 +21,8 @@
 //!
 //! Device regions of collective checkpoints pass through the same GPU cache on their way to node memory ([`staging`](self)).
 //!
-//! A history belongs to its rank alone: no call to it communicates. Its versions are never candidates of a restart, and its
-//! memory and file vanish with the process. Versions that have to outlive it are sealed: made part of a collective checkpoint
+//! A history belongs to its rank alone: no call to it communicates. Its versions are never candidates for a restart, and its memory and
+//! file vanish with the process. Versions that must outlive the process are sealed, which makes them part of a collective checkpoint
 //! ([`CheckpointBuilder::save_history`](crate::CheckpointBuilder::save_history)).
 //!
 //! Sources: HPDC'23 (caching and prefetching), sections 2 and 4; HiPC'22 (cache allocation), section IV.
@@ -34,20 +33,21 @@
 //!
 //! # How bytes and decisions meet
 //!
-//! `transfer::history` moves bytes, `cache` decides: each link's threads are handed jobs by the planner (`Cache::next`) whenever its state
-//! changes, exactly as many as can work, because waking a thread costs the application as much as a small copy. An append announces
-//! its flush while it waits for its own copy, so that the flushing thread is awake when the copy is done. A version is bytes cut at pieces: versions
-//! lie in as few gaps as there are, and one kernel copies any number of runs and adds up the digests of blocks that
-//! lie in several. `docs/GPU.md` has the life cycle.
+//! `transfer::history` moves bytes, and `cache` decides. Whenever its state changes, the planner hands jobs to the threads of each link
+//! (`Cache::next`). It wakes exactly as many threads as can work, because waking a thread costs the application as much as a small copy. An
+//! append announces its flush while it waits for its own copy, so that the flushing thread is awake when the copy is done. The bytes of a
+//! version are cut into pieces, so that they lie in as few gaps as possible. One kernel copies any number of runs, and adds up the digests
+//! of blocks that lie in several runs. `docs/GPU.md` has the life cycle.
 //!
-//! Flushes of the ranks of a node can be staggered (`transfer::history::bursts`, the gate of `Stream::download`): before each piece the thread
-//! that flushes waits for the pace (`transfer::pacing`; `steps` tells it the application's step times), and before the first one for its rank's turn
-//! (`turns`: a token of `segment::token`, shared by the rank's two threads; `affinity::links` says which token). Both waits end when the caches close; the pace
-//! does not hold while a call of the application waits for flushes (`transfer::waiting`), and a turn that does not come in time is done without.
+//! Flushes of the ranks of a node can be staggered (`transfer::history::bursts`, the gate of `Stream::download`). Before each piece, the
+//! flushing thread waits for the pace (`transfer::pacing`; `steps` tells it the application's step times), and before the first piece also
+//! for its rank's turn (`turns`: a token of `segment::token`, shared by the rank's two threads; `affinity::links` says which token). Both
+//! waits end when the caches close. The pace does not apply while a call of the application waits for flushes (`transfer::waiting`), and
+//! the thread continues without a turn that does not come in time.
 //!
-//! A history in a checkpoint (`transfer::history::seal`) is regions whose bytes are read at capture (`region::ReadBlocks`): from the fastest tier that has a
-//! good copy straight into the slot, or into the buffer of the file writer, and compared with the digests of the append. The planner is asked with
-//! `Cache::peek`, which holds the copy and changes nothing else.
+//! A history in a checkpoint (`transfer::history::seal`) consists of regions whose bytes are read at capture (`region::ReadBlocks`). They
+//! are read from the fastest tier that has a good copy, straight into the slot or into the buffer of the file writer, and are compared with
+//! the digests of the append. `Cache::peek` asks the planner for the copy: it holds the copy and changes nothing else.
 #![forbid(unsafe_code)]
 
 mod append;

@@ -40,11 +40,11 @@ impl Caches {
     /// Reserves the GPU cache on `device`, maps its first step, and starts the threads that make the rest ready.
     ///
     /// # Blocking
-    /// For the first step of mapping, well below a millisecond. With turns at links (`stagger.bursts`): for a look at the
-    /// node's topology, some tens of milliseconds.
+    /// For the first step of mapping, which takes well below a millisecond. With turns at links (`stagger.bursts`), also for a look at the
+    /// node's topology, which takes some tens of milliseconds.
     ///
     /// # Errors
-    /// [`HistoryError::Device`], [`HistoryError::Store`] if the file cannot be made or a thread not be started.
+    /// [`HistoryError::Device`]; [`HistoryError::Store`] if the file cannot be made or a thread cannot be started.
     pub fn open(
         device: Arc<dyn Device>,
         segment: Option<Arc<Segment>>,
@@ -107,7 +107,7 @@ impl Caches {
         Ok(caches)
     }
 
-    /// A new history. Two of the same name are two histories.
+    /// Makes a new history. Two histories of the same name are separate.
     pub fn history(&self, name: &str, keep: Keep) -> History {
         let id = self.shared.histories.fetch_add(1, Ordering::Relaxed);
         // Host memory is leased for histories only: programs without any leave it to checkpoints.
@@ -117,13 +117,13 @@ impl Caches {
         History { shared: self.shared.clone(), id, name: name.into(), keep }
     }
 
-    /// Host memory of the caches: leased, and of it pinned, in bytes.
+    /// Host memory of the caches, in bytes: leased, and the pinned part of that.
     pub fn host_bytes(&self) -> (u64, u64) {
         self.shared.host_bytes()
     }
 
-    /// Is all memory mapped, leased and pinned that will be? Not before the first history was made, and not while other
-    /// processes of the node hold host memory that these caches are to have.
+    /// Is all memory mapped, leased and pinned that the caches will have? The answer is false until the first history has been made, and
+    /// while other processes of the node hold host memory that these caches are to have.
     pub fn is_ready(&self) -> bool {
         let threads = self.threads.lock();
         let has_ended =
@@ -131,11 +131,11 @@ impl Caches {
         has_ended(MAP_THREAD) && (has_ended(PIN_THREAD) || self.shared.unpinned_line().is_none())
     }
 
-    /// Gives device memory back to the application: from the end of the cache, as much of `bytes` as is possible without
-    /// losing a version, in whole steps. Returns how much that was. A cache that is still growing stops there.
+    /// Gives device memory back to the application: as much of `bytes` as is possible without losing a version, in whole steps from the end
+    /// of the cache. Returns the number of bytes. A cache that is still growing stops growing.
     ///
     /// # Blocking
-    /// For flushes that have to end first, at most for `timeouts.room`.
+    /// For flushes that have to end first, for at most `timeouts.room`.
     pub fn release_device_memory(&self, bytes: u64) -> u64 {
         self.shared.release(bytes)
     }

@@ -1,4 +1,4 @@
-//! Restoring: from the fastest tier that has a good copy, with the digests compared.
+//! Restoring a version from the fastest tier that has a good copy; the digests are compared.
 #![forbid(unsafe_code)]
 
 use super::append::Return;
@@ -64,7 +64,7 @@ impl Books {
     /// Ends a read.
     fn read(&mut self, id: EntryId, tier: Tier, keep: Keep) {
         self.cache.read_done(id, tier, true);
-        self.forget_if_gone(id, keep == Keep::Discard);
+        self.forget_if_gone(id, keep == Keep::UntilRead);
     }
 
     fn forget_if_gone(&mut self, id: EntryId, may_be: bool) {
@@ -115,31 +115,32 @@ impl Books {
 }
 
 impl History {
-    /// Copies a version back: all fields that `fields` names, which may be some of those appended. Its digests are compared.
+    /// Copies a version back, and compares its digests. `fields` names the fields to restore, which may be only some of those that were
+    /// appended.
     ///
     /// # Collective
     /// Local.
     ///
     /// # Blocking
-    /// For a copy inside the device if the version is in the GPU cache. Otherwise for the transfer from where it is, and for
-    /// one that is bringing it already, at most for `timeouts.room`.
+    /// For a copy inside the device if the version is in the GPU cache. Otherwise for the transfer from where it is, or for a transfer that
+    /// is already under way, for at most `timeouts.room`.
     ///
     /// # Errors
-    /// [`HistoryError::Unknown`], [`HistoryError::Gone`], [`HistoryError::Lost`], [`HistoryError::Field`],
-    /// [`HistoryError::TimedOut`], [`HistoryError::Device`], [`HistoryError::Store`]; [`HistoryError::Late`] for an earlier restore that
-    /// had returned early ([`Return::Enqueued`]). The content of the fields is then unspecified.
+    /// [`HistoryError::Unknown`], [`HistoryError::Gone`], [`HistoryError::Lost`], [`HistoryError::Field`], [`HistoryError::TimedOut`],
+    /// [`HistoryError::Device`], [`HistoryError::Store`]; [`HistoryError::Late`] for an earlier restore that had returned early
+    /// ([`Return::Enqueued`]). After an error, the content of the fields is unspecified.
     pub fn restore(&self, version: u64, fields: &mut [FieldMut<'_>], stream: &dyn Stream) -> Result<(), HistoryError> {
         self.restore_and(version, fields, stream, Return::Done)
     }
 
-    /// Restores a version as [`History::restore`] does, and returns when `Return` says. With [`Return::Enqueued`] a version in the GPU
-    /// cache, with all its named fields in device memory, is copied in the stream's order, and the digests are compared when the copy has
-    /// ended. Any other version is waited for.
+    /// Restores a version as [`History::restore`] does, and returns when `until` says. With [`Return::Enqueued`], a version that is in the
+    /// GPU cache, and all of whose named fields are in device memory, is copied in the stream's order. Its digests are compared when the
+    /// copy has ended. For any other version, the call waits.
     ///
-    /// Until its end is noted, by the next call, such a copy keeps its place in the GPU cache.
+    /// Such a copy keeps its place in the GPU cache until the next call notes that the copy has ended.
     ///
     /// # Errors
-    /// As [`History::restore`].
+    /// The same as for [`History::restore`].
     pub fn restore_and(
         &self,
         version: u64,
@@ -192,7 +193,7 @@ impl History {
     /// Holds the best copy of a version that there is, for a restore of `fields`.
     ///
     /// # Errors
-    /// As [`History::restore`].
+    /// The same as for [`History::restore`].
     fn hold<'a>(
         &'a self,
         mut books: Guard<'a, Books>,
@@ -264,9 +265,9 @@ impl History {
         }
     }
 
-    /// Waits for what was enqueued ([`Return::Enqueued`]), and reports an error of such a restore that has not been reported yet; with
-    /// several, the first: they are reported one by one, until the answer is `Ok`. Call it before results leave the program, also into
-    /// a checkpoint.
+    /// Waits for enqueued restores and appends ([`Return::Enqueued`]), and reports an error of an enqueued restore that has not been
+    /// reported yet. If there are several, they are reported one by one, oldest first, until the answer is `Ok`. Call this before results
+    /// leave the program, including into a checkpoint.
     ///
     /// # Collective
     /// Local.

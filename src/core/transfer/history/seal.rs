@@ -288,7 +288,7 @@ mod tests {
             ..CacheConfig::default()
         };
         let caches = Caches::open(device, Some(segment), config).expect("caches");
-        let history = caches.history("wave", Keep::Persist);
+        let history = caches.history("wave", Keep::All);
         // A flush that waits for host memory is none to `wait_flushed`.
         wait_until("host memory is ready (is /dev/shm large enough?)", || caches.is_ready());
         let bytes: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();

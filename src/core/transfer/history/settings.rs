@@ -1,4 +1,4 @@
-//! What caches are made with.
+//! The settings with which caches are made.
 #![forbid(unsafe_code)]
 
 use crate::config::{PinOrder, StaggerConfig, ThreadCpus, Touch};
@@ -10,7 +10,7 @@ use std::time::Duration;
 pub struct CacheConfig {
     /// GPU cache of this rank, in bytes.
     pub device_bytes: u64,
-    /// Node memory for this rank's histories, in bytes; leased in steps, as far as the node has it.
+    /// Node memory for this rank's histories, in bytes; it is leased in steps, as long as the node has any left.
     pub host_bytes: u64,
     /// File space for this rank's histories, in bytes.
     pub store_bytes: u64,
@@ -22,15 +22,15 @@ pub struct CacheConfig {
     pub line_bytes: u64,
     /// Where the threads of the caches run.
     pub cpus: ThreadCpus,
-    /// When it is touched.
+    /// When host memory is touched.
     pub touch: Touch,
-    /// How it is pinned.
+    /// How host memory is pinned.
     pub pin: PinOrder,
-    /// How flushes are kept out of other ranks' way, and out of the application's.
+    /// How flushes are kept from disturbing other ranks and the application.
     pub stagger: StaggerConfig,
     /// How long a call waits for room.
     pub room: Duration,
-    /// Record every step and span.
+    /// Whether every step and span is recorded.
     pub trace: bool,
 }
 

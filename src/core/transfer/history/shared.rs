@@ -31,10 +31,10 @@ pub(super) const BOUNCE_BYTES: u64 = 8 << 20;
 /// How long a waiting call sleeps at most before it looks again.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The caches of one rank on one device, and the threads that work for them. Histories share them, and the checkpoints that are
-/// captured with [`CheckpointBuilder::with_device`](crate::CheckpointBuilder::with_device).
+/// The caches of one rank on one device, and the threads that work for them. The caches are shared by histories and by the checkpoints that
+/// are captured with [`CheckpointBuilder::with_device`](crate::CheckpointBuilder::with_device).
 ///
-/// Dropping them blocks until checkpoints that are in the GPU cache have come down to node memory.
+/// Dropping the caches blocks until checkpoints that are in the GPU cache have reached node memory.
 pub struct Caches {
     pub(super) shared: Arc<Shared>,
     pub(super) threads: Lock<Vec<JoinHandle<()>>>,
@@ -130,7 +130,7 @@ pub(super) enum EnqueuedCall {
     Restore(Expected),
 }
 
-/// Versions of one name, kept by one rank. Dropping it forgets them.
+/// Versions under one name, kept by one rank. Dropping the history forgets them.
 pub struct History {
     pub(super) shared: Arc<Shared>,
     pub(super) id: u32,
@@ -305,8 +305,8 @@ impl Books {
 }
 
 impl History {
-    /// Says that `versions` will be restored in this order, after those named earlier. Hints can come at any time, also
-    /// for versions that do not exist yet; they cannot be taken back, and restores may deviate from them.
+    /// Says that `versions` will be restored in this order, after the versions that were named earlier. Hints can be given at any time,
+    /// even for versions that do not exist yet; they cannot be taken back, and restores may deviate from them.
     ///
     /// # Collective
     /// Local; never waits.
@@ -316,7 +316,7 @@ impl History {
         self.shared.changed(books);
     }
 
-    /// Lets hinted versions be fetched ahead, now and from now on. Before this call hints only say what is kept.
+    /// Allows hinted versions to be fetched ahead. Before this call, hints only decide which versions are kept.
     ///
     /// # Collective
     /// Local; never waits.
@@ -329,7 +329,7 @@ impl History {
     /// The fields of a version, in the order in which they were appended.
     ///
     /// # Errors
-    /// [`HistoryError::Unknown`], also for a version that was restored and dropped.
+    /// [`HistoryError::Unknown`], even for a version that was restored and dropped.
     pub fn fields(&self, version: u64) -> Result<Vec<FieldInfo>, HistoryError> {
         let books = self.shared.lock();
         let entry = books.entries.get(&EntryId { history: self.id, version });
@@ -364,12 +364,12 @@ impl History {
         std::mem::take(&mut self.shared.lock().trace.steps)
     }
 
-    /// What the links and the application did when, since the last call; empty unless [`CacheConfig::trace`] is set.
+    /// What the links and the application did, and when, since the last call; empty unless [`CacheConfig::trace`] is set.
     pub fn take_spans(&self) -> Vec<Span> {
         std::mem::take(&mut self.shared.lock().trace.spans)
     }
 
-    /// Waits until nothing is left to flush that finds room below, also in host memory that is still being made ready.
+    /// Waits until every flush has ended for which there is room below, even in host memory that is still being made ready.
     ///
     /// # Blocking
     /// For the slowest tier.
@@ -382,7 +382,7 @@ impl History {
         }
     }
 
-    /// Its name.
+    /// The name of the history.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -1,4 +1,4 @@
-//! What a rank's caches did, counted and, if asked for, span by span.
+//! The actions of a rank's caches: counts and, on request, the single spans.
 #![forbid(unsafe_code)]
 
 use crate::cache::Tier;
@@ -24,11 +24,11 @@ pub struct Step {
     pub bytes: u64,
     /// Where an append went, or a restore read from.
     pub tier: Tier,
-    /// Of a restore: how many versions from the head of the restore order on were in the GPU cache when it was called.
+    /// For a restore, the number of consecutive versions at the head of the restore order that were in the GPU cache when it was called.
     pub distance: u64,
     /// How long the call took.
     pub seconds: f64,
-    /// How long the device copied of it, with digests; 0 where the version did not rest on the device.
+    /// How long the device needed for its copy, with digests; 0 if the version was not on the device.
     pub device_seconds: f64,
 }
 
@@ -39,23 +39,23 @@ impl Step {
     }
 }
 
-/// Something that a thread was busy with.
+/// A span of time in which a thread was busy with one thing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
-    /// `append`, `restore`, `d2h`, `h2f`, `f2h`, `h2d`, `touch`, `pin`, `map`; where flushes are staggered, `burst`: the part of a
-    /// `d2h` from the first piece on, that is, without the wait for its turn.
+    /// `append`, `restore`, `d2h`, `h2f`, `f2h`, `h2d`, `touch`, `pin` or `map`; if flushes are staggered, also `burst`: the part of a
+    /// `d2h` that begins with the first piece, without the wait for the turn.
     pub what: &'static str,
     /// The version; 0 for memory.
     pub version: u64,
     /// Bytes moved.
     pub bytes: u64,
-    /// Beginning, in seconds from the opening of the caches.
+    /// The beginning, in seconds since the caches were opened.
     pub from_s: f64,
-    /// End.
+    /// The end, likewise.
     pub to_s: f64,
 }
 
-/// Sums over a session. Times are what the application's thread spent in the calls.
+/// Sums over a session. Times are those that the application's thread spent in the calls.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HistoryStats {
     /// Versions appended.
@@ -74,21 +74,21 @@ pub struct HistoryStats {
     pub hits: u64,
     /// Bytes that checkpoints captured from device, host and file ([`CheckpointBuilder::save_history`](crate::CheckpointBuilder::save_history)).
     pub sealed_bytes: [u64; 3],
-    /// Host memory: leased, and of it pinned.
+    /// Host memory in bytes: leased, and the pinned part of that.
     pub host_bytes: (u64, u64),
     /// Node memory pinned for slots of checkpoints.
     pub slot_bytes_pinned: u64,
     /// Bytes moved: device to host, host to file, file to host, host to device.
     pub moved_bytes: [u64; 4],
-    /// Jobs of the links that failed, likewise.
+    /// Jobs of the links that failed, in the same order.
     pub failures: [u64; 4],
     /// How long flushes from the device waited for this rank's turn, in seconds.
     pub turn_seconds: f64,
-    /// Flushes that continued without one, because it did not come in time.
+    /// Flushes that continued without a turn, because the turn did not come in time.
     pub turns_given_up: u64,
     /// How long flushes were held back to keep to a rate, in seconds.
     pub pace_seconds: f64,
-    /// The rate that they are held to now, in bytes per second; `None`: none.
+    /// The rate to which flushes are held now, in bytes per second; `None` if there is no limit.
     pub flush_rate: Option<u64>,
 }
 

@@ -9,16 +9,17 @@
 //!  bvk-off                                       all there, and what was marked? land: head, seal, vote
 //! ```
 //!
-//! `Offloader::mark` notes which blocks there are and enqueues a moment; the snapshot is what the stream has done by then. A thread sends blocks
-//! from where they lie (`Shared::step`). Who is about to write says so first (`Offloader::before`): what has not arrived is copied into a
-//! buffer on the writer's stream, or, if that is full, sent at once on a separate stream, for which the writer's stream waits. The calling
-//! thread never does: hardware waits for hardware.
+//! `Offloader::mark` notes which blocks there are and enqueues a moment; the content that is saved is what the stream has done by then. A
+//! thread sends blocks from where they are (`Shared::step`). Before the program writes, it says so (`Offloader::before`). Blocks that have
+//! not arrived are then copied into a buffer on the writer's stream, or, if the buffer is full, sent at once on a separate stream, for
+//! which the writer's stream waits. The calling thread never waits: hardware waits for hardware.
 //!
-//! What was sent or doubled has to have the digests of the mark. A difference is a write that nobody has declared: the shard is refused, with its
-//! region and bytes. Without the audit nothing is digested on the application's stream: the digests are made after the mark, while the
-//! application continues, and a write that nobody declares before a block is digested is not seen.
+//! Blocks that were sent or doubled must have the digests of the mark. A difference means a write that was not declared: the shard is
+//! refused, with the region and the bytes. Without the audit, nothing is digested on the application's stream: the digests are made after
+//! the mark, while the application continues, and an undeclared write to a block before it is digested is not detected.
 //!
-//! Which state a block may be in is in `zones`, where it lies in the buffer in `ring`, when it is sent in `order` and `pace`: all pure.
+//! `zones` decides which state a block may be in, `ring` where it is in the buffer, and `order` and `pace` when it is sent. All of these
+//! are pure.
 //!
 //! Source: ICS'19, section 4, whose memory zone monitor is replaced by what the program declares.
 #![forbid(unsafe_code)]
@@ -76,16 +77,16 @@ const AHEAD: usize = 4;
 /// One in this many unchanged blocks is sent nevertheless, a different one each time: no damaged bit survives forever.
 const REFRESHED: usize = 64;
 
-/// Why a write cannot be declared.
+/// Why a write cannot be declared, or memory cannot be prepared.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum OffloadError {
-    /// The stream is being captured.
+    /// The stream is being captured into a CUDA graph.
     #[error(
         "the stream is recorded for a CUDA graph, in which a declaration has no effect when the graph runs: declare all that the graph writes \
          before each launch of it"
     )]
     Recording,
-    /// There is no node memory for it that the device can write to.
+    /// The shard has no node memory to which the device can write.
     #[error("no node memory for marked shards of {bytes} bytes: {reason}")]
     Slots {
         /// Bytes of the regions.
@@ -107,11 +108,11 @@ pub struct OffloadStats {
     pub refused: u64,
     /// Bytes of marked shards.
     pub bytes: u64,
-    /// Marked bytes that the slot held already.
+    /// Marked bytes that the slot already held.
     pub equal_bytes: u64,
     /// Marked bytes that were copied into the buffer before a write.
     pub doubled_bytes: u64,
-    /// Marked bytes that a stream of the application had to wait for.
+    /// Marked bytes for which a stream of the application had to wait.
     pub urgent_bytes: u64,
     /// How often a mark waited for the previous one.
     pub waits: u64,

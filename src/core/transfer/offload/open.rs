@@ -43,12 +43,13 @@ pub(crate) struct OffloadSpec {
 /// Marks checkpoints of GPU memory, and sends them from live memory while the program continues. It comes from
 /// [`Session::offload`](crate::Session::offload).
 ///
-/// [`CheckpointBuilder::with_offload`](crate::CheckpointBuilder::with_offload) notes what the regions are once the work that is enqueued on a stream has run. From
-/// then on, and until the next mark, the program declares what it is about to write to, ahead of the work that writes there: with
-/// [`Offload::before_write`], or with [`Offload::before`] and a [`WriteSet`]. Neither waits: what has not been sent yet is copied into a buffer on the
-/// device, or the stream of the work waits for the transfer. Before memory of a region is freed, call [`Offload::settle`].
+/// [`CheckpointBuilder::with_offload`](crate::CheckpointBuilder::with_offload) notes the content that the regions have once the work
+/// enqueued on a stream has run. From then until the next mark, the program declares the memory to which it is about to write, ahead of the
+/// work that writes there, with [`Offload::before_write`], or with [`Offload::before`] and a [`WriteSet`]. Neither call waits: what has not
+/// been sent yet is copied into a buffer on the device, or the stream of the work waits for the transfer. Before memory of a region is
+/// freed, call [`Offload::settle`].
 ///
-/// A write that was not declared is found by the digests of the blocks (`offload.audit`), and that checkpoint is refused on all ranks, with the
+/// The digests of the blocks reveal a write that was not declared (`offload.audit`). That checkpoint is then refused on all ranks, with the
 /// region and the bytes.
 ///
 /// ```no_run
@@ -70,7 +71,7 @@ pub(crate) struct OffloadSpec {
 /// # Ok(()) }
 /// ```
 ///
-/// Dropping it blocks until everything that is marked has reached node memory.
+/// Dropping the offloader blocks until everything that is marked has reached node memory.
 pub struct Offload {
     /// Before what it uses.
     offloader: Offloader,
@@ -85,7 +86,7 @@ pub struct Offload {
     refusals: Arc<AtomicU32>,
 }
 
-/// What a piece of work writes to, under a name.
+/// The memory to which a piece of work writes, under a name.
 #[derive(Clone, Debug)]
 pub struct WriteSet {
     name: String,
@@ -160,37 +161,37 @@ impl Offload {
         })
     }
 
-    /// Work that is enqueued on `stream` from now on, and until the next mark, may write to `span`: an own region, a part of one, or any other
-    /// memory, which is ignored.
+    /// Declares that work enqueued on `stream` between now and the next mark may write to `span`. This may be a region, a part of a region,
+    /// or any other memory, which is ignored.
     ///
     /// # Collective
     /// Local.
     ///
     /// # Blocking
-    /// Never. The stream may be held back: until the mark has come, for a copy inside the device, or for the link.
+    /// Never. The stream may be held back until the mark has been made, for a copy inside the device, or for the transfer over the link.
     ///
     /// # Errors
-    /// [`OffloadError::Recording`] if the stream is being captured into a CUDA graph: declare all that the graph writes before each of its launches.
-    /// [`OffloadError::Device`]: the device has failed; what is marked is refused then.
+    /// [`OffloadError::Recording`] if the stream is being captured into a CUDA graph: declare everything that the graph writes before each
+    /// of its launches. [`OffloadError::Device`]: the device has failed; the shard that is marked is then refused.
     pub fn before_write(&self, span: &DeviceSpan, stream: &dyn Stream) -> Result<(), OffloadError> {
         self.offloader.before(std::slice::from_ref(span), stream)
     }
 
-    /// What some work of the program writes to, to be named by [`Offload::before`] each time.
+    /// Names the memory to which some work of the program writes, so that [`Offload::before`] can declare it each time.
     pub fn write_set(&self, name: &str, spans: &[DeviceSpan]) -> WriteSet {
         WriteSet { name: name.to_owned(), spans: spans.to_vec() }
     }
 
-    /// [`Offload::before_write`] of all that a set names.
+    /// Calls [`Offload::before_write`] for all memory that a set names.
     ///
     /// # Errors
-    /// As there.
+    /// The same as for [`Offload::before_write`].
     pub fn before(&self, set: &WriteSet, stream: &dyn Stream) -> Result<(), OffloadError> {
         self.offloader.before(&set.spans, stream)
     }
 
-    /// Waits until nothing of live memory is needed any more. Before memory of regions is freed, or written to by what cannot be declared:
-    /// another process, another device.
+    /// Waits until no marked checkpoint needs live memory any more. Call this before memory of regions is freed, or written to in a way
+    /// that cannot be declared, by another process or another device.
     ///
     /// # Collective
     /// Local.
@@ -201,19 +202,20 @@ impl Offload {
         self.offloader.settle();
     }
 
-    /// Makes node memory ready for marked shards with `bytes` of regions, in device and host memory together: reserved, touched and pinned. Without
-    /// it the first checkpoints are copied, as [`CheckpointBuilder::with_device`](crate::CheckpointBuilder::with_device) does, and their slots pinned for later ones.
-    /// That is two shards, and a third one where other levels or redundancy read them and this rank's share of node memory has room for three.
-    /// Histories are opened before: one that is opened later may take this memory.
+    /// Makes node memory ready for marked shards with `bytes` of regions, in device and host memory together: reserves, touches and pins
+    /// it. Without this call, the first checkpoints are copied, as with
+    /// [`CheckpointBuilder::with_device`](crate::CheckpointBuilder::with_device), and their slots are pinned for later checkpoints. The
+    /// memory is for two shards, and for a third if other levels or redundancy read them and this rank's share of node memory has room for
+    /// three. Open histories before this call: a history that is opened later may take this memory.
     ///
     /// # Collective
     /// Local.
     ///
     /// # Blocking
-    /// About half a second a GiB.
+    /// For about half a second per GiB.
     ///
     /// # Errors
-    /// [`OffloadError::Slots`]: there is not so much node memory for this rank, or it cannot be pinned.
+    /// [`OffloadError::Slots`]: this rank does not have enough node memory, or the memory cannot be pinned.
     pub fn prepare(&self, bytes: u64) -> Result<(), OffloadError> {
         let failed = |reason: String| OffloadError::Slots { bytes, reason };
         let segment = self.segment.as_ref().ok_or_else(|| failed("the memory tier is off".to_owned()))?;
@@ -242,7 +244,8 @@ impl Offload {
         }
     }
 
-    /// Behind two refusals in a row checkpoints are copied, not marked, until this is called: when what was forgotten is declared.
+    /// Allows marks again. After two refusals in a row, checkpoints are copied instead of marked until this is called. Call it once the
+    /// forgotten write is declared.
     pub fn allow_marks(&self) {
         self.refusals.store(0, Ordering::Relaxed);
     }
