@@ -1,11 +1,13 @@
 // Bivouac: collective checkpoint and restart for MPI simulations.
 //
-// Every function returns a status: BVK_OK (0), another outcome (positive), or an error (negative), whose text bvk_error gives.
-// A mistake in a call, an unknown handle or a full disk is an error, never the end of the program. Calls marked Collective
-// are made by all ranks of a session, in the same order. A session and what was made from it belong to one thread at a time; calls
-// from several threads wait for each other. Pending checkpoints have no such lock. No call may be made from a signal handler.
+// Every function returns a status, except the few that return a text or a FILE. A status is BVK_OK (0), another outcome
+// (positive), or an error (negative), whose text bvk_error returns. A mistake in a call, an unknown handle or a full disk causes an
+// error, but never ends the program. Calls marked Collective must be made by all ranks of a session, in the same order; calls
+// marked Local may be made by any rank at any time, and exchange no messages. A session
+// and everything created from it belong to one thread at a time; calls from several threads wait for each other. Pending
+// checkpoints have no such lock. No call may be made from a signal handler.
 //
-// Generated from the sources in src/capi; docs/C.md shows how it is used.
+// This header is generated from the sources in src/capi; docs/C.md shows how to use it.
 
 #ifndef BIVOUAC_H
 #define BIVOUAC_H
@@ -15,7 +17,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-// Handles are opaque pointers. NULL stands for no handle. Using one that was closed, or never was one, is an error, not a crash.
+// Handles are opaque pointers. NULL stands for no handle. Using a handle that was closed, or a pointer that never was one, is an
+// error, not a crash.
 typedef struct bvk_session_s *bvk_session_t;          // ranks that take and restore checkpoints together
 typedef struct bvk_checkpoint_s *bvk_checkpoint_t;    // a checkpoint under construction
 typedef struct bvk_pending_s *bvk_pending_t;          // a captured checkpoint on its way down the tiers
@@ -24,7 +27,7 @@ typedef struct bvk_history_s *bvk_history_t;          // a history of versions
 typedef struct bvk_write_set_s *bvk_write_set_t;      // the memory that a piece of work writes to
 typedef struct bvk_boxes_s *bvk_boxes_t;              // how an array is spread over the ranks
 typedef struct bvk_loaded_rows_s *bvk_loaded_rows_t;  // the rows that this rank gets from a restart
-typedef struct bvk_parts_s *bvk_parts_t;              // what the ranks that took a checkpoint had of an array or of rows
+typedef struct bvk_parts_s *bvk_parts_t;              // which part of an array, or which rows, each old rank had
 typedef struct bvk_options bvk_options;
 typedef struct bvk_region bvk_region;
 typedef struct bvk_stats bvk_stats;
@@ -35,7 +38,7 @@ typedef struct bvk_column bvk_column;
 typedef struct bvk_rows bvk_rows;
 typedef struct bvk_part bvk_part;
 
-// An application-defined record of that many bytes, as an element type.
+// The element type of an application-defined record of `bytes` bytes.
 #define BVK_RECORD(bytes) (-(int)(bytes))
 // Initialisers for the structures that begin with their size.
 #define BVK_OPTIONS_INIT {sizeof(bvk_options), NULL, NULL, NULL}
@@ -50,8 +53,8 @@ typedef struct bvk_part bvk_part;
 // Success.
 #define BVK_OK 0
 
-// `bvk_end_restore`: some rank could not load this version. Load again: the handle now leads to other copies of it, or to an older version
-// (`bvk_saved_version` says which). Nothing that was loaded before may be used.
+// `bvk_end_restore`: some rank could not load this version. Load again: the handle now leads to other copies of this version, or to an
+// older version (`bvk_saved_version` says which version it is). Nothing that was loaded before may be used.
 #define BVK_AGAIN 1
 
 // There is nothing to return: no checkpoint to restore, no report to read.
@@ -60,16 +63,17 @@ typedef struct bvk_part bvk_part;
 // An argument is wrong: NULL where a value is needed, a count that is too large, an unknown type.
 #define BVK_ERR_ARGUMENT (-1)
 
-// The handle is not valid: it never was one, is of another kind, or was closed.
+// The handle is not valid: it never was a handle, is a handle of another kind, or was closed.
 #define BVK_ERR_HANDLE (-2)
 
-// The calls came in the wrong order, for example a checkpoint inside an open restart, or a declaration on a stream that is being captured.
+// Calls were made in the wrong order, for example a checkpoint while a restart is open, or a declaration on a
+// stream that is being captured.
 #define BVK_ERR_STATE (-3)
 
-// The configuration has problems, or the session could not be opened. The text names ranks and keys.
+// The configuration has problems, or the session could not be opened. The error text names the ranks and the keys.
 #define BVK_ERR_OPEN (-4)
 
-// MPI cannot be used: it is not initialised or already finalized, this thread may not call it, or one of its calls failed.
+// MPI cannot be used: it is not initialised or is already finalised, this thread may not call it, or one of its calls failed.
 #define BVK_ERR_MPI (-5)
 
 // A name or a shape cannot be used, or a region was named twice.
@@ -81,13 +85,13 @@ typedef struct bvk_part bvk_part;
 // A region could not be loaded: it is not in the checkpoint, has a different type or length, or has no undamaged copy.
 #define BVK_ERR_LOAD (-8)
 
-// The restart ended without a restored state, on all ranks alike.
+// The restart ended on all ranks without restoring a state.
 #define BVK_ERR_RESTART (-9)
 
 // The checkpoint has not reached the level that was waited for, and will not reach it.
 #define BVK_ERR_NOT_COMMITTED (-10)
 
-// Ranks made different calls, or some made none; or an element of an array has no owner, or several.
+// Ranks made different calls, or some made none; or an element of an array has no owner, or more than one.
 #define BVK_ERR_DISAGREED (-11)
 
 // The session has failed and commits nothing more. The application may continue to compute.
@@ -96,14 +100,14 @@ typedef struct bvk_part bvk_part;
 // Checkpoints were still being written when the session was closed.
 #define BVK_ERR_UNDRAINED (-13)
 
-// A device or a history cannot do what was asked for.
+// A device or a history cannot do what was requested.
 #define BVK_ERR_DEVICE (-14)
 
-// A defect of Bivouac. The session may be unusable from now on; the application may continue to compute.
+// A defect in Bivouac. From now on the session may be unusable; the application may continue to compute.
 #define BVK_ERR_INTERNAL (-15)
 
-// Unsigned bytes without further meaning. A negative type is an application-defined record of that many bytes:
-// `BVK_RECORD(48)` in C, -48 elsewhere.
+// Unsigned bytes without further meaning. A negative type stands for an application-defined record, and its absolute value for the number
+// of bytes: `BVK_RECORD(48)` in C, -48 in other languages.
 #define BVK_U8 1
 
 // Signed 8-bit integers.
@@ -151,10 +155,10 @@ typedef struct bvk_part bvk_part;
 // Threads stay where the launcher bound them.
 #define BVK_PIN_LAUNCHER 0
 
-// Each rank gets its share of neighbouring cores, and each thread one of these cores.
+// Each rank gets its share of neighbouring cores, and each of its threads gets one of these cores.
 #define BVK_PIN_COMPACT 1
 
-// Each rank gets its share of neighbouring cores, and its threads go in turn to the share's NUMA nodes or caches.
+// Each rank gets its share of neighbouring cores, and its threads are placed in turn on the NUMA nodes or caches of this share.
 #define BVK_PIN_SCATTER 2
 
 // Restarts put threads and pages back where they were.
@@ -169,10 +173,10 @@ typedef struct bvk_part bvk_part;
 // Restarts put neither threads nor pages back.
 #define BVK_AFFINITY_CAPTURE 3
 
-// As a version: the newest one that all ranks can restore.
+// As a version number: the newest version that all ranks can restore.
 #define BVK_NEWEST UINT64_MAX
 
-// The checkpoint cannot be restored on a different number of ranks, as with `bvk_protect`.
+// As with `bvk_protect`, the checkpoint cannot be restored on a different number of ranks.
 #define BVK_RESIZE_REFUSE 0
 
 // On a different number of ranks, the value is dropped.
@@ -181,22 +185,23 @@ typedef struct bvk_part bvk_part;
 // On a different number of ranks, each rank may ask for the values of any old ranks (`bvk_of_ranks`).
 #define BVK_RESIZE_ASK 2
 
-// As `how`: each rank gets the rows that it saved. Only if the same number of ranks took the checkpoint. Local.
+// As `how`: each rank gets the rows that it saved. This works only if the same number of ranks took the
+// checkpoint, and makes the call local.
 #define BVK_ROWS_OWN 0
 
 // As `how`: all rows are distributed evenly, in the order of the ranks that saved them.
 #define BVK_ROWS_EVEN 1
 
-// A rank's part is rows of a set.
+// A rank's part consists of rows of a set.
 #define BVK_PART_ROWS 1
 
-// A rank's part is boxes of an array.
+// A rank's part consists of boxes of an array.
 #define BVK_PART_BOXES 2
 
-// A rank's part is a list of numbers.
+// A rank's part consists of numbered elements of an array.
 #define BVK_PART_IDS 3
 
-// As the device of a history: no GPU. Versions are kept in host memory and in the file.
+// As the number of a GPU: no GPU. A history without a GPU keeps its versions in host memory and in its file.
 #define BVK_NO_GPU (-1)
 
 // A version stays until it has been restored and no further hint names it.
@@ -205,25 +210,27 @@ typedef struct bvk_part bvk_part;
 // A version stays until the history is closed.
 #define BVK_KEEP_ALL 1
 
-// A restart truncates a companion to its length at the restored checkpoint.
+// If the companion is longer than it was at the restored checkpoint, a restart truncates it to that length.
 #define BVK_RESTART_TRUNCATE 0
 
-// The restart ends with an error on all ranks, and the companion stays unchanged.
+// If the companion is longer, the restart ends with an error on all ranks, and the companion stays unchanged.
 #define BVK_RESTART_REFUSE 1
 
-// The companion stays unchanged, and the program continues in another file next to it: `traj.part0002.xtc` after `traj.xtc`.
+// If the companion is longer, it stays unchanged, and the program continues in another file next to it:
+// `traj.part0002.xtc` after `traj.xtc`.
 #define BVK_RESTART_ANOTHER 2
 
-// How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set members. Later
-// members take precedence over earlier ones. The environment (`BIVOUAC_...`) comes between `config_text` and `settings`.
+// How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set members. At
+// most one of `config_file` and `config_text` may be set. The environment (`BIVOUAC_...`) takes precedence over the file or the text, and
+// `settings` takes precedence over the environment.
 struct bvk_options {
   // `sizeof(bvk_options)`.
   size_t size;
-  // A TOML file. NULL: the file that `BIVOUAC_CONFIG` names, if `config_text` is NULL, too.
+  // A TOML file. NULL: the file that `BIVOUAC_CONFIG` names, if `config_text` is also NULL.
   const char *config_file;
   // TOML text instead of a file; NULL: none.
   const char *config_text;
-  // Settings as `section.key=value`, the last entry NULL; NULL: none.
+  // A list of settings of the form `section.key=value`, whose last entry is NULL; NULL: none.
   const char *const *settings;
 };
 
@@ -246,14 +253,13 @@ struct bvk_region {
   const uint64_t *shape;
 };
 
-// Counters and times of this rank since its session was opened. Set `size` to `sizeof(bvk_stats)` before the call
-// (`BVK_STATS_INIT`).
+// Counters and times of this rank since its session was opened. Set `size` to `sizeof(bvk_stats)` before the call (`BVK_STATS_INIT`).
 struct bvk_stats {
   // `sizeof(bvk_stats)`.
   size_t size;
   // Checkpoints that this rank has captured.
   uint64_t captured;
-  // Checkpoints that the ranks abandoned at the call.
+  // Checkpoints that the ranks abandoned at the checkpoint call: no part of them is kept.
   uint64_t abandoned;
   // Checkpoints in flight: some of their levels are neither reached nor given up.
   uint64_t in_flight;
@@ -267,13 +273,13 @@ struct bvk_stats {
   uint64_t damaged;
   // Seconds that the last checkpoint blocked the application.
   double blocked_last_s;
-  // The longest of these times.
+  // The longest time that a checkpoint blocked the application, in seconds.
   double blocked_max_s;
-  // The sum of these times.
+  // The total time that checkpoints blocked the application, in seconds.
   double blocked_total_s;
   // Files that refer to earlier files for part of their content (`reduction.method`).
   uint64_t packed_files;
-  // Files that could have referred to earlier ones, but hold whole shards.
+  // Files that could have referred to earlier files, but hold whole shards.
   uint64_t whole_files;
   // Bytes of the shards that both kinds of files represent.
   uint64_t reduced_bytes;
@@ -283,11 +289,11 @@ struct bvk_stats {
   uint64_t partial_captures;
   // Shards whose regions in GPU memory were compared there, chunk by chunk.
   uint64_t looked_on_device;
-  // Seconds that this took, while the shards were transferred.
+  // Seconds that these comparisons took, while the shards were transferred.
   double look_total_s;
   // Bytes of shards that remained to be compressed (`reduction.compress`).
   uint64_t compressed_from;
-  // Bytes that they had after compression.
+  // The size of the same data after compression, in bytes.
   uint64_t compressed_to;
   // Seconds that the compression took.
   double compress_total_s;
@@ -297,17 +303,17 @@ struct bvk_stats {
   uint64_t marks_refused;
   // Bytes in GPU memory that were marked.
   uint64_t marked_bytes;
-  // Marked bytes that node memory held already, and that were not sent.
+  // Marked bytes that were not sent, because node memory already held them.
   uint64_t equal_bytes;
   // Marked bytes that were copied aside, inside the GPU, before a write.
   uint64_t doubled_bytes;
   // Marked bytes that a stream of the application had to wait for.
   uint64_t urgent_bytes;
-  // How often a checkpoint waited for the marked one before it.
+  // How often a checkpoint waited for the previous marked checkpoint.
   uint64_t mark_waits;
   // Seconds that these waits took.
   double mark_wait_total_s;
-  // Checkpoints in which only the application's declarations kept later writes out (`offload.audit`, `offload.host_writes`).
+  // Checkpoints that only the application's declarations protected from later writes (`offload.audit`, `offload.host_writes`).
   uint64_t unaudited;
   // Live regions that were copied after the checkpoint call had returned (`bvk_set_live`).
   uint64_t live_regions;
@@ -325,8 +331,8 @@ struct bvk_stats {
   double live_wait_total_s;
 };
 
-// Counters of this rank for one level, over all tiers that have it. Set `size` to `sizeof(bvk_level_stats)` before the call
-// (`BVK_LEVEL_STATS_INIT`).
+// Counters of this rank for one level, summed over all tiers that have this level. Set `size` to `sizeof(bvk_level_stats)` before the
+// call (`BVK_LEVEL_STATS_INIT`).
 struct bvk_level_stats {
   // `sizeof(bvk_level_stats)`.
   size_t size;
@@ -338,16 +344,16 @@ struct bvk_level_stats {
   uint64_t write_failures;
   // Bytes that this rank has written in the background.
   uint64_t flushed_bytes;
-  // Bytes that restarts have read: from node memory, local storage, other nodes, the parallel file system or an object store.
+  // Bytes that restarts have read from node memory, node-local storage, other nodes, the parallel file system or an object store.
   uint64_t restored_bytes;
   // Copies of shards or blocks that were found damaged.
   uint64_t damaged;
-  // Seconds that writing those bytes took.
+  // Seconds that it took to write `flushed_bytes`.
   double flushed_s;
 };
 
-// What the ranks have agreed on one level of one checkpoint; or that a level has been out of reach since the session was opened. Set
-// `size` to `sizeof(bvk_report)` before the call (`BVK_REPORT_INIT`).
+// The ranks' verdict on one level of one checkpoint, or the information that a level has been out of reach since the session was opened.
+// Set `size` to `sizeof(bvk_report)` before the call (`BVK_REPORT_INIT`).
 struct bvk_report {
   // `sizeof(bvk_report)`.
   size_t size;
@@ -359,7 +365,7 @@ struct bvk_report {
   int committed;
   // The name of the series; empty for a tier that cannot be used.
   char name[136];
-  // Why it was not committed. A long reason is truncated.
+  // The reason, if `committed` is not 1. A long reason is truncated.
   char reason[512];
 };
 
@@ -369,7 +375,7 @@ struct bvk_restored {
   size_t size;
   // The version.
   uint64_t version;
-  // The generation of the run that took it.
+  // The generation of the run that took the checkpoint.
   uint64_t generation;
   // Bytes that this rank has read.
   uint64_t bytes;
@@ -377,7 +383,7 @@ struct bvk_restored {
   double seconds;
   // The level of the farthest tier that this rank read from (`BVK_LEVEL_...`).
   int64_t level;
-  // The number of ranks that took it.
+  // The number of ranks that took the checkpoint.
   uint64_t ranks;
 };
 
@@ -403,31 +409,33 @@ struct bvk_rows {
   const struct bvk_column *columns;
   // The number of columns. The number, names, types and widths of the columns are the same on all ranks.
   size_t column_count;
-  // The dimensions of `low` and `high`, at most 8; 0: no bounds.
+  // The number of dimensions of `low` and `high`, at most 8; 0: no bounds.
   size_t dimensions;
-  // The least coordinate of this rank's rows in each dimension. It is recorded, but not used otherwise.
+  // The least coordinate of this rank's rows in each dimension. It is recorded, but otherwise not used.
   const double *low;
   // The greatest coordinate in each dimension.
   const double *high;
 };
 
-// Says which ranks get some rows. `values` holds the values of a column for `count` rows, row after row, with as many elements per row as
-// the column has. For each row the function writes the number of a rank of this run to `owners`. `user` is passed through from the call.
+// Says which rank gets each of `count` rows. `values` holds the values of a column for these rows, row after row, with as many elements
+// per row as the column has. For each row, the function writes the number of a rank of this run to `owners`. `user` is the pointer that
+// was given to `bvk_load_rows_by`.
 typedef void (*bvk_owners)(const void *values, size_t count, int *owners, void *user);
 
-// What one old rank had. Set `size` to `sizeof(bvk_part)` before the call (`BVK_PART_INIT`).
+// The part of an array or of a set of rows that one old rank had. Set `size` to `sizeof(bvk_part)` before the call (`BVK_PART_INIT`).
 struct bvk_part {
   // `sizeof(bvk_part)`.
   size_t size;
   // One of `BVK_PART_...`.
   int kind;
-  // The dimensions of the array, or of the bounds; 0 for rows that were saved without bounds.
+  // The number of dimensions of the array, or of the bounds; 0 for rows that were saved without bounds.
   int dimensions;
-  // The number of rows, of boxes, or of numbers that the rank had.
+  // The number of rows, boxes, or numbered elements that the rank had.
   uint64_t count;
-  // For boxes: the extents of the array, slowest dimension first. For numbers: the elements of the array.
+  // For boxes: the extents of the array, slowest dimension first. For numbered elements: `shape[0]` is the
+  // number of elements of the array.
   uint64_t shape[8];
-  // For rows: the least coordinate in each dimension, as `bvk_rows` said.
+  // For rows: the least coordinate in each dimension, as given in `bvk_rows` when they were saved.
   double low[8];
   // For rows: the greatest coordinate in each dimension.
   double high[8];
@@ -437,9 +445,9 @@ struct bvk_part {
 extern "C" {
 #endif // __cplusplus
 
-// The text of this thread's last call that failed; empty if none has.
+// The error text of this thread's last failed call; empty if no call has failed.
 //
-// Local, never blocks, any thread. The text belongs to Bivouac and is valid until the next call of this thread that fails.
+// Local, never blocks, any thread. The text belongs to Bivouac and is valid until the next failed call of this thread.
 const char *bvk_error(void);
 
 // The name of a status, for example `BVK_ERR_LOAD`; `unknown status` for any other number.
@@ -452,40 +460,42 @@ const char *bvk_status_name(int status);
 // Local, never blocks, any thread. The text is constant.
 const char *bvk_version(void);
 
-// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI is initialised, at any thread level. With
-// `MPI_THREAD_MULTIPLE`, or with sockets between the ranks, a thread of Bivouac exchanges the coordination messages; otherwise the
-// session's calls do.
+// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI must be initialised, at any thread level.
+// With `MPI_THREAD_MULTIPLE`, or with sockets between the ranks, a thread of Bivouac exchanges the coordination messages;
+// otherwise the session's calls do.
 //
-// Collective over `comm`. Blocks until all ranks have called, but no longer than `timeouts.abandon` (10 s at least). After that, the ranks
-// that have not called are named, and two requests of Bivouac remain on `comm`. Blocks for the file systems of the tiers. If a rank has a
-// mistake in its configuration or options, all ranks fail together. Call it from a thread that may call MPI.
+// Collective over `comm`. Blocks until all ranks have made the call, but no longer than `timeouts.abandon` (at least 10 s). After that
+// time the call fails, the error names the ranks that have not made the call, and two MPI requests of Bivouac stay open on `comm`. The
+// call also blocks on the file systems of the tiers. If a rank has a mistake in its configuration or options, all ranks fail together.
+// Make this call from a thread that may call MPI.
 //
 // `options`: NULL for the environment alone. `*session`: the handle, yours until `bvk_close`; NULL after an error.
 //
-// Errors: `BVK_ERR_OPEN` (ranks and keys are named; also for a NULL `session`), `BVK_ERR_MPI`, `BVK_ERR_FAILED`. If `comm` is not a
-// communicator on some of the ranks, the others wait.
+// Errors: `BVK_ERR_OPEN` (the text names ranks and keys; also returned for a NULL `session`), `BVK_ERR_MPI`, `BVK_ERR_FAILED`. If `comm`
+// is not a communicator on some ranks, the other ranks wait for them.
 //
 // Requirements:
-// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts end with NUL and its list with NULL; `session`
-// is NULL or points to a handle.
+// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts are NUL-terminated, and its list ends with NULL;
+// `session` is NULL or points to a handle.
 int bvk_open(MPI_Comm comm,
              const struct bvk_options *options,
              bvk_session_t *session);
 
-// Opens a session on a communicator in Fortran's form (`MPI_Comm_c2f`); otherwise as `bvk_open`.
+// Opens a session on a communicator in Fortran's form (`MPI_Comm_c2f`); otherwise like `bvk_open`.
 //
-// Collective and blocking as `bvk_open`.
+// Collective and blocking like `bvk_open`.
 //
 // Requirements:
-// As `bvk_open`.
+// As for `bvk_open`.
 int bvk_open_f(int comm, const struct bvk_options *options, bvk_session_t *session);
 
-// Waits for all checkpoints that are being written, and ends the session and everything that was made from it. `*session` becomes NULL. A
-// NULL session is not an error.
+// Waits for all checkpoints that are being written, then closes the session and everything that was created from it. `*session` becomes
+// NULL. A NULL session is not an error.
 //
-// Collective. Blocks for checkpoints that are being written, at most for `timeouts.drain`, then for ranks that have not called, at most
-// for `timeouts.abandon` (30 minutes unless it is set), and some seconds for last messages. The status does not say which levels the last
-// checkpoint reached: call `bvk_wait` first, or read the reports. Handles of pending checkpoints stay valid until `bvk_release`.
+// Collective. Blocks for checkpoints that are being written, for at most `timeouts.drain`; then for ranks that have not made the
+// call, for at most `timeouts.abandon` (30 minutes unless it is set); and finally a few seconds for the last messages. The status
+// does not say which levels the last checkpoint reached: call `bvk_wait` first, or read the reports. Handles of pending checkpoints
+// stay valid until `bvk_release`.
 //
 // Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed nevertheless. `BVK_ERR_HANDLE`;
 // `BVK_ERR_STATE` in a forked child.
@@ -504,33 +514,33 @@ int bvk_generation(bvk_session_t session, uint64_t *generation);
 
 // Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restore` loads them. The memory may be on the
 // host or on a GPU. A region of this name that is already protected is replaced, so call this again after a reallocation (before the
-// reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is prepared in the
-// background.
+// reallocation of a live region, call `bvk_settle`). Node memory for a checkpoint of all protected regions is prepared in the background.
 //
-// Local. Waits only if a live region (`bvk_set_live`) is replaced by one elsewhere, until the old one is copied.
+// Local. Waits only if a live region (`bvk_set_live`) is replaced by a region at another address, until the old region has been copied.
 //
-// `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's, and may be NULL if `count` is 0. Access
-// to device memory is ordered by the session's stream. Host memory, including pinned and managed memory, is read as it is at the call.
+// `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. The memory at `data` still belongs to the application; `data` may be NULL
+// if `count` is 0. Access to device memory is ordered by the session's stream. Host memory, including pinned and managed memory, is read
+// as it is at the time of the checkpoint call.
 //
 // Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`.
 //
 // Requirements:
-// Until the region is unprotected or replaced, or the session closed, the memory is readable in each call that saves it, and writable and
-// used by nothing else in each call that loads it. `name` is NULL or ends with zero.
+// Until the region is unprotected or replaced, or the session is closed, the memory is readable in each call that saves it, and writable
+// and used by nothing else in each call that loads it. `name` is NULL or a NUL-terminated string.
 int bvk_protect(bvk_session_t session,
                 const char *name,
                 void *data,
                 uint64_t count,
                 int kind);
 
-// Protects an array with the extents of its `dimensions` dimensions, slowest first; otherwise as `bvk_protect`.
+// Protects an array with the extents of its `dimensions` dimensions, slowest first; otherwise like `bvk_protect`.
 //
-// Local, never waits.
+// Local, waits like `bvk_protect`.
 //
-// Errors: as `bvk_protect`.
+// Errors: as for `bvk_protect`.
 //
 // Requirements:
-// As `bvk_protect`; `shape` has `dimensions` numbers.
+// As for `bvk_protect`; `shape` points to `dimensions` numbers.
 int bvk_protect_shaped(bvk_session_t session,
                        const char *name,
                        void *data,
@@ -539,108 +549,113 @@ int bvk_protect_shaped(bvk_session_t session,
                        const uint64_t *shape);
 
 // Protects the `count` regions of a list in one call, as `bvk_protect` does for one: all of them, or none if one cannot be protected. The
-// cost of each does not depend on how many there are.
+// cost per region does not depend on the number of regions.
 //
-// Local, never waits.
+// Local, waits like `bvk_protect`.
 //
-// Errors: as `bvk_protect`; also if two entries of the list have the same name. The text says which entry is wrong, counted from 0.
+// Errors: as for `bvk_protect`; also if two entries of the list have the same name. The error text says which
+// entry is wrong, counted from 0.
 //
 // Requirements:
-// `regions` has `count` structures of the size that the first of them begins with, or is NULL and `count` is 0. The requirements of
-// `bvk_protect` hold for each, and a shape has as many numbers as dimensions.
+// `regions` points to `count` structures, all of the size that the first one begins with, or is NULL and `count` is 0. The requirements of
+// `bvk_protect` hold for each region, and a shape has as many numbers as dimensions.
 int bvk_protect_many(bvk_session_t session,
                      const struct bvk_region *regions,
                      size_t count);
 
-// Protects under a number instead of a name: the region is called `#7` for `id` 7.
+// Protects a region under a number instead of a name: the region is called `#7` for `id` 7.
 //
-// Local, never waits.
+// Local, waits like `bvk_protect`.
 //
-// Errors: as `bvk_protect`.
+// Errors: as for `bvk_protect`.
 //
 // Requirements:
-// As `bvk_protect`.
+// As for `bvk_protect`.
 int bvk_protect_id(bvk_session_t session, int id, void *data, uint64_t count, int kind);
 
-// Ends the protection of a region. Its memory may be freed as soon as this returns, unless `bvk_save` has added it to a checkpoint that is
-// not captured yet. Where the session offloads its GPU (`bvk_offload`), call `bvk_settle` before GPU memory is freed.
+// Ends the protection of a region. Its memory may be freed as soon as the call returns, unless `bvk_save` has added the
+// region to a checkpoint that has not been captured yet. If the session offloads its GPU (`bvk_offload`), call
+// `bvk_settle` before GPU memory is freed.
 //
-// Local. Waits only for a live region (`bvk_set_live`), until it is copied.
+// Local. Waits only for a live region (`bvk_set_live`), until the region has been copied.
 //
 // Errors: `BVK_ERR_ARGUMENT` if no such region is protected.
 //
 // Requirements:
-// `name` is NULL or ends with zero.
+// `name` is NULL or a NUL-terminated string.
 int bvk_unprotect(bvk_session_t session,
                   const char *name);
 
-// Ends the protection of a region that was protected under a number; otherwise as `bvk_unprotect`.
+// Ends the protection of a region that was protected under a number; otherwise like `bvk_unprotect`.
 //
-// Local, waits as `bvk_unprotect`.
+// Local, waits like `bvk_unprotect`.
 int bvk_unprotect_id(bvk_session_t session, int id);
 
-// Ends the protection of all regions; otherwise as `bvk_unprotect`.
+// Ends the protection of all regions; otherwise like `bvk_unprotect`.
 //
-// Local, waits as `bvk_unprotect`.
+// Local, waits like `bvk_unprotect`.
 int bvk_unprotect_all(bvk_session_t session);
 
-// Sets the session's stream, a `cudaStream_t` or `CUstream` of the device's primary context. From now on regions in device memory (not in
-// managed memory) are complete once the work that is enqueued on `stream` has run. NULL, the default: the legacy default stream. Programs
-// without GPUs do not need this call.
+// Sets the session's stream, a `cudaStream_t` or `CUstream` of the device's primary context. After this call, regions in device memory
+// (not in managed memory) count as complete once the work that is enqueued on `stream` has run. NULL, the default, stands for the legacy
+// default stream. Programs without GPUs do not need this call.
 //
-// Local, never waits. The stream stays the application's.
+// Local, never waits. The stream still belongs to the application.
 //
 // Requirements:
 // The stream lives until another one is set or the session is closed, and is not the per-thread default stream.
 int bvk_set_stream(bvk_session_t session,
                    void *stream);
 
-// Is it time for a checkpoint, by the configured interval? Call it once per step. `*yes`: 1 or 0, the same on all ranks.
+// Asks whether a checkpoint is due by the configured interval. Make this call once per step. `*yes`: 1 or 0, the same on all ranks.
 //
 // Collective: all ranks, the same number of times. Blocks only when a checkpoint by time or cost is nearly due.
 //
-// Errors: `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`, `BVK_ERR_STATE`; `*yes` is 0 then.
+// Errors: `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`, `BVK_ERR_STATE`; `*yes` is then 0.
 //
 // Requirements:
 // `yes` is NULL or points to a number.
 int bvk_should_checkpoint(bvk_session_t session,
                           int *yes);
 
-// Is it time to stop, because a configured signal has arrived on some rank, the end of the allocation is near, or `bivouac halt` was
-// called? `*yes`: 1 or 0, the same on all ranks.
+// Asks whether the program should stop, because a configured signal has arrived on some rank, the end of the allocation is near,
+// `bivouac halt` was called, or the configured stop file exists. `*yes`: 1 or 0, the same on all ranks.
 //
-// Collective: all ranks, the same number of times. The ranks compare about every `exit.check_every`.
+// Collective: all ranks, the same number of times. The ranks compare what they have seen about once every `exit.check_every`.
 //
-// Errors: as `bvk_should_checkpoint`.
+// Errors: as for `bvk_should_checkpoint`.
 //
 // Requirements:
 // `yes` is NULL or points to a number.
 int bvk_should_exit(bvk_session_t session,
                     int *yes);
 
-// Prepares node memory in the background for checkpoints of about `bytes` per rank, so that the first one does not wait for it.
+// Prepares node memory in the background for checkpoints of about `bytes` per rank, so that the first checkpoint
+// does not wait for this memory.
 //
 // Local, never waits.
 int bvk_prepare(bvk_session_t session,
                 uint64_t bytes);
 
-// Exchanges coordination messages. Needed only where the session has no thread for that (`engine.progress = "stepped"`) and other calls
-// are rare.
+// Exchanges coordination messages. This call is needed only if the session has no thread for these messages
+// (`engine.progress = "stepped"`) and other calls are rare.
 //
 // Local, never waits.
 int bvk_progress(bvk_session_t session);
 
-// Puts the threads of this rank where `policy` says (`BVK_PIN_...`), within what the job was given on this node.
+// Places the threads of this rank as `policy` says (`BVK_PIN_...`), on CPUs that the job was given on this node.
 //
-// Local. With the same policy on all ranks of a node, the ranks get different cores.
+// Local. With the same policy on all ranks of a node, the ranks get different cores. Threads are left alone if affinity is off, if the
+// node has processes of the job that are not ranks of the session, or if no launcher says what the job was given and the session has
+// several ranks on the node.
 //
 // Errors: `BVK_ERR_ARGUMENT`.
 int bvk_pin(bvk_session_t session,
             int policy);
 
-// Sets which parts of the affinity restarts bring back from now on (`BVK_AFFINITY_...`), instead of the configured ones.
+// Sets which parts of the affinity (`BVK_AFFINITY_...`) later restarts bring back, instead of the configured parts.
 //
-// Local; but ranks with different modes restore different things.
+// Local, but ranks with different modes restore different parts.
 //
 // Errors: `BVK_ERR_ARGUMENT`.
 int bvk_set_affinity(bvk_session_t session,
@@ -657,7 +672,7 @@ int bvk_set_affinity(bvk_session_t session,
 int bvk_get_stats(bvk_session_t session, struct bvk_stats *stats);
 
 // Fills `stats` with the counters of this rank for a level, from `BVK_LEVEL_PROCESS` to `BVK_LEVEL_SYSTEM`. If several tiers have the
-// level, the counters are those of all of them together.
+// level, the counters are the sums over these tiers.
 //
 // Local, never waits.
 //
@@ -669,8 +684,8 @@ int bvk_get_level_stats(bvk_session_t session,
                         int level,
                         struct bvk_level_stats *stats);
 
-// Reads the next verdict that the ranks have agreed on, in the order of the checkpoints. `BVK_NOTHING`: all have been read.
-// The first ones, without a name, are about configured tiers that cannot be used: no checkpoint reaches their level.
+// Reads the next verdict that the ranks have agreed on, in the order of the checkpoints. `BVK_NOTHING`: all verdicts have been read. The
+// first reports, which have no name, are about configured tiers that cannot be used: no checkpoint reaches the level of such a tier.
 //
 // Local, never waits. All ranks get the same verdicts, though not at the same time.
 //
@@ -682,45 +697,48 @@ int bvk_next_report(bvk_session_t session,
                     struct bvk_report *report);
 
 // Sets which lines Bivouac writes to standard error, by their importance: 0 nothing, 1 errors, 2 warnings and one line each when a session
-// opens, restores and closes, 3 events, 4 details, 5 everything. This call takes precedence over `job.log` and `BIVOUAC_LOG`. Without it
-// they decide, and if they say nothing, the level is 2.
+// opens, restores and closes, 3 events, 4 details, 5 everything. This call takes precedence over `job.log` and `BIVOUAC_LOG`. Without this
+// call, these settings decide, and if neither is set, the level is 2.
 //
 // Local, never waits, any thread, at any time.
 //
 // Errors: `BVK_ERR_ARGUMENT`.
 int bvk_log(int level);
 
-// Takes version `version` of the series `name`, a checkpoint of all protected regions. When it returns the application may overwrite them.
-// For regions on a GPU that is offloaded this holds once the write is declared (`bvk_offload`), for live ones as `bvk_set_live` says. The
-// ranks agree on the checkpoint in the background, see `bvk_wait` and `bvk_next_report`.
+// Takes version `version` of the series `name`, a checkpoint of all protected regions. When the call returns, the application may
+// overwrite these regions. Regions on an offloaded GPU may be overwritten once the write has been declared (`bvk_offload`), and live
+// regions as `bvk_set_live` says. The ranks agree on the checkpoint in the background; see `bvk_wait` and `bvk_next_report`.
 //
-// Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks for
-// the copy; if regions are live, for the live copy of the previous checkpoint; if node memory is full, for room, at most `timeouts.room`.
+// Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the other ranks.
+// Blocks for the copy; if regions are live, also for the live copy of the previous checkpoint; and if node memory is full, also for room
+// there, for at most `timeouts.room`.
 //
-// `pending`: NULL, or a pointer to a handle, which the call sets and you own until `bvk_release`; after an error it is NULL. The first
-// checkpoint with regions on a GPU initialises its caches (up to a second).
+// `pending`: NULL, or a pointer to a handle, which the call sets and you own until `bvk_release`; after an error the handle is NULL. The
+// first checkpoint with regions on a GPU initialises the caches of this GPU, which takes up to a second.
 //
 // Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`: the other ranks are told, and the application may continue.
-// `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the other ranks are not told. `BVK_ERR_STATE` also if regions are to
-// be marked on a stream that is being captured into a CUDA graph; the other ranks are told.
+// `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the other ranks are not told. `BVK_ERR_STATE` is also returned if regions
+// are to be marked on a stream that is being captured into a CUDA graph; in this case the other ranks are told.
 //
 // Requirements:
-// The requirements of `bvk_protect` hold; `name` is NULL or ends with zero; `pending` is NULL or
-// points to a handle.
+// The requirements of `bvk_protect` hold; `name` is NULL or a NUL-terminated string; `pending`
+// is NULL or points to a handle.
 int bvk_checkpoint(bvk_session_t session,
                    const char *name,
                    uint64_t version,
                    bvk_pending_t *pending);
 
-// Begins a checkpoint that names its own regions: `bvk_save` adds them, `bvk_capture` takes it. Several may be open at a time.
+// Begins a checkpoint that names its own regions: `bvk_save` adds the regions, and `bvk_capture` takes the checkpoint. Several
+// checkpoints may be open at a time.
 //
-// Collective as `bvk_checkpoint`, together with the `bvk_capture` or `bvk_abort` that ends it; never waits.
+// Collective like `bvk_checkpoint`, together with the `bvk_capture` or `bvk_abort` that ends it; never waits.
 //
-// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`, `BVK_ERR_HANDLE`: the other ranks are not told. A name that cannot be used is refused
-// by `bvk_capture`.
+// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`, `BVK_ERR_HANDLE`: the other ranks are not told. If the name cannot be
+// used, `bvk_capture` refuses it.
 //
 // Requirements:
-// `name` is NULL or ends with zero; `checkpoint` points to a handle, which the call sets and you own until `bvk_capture` or `bvk_abort`.
+// `name` is NULL or a NUL-terminated string; `checkpoint` points to a handle, which the call sets and you own
+// until `bvk_capture` or `bvk_abort`.
 int bvk_begin_checkpoint(bvk_session_t session,
                          const char *name,
                          uint64_t version,
@@ -728,24 +746,24 @@ int bvk_begin_checkpoint(bvk_session_t session,
 
 // Adds `count` elements at `data`, on the host or on a GPU, as region `name`.
 //
-// Local, never waits; nothing is read before `bvk_capture`. `kind` as in `bvk_protect`.
+// Local, never waits; nothing is read before `bvk_capture`. `kind` is as in `bvk_protect`.
 //
 // Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`; the checkpoint is unchanged.
 //
 // Requirements:
-// The memory is readable until `bvk_capture` has returned. `name` is NULL or ends with zero.
+// The memory is readable until `bvk_capture` has returned. `name` is NULL or a NUL-terminated string.
 int bvk_save(bvk_checkpoint_t checkpoint,
              const char *name,
              const void *data,
              uint64_t count,
              int kind);
 
-// Adds an array with the extents of its `dimensions` dimensions, slowest first; otherwise as `bvk_save`.
+// Adds an array with the extents of its `dimensions` dimensions, slowest first; otherwise like `bvk_save`.
 //
 // Local, never waits.
 //
 // Requirements:
-// As `bvk_save`; `shape` has `dimensions` numbers.
+// As for `bvk_save`; `shape` points to `dimensions` numbers.
 int bvk_save_shaped(bvk_checkpoint_t checkpoint,
                     const char *name,
                     const void *data,
@@ -753,63 +771,63 @@ int bvk_save_shaped(bvk_checkpoint_t checkpoint,
                     int dimensions,
                     const uint64_t *shape);
 
-// Adds all regions that are protected on the session when the checkpoint is captured. Live ones are copied after the call has returned
-// (`bvk_set_live`). If one of them has a name that `bvk_save` has used, the capture fails.
+// Adds all regions that are protected on the session when the checkpoint is captured. Live regions are copied after `bvk_capture` has
+// returned (`bvk_set_live`). If a protected region has a name that `bvk_save` has used, the capture fails.
 //
 // Local, never waits.
 int bvk_save_protected(bvk_checkpoint_t checkpoint);
 
-// Copies host regions, added with `bvk_save`, to their place in the checkpoint. When this returns the application may overwrite
-// them, and `bvk_capture` may come later. The copy takes no memory of the process. A region that was copied may be added and copied again,
-// with the same type and shape (otherwise `bvk_save` returns `BVK_ERR_REGION`). Regions on a GPU or on boxes, rows, protected regions and
-// histories are read by `bvk_capture`.
+// Copies the host regions that were added with `bvk_save` into the checkpoint. When the call returns, the application may overwrite these
+// regions; `bvk_capture` may be called later. The copies occupy no memory of the process. A region that was copied may be added and copied
+// again if its type and shape are the same (otherwise `bvk_save` returns `BVK_ERR_REGION`). Regions on a GPU, regions on boxes, rows,
+// protected regions and histories are not read until `bvk_capture`.
 //
 // Collective: all ranks or none, between the same other collective calls, with the same regions on the host and on a GPU; returns without
-// waiting for the others. Blocks as `bvk_checkpoint`. A restart before the capture makes the capture fail.
+// waiting for the other ranks. Blocks like `bvk_checkpoint`. A restart before the capture makes the capture fail.
 //
-// Errors: `BVK_ERR_CAPTURE` if no tier has room, `BVK_ERR_REGION` for a name that cannot be used: `bvk_capture` then fails, too, and the
-// other ranks are told. `BVK_ERR_STATE` while a restart is open.
+// Errors: `BVK_ERR_CAPTURE` if no tier has room, `BVK_ERR_REGION` for a name that cannot be used; in both cases `bvk_capture` also fails,
+// and the other ranks are told. `BVK_ERR_STATE` while a restart is open.
 //
 // Requirements:
 // The memory of all regions that were added is readable.
 int bvk_hold(bvk_checkpoint_t checkpoint);
 
-// Adds the versions that a history has when the checkpoint is captured; `bvk_load_history` brings them back.
+// Adds the versions that a history contains when the checkpoint is captured; `bvk_load_history` loads them.
 //
 // Local, never waits.
 //
 // Errors: `BVK_ERR_HANDLE`; `BVK_ERR_ARGUMENT` for a history of another session.
 int bvk_save_history(bvk_checkpoint_t checkpoint, bvk_history_t history);
 
-// Chooses the method by which files reuse earlier files for a region of this checkpoint, instead of the configured one: "full", "basic",
-// "list", "tree" or "auto" (`docs/REDUCTION.md`). It has an effect where `reduction.method` or `reduction.regions` asks for one. A region
-// that is not saved is named in the log.
+// Chooses, for a region of this checkpoint, the method by which files reuse earlier files, instead of the configured method: "full",
+// "basic", "list", "tree" or "auto" (`docs/REDUCTION.md`). The choice has an effect if `reduction.method` or `reduction.regions` asks for
+// a method. If the region is not saved, the log names it.
 //
 // Local, never waits.
 //
 // Errors: `BVK_ERR_ARGUMENT` for any other method, `BVK_ERR_HANDLE`; the checkpoint is unchanged.
 //
 // Requirements:
-// `region` and `method` are NULL or end with zero.
+// `region` and `method` are NULL or NUL-terminated strings.
 int bvk_reduce(bvk_checkpoint_t checkpoint,
                const char *region,
                const char *method);
 
-// Copies all regions. When it returns the application may overwrite them. `*checkpoint` becomes NULL, even if the capture fails, but not
-// if it is refused because a restart is open (`BVK_ERR_STATE`).
+// Copies all regions. When the call returns, the application may overwrite these regions. `*checkpoint` becomes NULL, even if the capture
+// fails, but not if the call is refused because a restart is open (`BVK_ERR_STATE`).
 //
-// Collective and blocking as `bvk_checkpoint`.
+// Collective and blocking like `bvk_checkpoint`.
 //
-// Errors: as `bvk_checkpoint`, and `BVK_ERR_REGION` for a name that cannot be used.
+// Errors: as for `bvk_checkpoint`, and `BVK_ERR_REGION` for a name that cannot be used.
 //
 // Requirements:
-// The memory of all regions is readable; `checkpoint` points to a handle; `pending` is NULL or points to one.
+// The memory of all regions is readable; `checkpoint` points to a handle; `pending` is NULL or points to a handle.
 int bvk_capture(bvk_checkpoint_t *checkpoint,
                 bvk_pending_t *pending);
 
 // Aborts an open checkpoint. The other ranks are told. `*checkpoint` becomes NULL. A NULL handle is not an error.
 //
-// Collective: in place of `bvk_capture`; never waits.
+// Collective, called in place of `bvk_capture`; never waits.
 //
 // Errors: `BVK_ERR_STATE` while a restart is open; the handle stays valid.
 //
@@ -817,13 +835,15 @@ int bvk_capture(bvk_checkpoint_t *checkpoint,
 // `checkpoint` is NULL or points to a handle.
 int bvk_abort(bvk_checkpoint_t *checkpoint);
 
-// Is each level of this checkpoint reached or given up? `*finished`: 1 or 0. Exchanges coordination messages.
+// Asks whether every level of this checkpoint has been reached or given up. `*finished`: 1 or 0. The call also
+// exchanges coordination messages.
 //
 // Local, never waits, any thread that may call MPI.
 //
 // Requirements:
 // `finished` points to a number.
-int bvk_poll(bvk_pending_t pending, int *finished);
+int bvk_poll(bvk_pending_t pending,
+             int *finished);
 
 // The highest level that all ranks have reached, as far as this rank knows: `*reached` is one of `BVK_LEVEL_...`.
 //
@@ -834,10 +854,10 @@ int bvk_poll(bvk_pending_t pending, int *finished);
 int bvk_level(bvk_pending_t pending,
               int *reached);
 
-// Waits until the checkpoint is committed at `level` or a higher one. `*reached` says at which (`reached` may be NULL).
+// Waits until the checkpoint is committed at `level` or a higher one. `*reached` says at which level (`reached` may be NULL).
 //
-// Local, but returns only when all ranks have done their part. Blocks for the slowest rank, at most until the level is given up
-// (`timeouts.abandon`). Any thread that may call MPI.
+// Local, but returns only when all ranks have done their part. Blocks on the slowest rank, at most until the level is given up
+// (`timeouts.abandon`). Any thread that may call MPI may make this call.
 //
 // Errors: `BVK_ERR_NOT_COMMITTED` as soon as it is known that the level will not be reached; `BVK_ERR_ARGUMENT`.
 //
@@ -847,7 +867,7 @@ int bvk_wait(bvk_pending_t pending,
              int level,
              int *reached);
 
-// Releases the handle. The checkpoint continues. `*pending` becomes NULL. A NULL handle is not an error.
+// Releases the handle; the checkpoint itself continues. `*pending` becomes NULL. A NULL handle is not an error.
 //
 // Local, never waits, any thread.
 //
@@ -855,37 +875,39 @@ int bvk_wait(bvk_pending_t pending,
 // `pending` is NULL or points to a handle.
 int bvk_release(bvk_pending_t *pending);
 
-// Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that were
-// saved. Regions on boxes and values are loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); with any other region, a version is
-// restored only on the number of ranks that took it. If a version is damaged on some rank, all ranks take the next older one, unless a single
-// version was requested. `restored`: NULL, or a structure to fill. `BVK_NOTHING`: there is nothing to restore. Regions of the checkpoint
-// that are not protected are left out, and named in a warning. If no region is protected, that is an error.
+// Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that
+// were saved. Regions on boxes and values can be loaded on any number of ranks (`bvk_protect_on`, `bvk_protect_shared`); a version
+// that contains any other region can be restored only on the number of ranks that took it. If a version is damaged on some rank, all
+// ranks take the next older one, unless a single version was requested. `restored`: NULL, or a structure to fill. `BVK_NOTHING`:
+// there is nothing to restore. Regions of the checkpoint that are not protected are not loaded, and a warning names them. It is an
+// error if no region is protected.
 //
-// Collective: all ranks. Blocks until all ranks have loaded, and for checkpoints of this session that are being written.
+// Collective: all ranks. Blocks until all ranks have loaded, and waits for checkpoints of this session that are being written.
 //
-// Errors: `BVK_ERR_RESTART`, on all ranks, even if `restored->size` was unset on only one: the contents of the regions are then
+// Errors: `BVK_ERR_RESTART`, on all ranks, even if only one rank left `restored->size` unset; the contents of the regions are then
 // unspecified. `BVK_ERR_REGION`, `BVK_ERR_STATE`.
 //
 // Requirements:
-// The requirements of `bvk_protect` hold; `name` is NULL or ends with zero; `restored` is NULL or
-// begins with its size.
+// The requirements of `bvk_protect` hold; `name` is NULL or a NUL-terminated string; `restored`
+// is NULL or begins with its size.
 int bvk_restore(bvk_session_t session,
                 const char *name,
                 uint64_t version,
                 struct bvk_restored *restored);
 
-// Begins a restart in which the application loads the regions itself: `bvk_load` for each region that it needs, then `bvk_end_restore`,
-// and all of that again while it returns `BVK_AGAIN`. Version as in `bvk_restore`. `BVK_NOTHING`: there is nothing to restore, and no
-// restart is open.
+// Begins a restart in which the application loads the regions itself. It calls `bvk_load` for each region that it needs, then
+// `bvk_end_restore`, and repeats these calls as long as `bvk_end_restore` returns `BVK_AGAIN`. `version` is as in `bvk_restore`.
+// `BVK_NOTHING`: there is nothing to restore, and no restart is open.
 //
-// Collective: all ranks; no other collective call of the session until it has ended. Blocks until the ranks have elected a version. Below
-// `MPI_THREAD_MULTIPLE`, no rank may wait for others in its own calls between this call and `bvk_end_restore`: ranks may be reading
-// from each other's nodes.
+// Collective: all ranks. No other collective call of the session may be made until the restart has ended. Blocks until the ranks have
+// elected a version. Below `MPI_THREAD_MULTIPLE`, the application must not wait for other ranks in MPI calls of its own between this call
+// and `bvk_end_restore`, because ranks may be reading from each other's nodes.
 //
-// Errors: as `bvk_restore`. `BVK_ERR_STATE` while another restart is open, whose handle then stays in `restart`.
+// Errors: as for `bvk_restore`. `BVK_ERR_STATE` while another restart is open; `*restart` is then unchanged.
 //
 // Requirements:
-// `name` is NULL or ends with zero; `restart` points to a handle, which the call sets and you own until `bvk_end_restore` ends it.
+// `name` is NULL or a NUL-terminated string; `restart` points to a handle, which the call sets and you own
+// until `bvk_end_restore` ends it.
 int bvk_begin_restore(bvk_session_t session,
                       const char *name,
                       uint64_t version,
@@ -899,30 +921,28 @@ int bvk_begin_restore(bvk_session_t session,
 // `version` points to a number.
 int bvk_saved_version(bvk_restart_t restart, uint64_t *version);
 
-// The number and the type of the elements that the region `name` has in the version that is being restored. `count` and `kind` may be
-// NULL.
+// The number and the type of the elements of the region `name` in the version that is being restored. `count` and `kind` may be NULL.
 //
 // Local. Blocks on the tier that holds the copy.
 //
-// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read. A missing region does not make the attempt
-// fail.
+// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read. A missing region does not make the attempt fail.
 //
 // Requirements:
-// `name` is NULL or ends with zero; `count` and `kind` are NULL or point to numbers.
+// `name` is NULL or a NUL-terminated string; `count` and `kind` are NULL or point to numbers.
 int bvk_region_size(bvk_restart_t restart,
                     const char *name,
                     uint64_t *count,
                     int *kind);
 
-// Loads the region `name` into `count` elements at `data`, on the host or on a GPU. Number and type must be those that were saved.
+// Loads the region `name` into `count` elements at `data`, on the host or on a GPU. The number and the type must be those that were saved.
 //
 // Local. Blocks on the tier that holds the copy.
 //
-// Errors: `BVK_ERR_LOAD`, `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`. A region that is missing or of another type or length leaves `data` as it
-// is; otherwise the contents of `data` are unspecified.
+// Errors: `BVK_ERR_LOAD`, `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`. If the region is missing, or has a different type or length, `data` is
+// unchanged; after any other error, the contents of `data` are unspecified.
 //
 // Requirements:
-// The memory is writable, and nothing else uses it before this returns. `name` is NULL or ends with zero.
+// The memory is writable, and nothing else uses it before this call returns. `name` is NULL or a NUL-terminated string.
 int bvk_load(bvk_restart_t restart,
              const char *name,
              void *data,
@@ -931,21 +951,21 @@ int bvk_load(bvk_restart_t restart,
 
 // Loads all protected regions. The application loads other regions of the checkpoint itself, or leaves them out.
 //
-// Local, except for regions on boxes and values: for these it is collective where `bvk_load_on` and `bvk_load_shared` are. Blocks on the
-// tiers that hold the copies, and then until all have called.
+// Local, except for regions on boxes and values: for these, the call is collective whenever `bvk_load_on` and `bvk_load_shared` are.
+// Blocks on the tiers that hold the copies, and then until all ranks have made the call.
 //
-// Errors: as `bvk_load`; the contents of the regions are then unspecified.
+// Errors: as for `bvk_load`; the contents of the regions are then unspecified.
 //
 // Requirements:
 // The requirements of `bvk_protect` hold.
 int bvk_load_protected(bvk_restart_t restart);
 
-// Appends to `history` all versions that were saved under its name. `*count` says how many (`count` may be NULL). Each attempt needs
-// its own history: after `BVK_AGAIN` close this one and open another.
+// Appends to `history` all versions that were saved under its name. `*count` says how many versions these are (`count` may be NULL). Each
+// attempt needs its own history: after `BVK_AGAIN`, close this history and open another.
 //
 // Local. Blocks on the tier that holds the copy.
 //
-// Errors: as `bvk_load`. The history then has some of the versions: close it.
+// Errors: as for `bvk_load`. The history then contains only some of the versions: close it.
 //
 // Requirements:
 // `count` is NULL or points to a number.
@@ -953,31 +973,31 @@ int bvk_load_history(bvk_restart_t restart,
                      bvk_history_t history,
                      uint64_t *count);
 
-// Rejects a version that can be loaded but must not be used, because it contains a NaN or fails another check of the program. After
-// `bvk_end_restore` all ranks continue with the next older version. It is enough for one rank to call this. `reason` is for the log, and
-// for the error if there is no older version. If a rank gives several, the first counts.
+// Rejects a version that can be loaded but must not be used, for example because it contains a NaN or fails another check of the program.
+// After `bvk_end_restore`, all ranks continue with the next older version. It is enough for one rank to make this call. `reason` is for
+// the log, and for the error if there is no older version. If a rank gives several reasons, the first one counts.
 //
 // Local, never waits.
 //
 // Requirements:
-// `reason` ends with zero.
+// `reason` is a NUL-terminated string.
 int bvk_reject(bvk_restart_t restart,
                const char *reason);
 
 // Ends an attempt. `loaded`: 1 if this rank has loaded what it needs; 0 if not; -1 if not and no other version would help, for example
-// because the rank has no memory for it. There are three outcomes, the same on all ranks:
+// because the rank does not have enough memory. There are three outcomes, and all ranks get the same one:
 //
 // - `BVK_OK`: all ranks have loaded. `*restart` is NULL, and `restored`, unless it is NULL, describes the checkpoint.
 // - `BVK_AGAIN`: a rank has found damage, or has rejected the version (`bvk_reject`). Load again from the same handle, which now leads to
 //   other copies of the version or to an older one. Nothing that was loaded before may be used.
 // - `BVK_ERR_RESTART`: the restart has ended, and `*restart` is NULL. A rank has not loaded and no other version would help: a region is
-//   missing or has a different type or length, or the rank passed 0 although no load failed, or it passed -1.
+//   missing or has a different type or length, the rank passed 0 although no load failed, or the rank passed -1.
 //
 // To ask whether a region exists, use `bvk_region_size`, which does not affect the outcome.
 //
-// Collective: all ranks. Blocks until all have called.
+// Collective: all ranks. Blocks until all ranks have made the call.
 //
-// Errors: `BVK_ERR_RESTART`, on all ranks, even if `restored->size` was unset on only one; `*restart` is NULL then.
+// Errors: `BVK_ERR_RESTART`, on all ranks, even if only one rank left `restored->size` unset; `*restart` is then NULL.
 //
 // Requirements:
 // `restart` points to a handle; `restored` is NULL or begins with its size.
@@ -986,15 +1006,15 @@ int bvk_end_restore(bvk_restart_t *restart,
                     struct bvk_restored *restored);
 
 // Lists the versions of the series `name` that all ranks can restore, newest first: as many as fit into `versions`, which has room for
-// `capacity`. `*count` says how many there are.
+// `capacity` versions. `*count` says how many versions all ranks can restore.
 //
-// Collective: all ranks. Blocks as `bvk_begin_restore`.
+// Collective: all ranks. Blocks like `bvk_begin_restore`.
 //
-// Errors: as `bvk_restore`.
+// Errors: as for `bvk_restore`.
 //
 // Requirements:
-// `name` is NULL or ends with zero; `versions` has room for `capacity` numbers, or is NULL and `capacity` is 0; `count` points to a
-// number.
+// `name` is NULL or a NUL-terminated string; `versions` has room for `capacity` numbers, or is NULL and `capacity` is
+// 0; `count` points to a number.
 int bvk_versions(bvk_session_t session,
                  const char *name,
                  uint64_t *versions,
@@ -1002,26 +1022,27 @@ int bvk_versions(bvk_session_t session,
                  size_t *count);
 
 // Says which boxes of an array this rank owns, and proves together with the other ranks that each element has one owner. Regions that are
-// saved on `*boxes` can be restored on any number of ranks, and on any other boxes of an array of that shape. Call it once for each
-// decomposition, whatever the element types.
+// saved on `*boxes` can be restored on any number of ranks, and on any other boxes of an array of the same shape. Make this call once for
+// each decomposition, whatever the element types are.
 //
-// `shape`: the extents of the array in its `dimensions` dimensions (1 to 8), slowest first, as rows before columns in C. This rank owns
-// `count` boxes, which may be 0. The `dimensions` numbers starting at `origins + b * dimensions` are the origin of box b, counted from 0, and
-// those starting at `extents + b * dimensions` are its extents. In memory each box has ghost cells around it: in each dimension as many
-// elements before it and after it as the `dimensions` numbers of `before` and `after` say; NULL for none. They are not saved, and a load
-// leaves them unchanged. `sparse`: 1 if the boxes of all ranks together need not cover the array, as on a level of an adaptive mesh; 0 if
-// they
-// must.
+// `shape`: the extents of the array in its `dimensions` dimensions (1 to 8), slowest first (in C, rows before columns). This rank owns
+// `count` boxes, which may be 0. The `dimensions` numbers starting at `origins + b * dimensions` are the origin of box b, counted from 0,
+// and those starting at `extents + b * dimensions` are its extents. In memory, each box is surrounded by ghost cells: `before` and `after`
+// point to `dimensions` numbers each, which say how many elements lie before and after the box in each dimension; NULL stands for none.
+// Ghost cells are not saved, and a load leaves them unchanged. `sparse`: 1 if the boxes of all ranks together need not cover the array, as
+// on a level of an adaptive mesh; 0 if they must.
 //
-// Collective: all ranks, with the same `dimensions`, `shape` and `sparse`; also a rank that owns nothing. Blocks until all have called.
+// Collective: all ranks, with the same `dimensions`, `shape` and `sparse`, including ranks that own nothing. Blocks
+// until all ranks have made the call.
 //
 // Errors: `BVK_ERR_DISAGREED`, on all ranks alike: an element has two owners or none (the text names the ranks and the first elements), an
-// argument of some rank is impossible, or ranks gave different shapes. `BVK_ERR_FAILED`. `BVK_ERR_STATE` while a restart is open, and
+// argument of some rank is invalid, or ranks gave different shapes. `BVK_ERR_FAILED`. `BVK_ERR_STATE` while a restart is open, and
 // `BVK_ERR_HANDLE`: the other ranks are not told.
 //
 // Requirements:
-// `shape` has `dimensions` numbers, `origins` and `extents` have `count * dimensions` each, `before` and `after` are NULL or have
-// `dimensions`. `boxes` points to a handle, which the call sets and you own until `bvk_boxes_close` or `bvk_close`.
+// `shape` points to `dimensions` numbers, `origins` and `extents` point to `count * dimensions` numbers each, and `before` and
+// `after` are NULL or point to `dimensions` numbers each. `boxes` points to a handle, which the call sets and you own until
+// `bvk_boxes_close` or `bvk_close`.
 int bvk_boxes(bvk_session_t session,
               int dimensions,
               const uint64_t *shape,
@@ -1034,19 +1055,19 @@ int bvk_boxes(bvk_session_t session,
               bvk_boxes_t *boxes);
 
 // Says which elements of an array of numbered elements this rank owns, for example those of an unstructured mesh, and proves together with
-// the other ranks that each element has one owner. `*boxes` is a handle for all calls that take boxes: this rank's memory is one box of
-// `count` elements, in the order of the list. Regions that are saved on it can be restored on any number of ranks, and on any other lists
-// of an array of the same size.
+// the other ranks that each element has one owner. `*boxes` is a handle for all calls that take boxes. For these calls, this rank's memory
+// is one box of `count` elements, in the order of the list. Regions that are saved on `*boxes` can be restored on any number of ranks, and
+// on any other lists of an array of the same size.
 //
-// The array has `total` elements, numbered from 0. `numbers` lists the `count` numbers that this rank owns, in any order;
-// `count` may be 0. They are copied. `sparse`: 1 if the lists of all ranks together need not have all numbers, 0 if they must.
+// The array has `total` elements, numbered from 0. `numbers` lists the `count` numbers that this rank owns, in any order; `count` may be
+// 0. The list is copied. `sparse`: 1 if the lists of all ranks together need not contain all numbers; 0 if they must.
 //
-// Collective: all ranks, with the same `total` and `sparse`; also a rank that owns nothing. Blocks until all have called.
+// Collective: all ranks, with the same `total` and `sparse`, including ranks that own nothing. Blocks until all ranks have made the call.
 //
-// Errors: as `bvk_boxes`; `BVK_ERR_DISAGREED` also if a number is not below `total`, or is twice in one list.
+// Errors: as for `bvk_boxes`; also `BVK_ERR_DISAGREED` if a number is not below `total`, or occurs twice in a list.
 //
 // Requirements:
-// `numbers` has `count` numbers. `boxes` points to a handle, which the call sets and you own until `bvk_boxes_close` or `bvk_close`.
+// `numbers` points to `count` numbers. `boxes` points to a handle, which the call sets and you own until `bvk_boxes_close` or `bvk_close`.
 int bvk_ids(bvk_session_t session,
             uint64_t total,
             size_t count,
@@ -1054,8 +1075,7 @@ int bvk_ids(bvk_session_t session,
             int sparse,
             bvk_boxes_t *boxes);
 
-// Releases boxes. Regions that were protected or saved on them stay so. `*boxes` becomes NULL. A NULL handle is not an
-// error.
+// Releases boxes. Regions that were protected or saved on these boxes remain so. `*boxes` becomes NULL. A NULL handle is not an error.
 //
 // Local, never waits.
 //
@@ -1064,17 +1084,17 @@ int bvk_ids(bvk_session_t session,
 int bvk_boxes_close(bvk_boxes_t *boxes);
 
 // Protects this rank's part of an array as region `name`: the memory of its box, with the ghost cells of `boxes`. `bvk_checkpoint` saves
-// it, `bvk_restore` loads it, on any number of ranks. `elements`: the number of elements in memory, including ghost cells. It is compared
-// with the size of box and ghost cells. A rank that owns nothing passes 0. The memory may be on the host or on a GPU, as each rank chooses.
-// Otherwise as `bvk_protect`. All ranks protect their regions in the same order.
+// this part, and `bvk_restore` loads it, on any number of ranks. `elements`: the number of elements in memory, including ghost cells,
+// which is compared with the size of the box and its ghost cells. A rank that owns nothing passes 0. The memory may be on the host or on a
+// GPU, as each rank chooses. Otherwise, the call works like `bvk_protect`. All ranks must protect their regions in the same order.
 //
-// Local, never waits, as `bvk_protect`.
+// Local, waits like `bvk_protect`.
 //
-// Errors: as `bvk_protect`; `BVK_ERR_REGION` also if there are not as many elements as box and ghost cells take, or if this rank owns
-// several boxes.
+// Errors: as for `bvk_protect`; also `BVK_ERR_REGION` if `elements` is not the number of elements of the box with its ghost cells, or
+// if this rank owns several boxes.
 //
 // Requirements:
-// As `bvk_protect`.
+// As for `bvk_protect`.
 int bvk_protect_on(bvk_session_t session,
                    const char *name,
                    bvk_boxes_t boxes,
@@ -1082,16 +1102,18 @@ int bvk_protect_on(bvk_session_t session,
                    uint64_t elements,
                    int kind);
 
-// Protects an array of which this rank owns any number of boxes. `data` has a pointer to the memory of each, in the order in which they
-// were passed to `bvk_boxes`, and `elements` the number of elements of each. The lists are not kept. Otherwise as `bvk_protect_on`.
+// Protects an array of which this rank owns any number of boxes. `data` holds a pointer to the memory of each box, in the order in which
+// the boxes were passed to `bvk_boxes`, and `elements` holds the number of elements of each box. The lists need to be valid only during
+// the call. Otherwise, the call works like `bvk_protect_on`.
 //
-// Local, never waits, as `bvk_protect`.
+// Local, waits like `bvk_protect`.
 //
-// Errors: as `bvk_protect_on`; `BVK_ERR_REGION` also if `count` is not the number of boxes that this rank owns; `BVK_ERR_ARGUMENT` if
+// Errors: as for `bvk_protect_on`; also `BVK_ERR_REGION` if `count` is not the number of boxes that this rank owns; `BVK_ERR_ARGUMENT` if
 // boxes overlap in memory, or are partly on a GPU and partly elsewhere.
 //
 // Requirements:
-// As `bvk_protect`, for the memory of each box; `data` and `elements` have `count` entries.
+// The requirements of `bvk_protect` hold for the memory of each box; `data` and
+// `elements` have `count` entries.
 int bvk_protect_boxes_on(bvk_session_t session,
                          const char *name,
                          bvk_boxes_t boxes,
@@ -1100,15 +1122,15 @@ int bvk_protect_boxes_on(bvk_session_t session,
                          const uint64_t *elements,
                          int kind);
 
-// Adds this rank's part of an array to a checkpoint as region `name`, with memory as in `bvk_protect_on`. `bvk_capture` reads it, not
-// `bvk_hold`.
+// Adds this rank's part of an array to a checkpoint as region `name`, with memory as in `bvk_protect_on`. This memory is read by
+// `bvk_capture`, not by `bvk_hold`.
 //
 // Local, never waits; nothing is read before `bvk_capture`.
 //
-// Errors: as `bvk_protect_on`, and `BVK_ERR_REGION` for a name already added; the checkpoint is unchanged.
+// Errors: as for `bvk_protect_on`, and `BVK_ERR_REGION` for a name that has already been added; the checkpoint is unchanged.
 //
 // Requirements:
-// The memory is readable until `bvk_capture` has returned. `name` is NULL or ends with zero.
+// The memory is readable until `bvk_capture` has returned. `name` is NULL or a NUL-terminated string.
 int bvk_save_on(bvk_checkpoint_t checkpoint,
                 const char *name,
                 bvk_boxes_t boxes,
@@ -1116,14 +1138,14 @@ int bvk_save_on(bvk_checkpoint_t checkpoint,
                 uint64_t elements,
                 int kind);
 
-// Adds an array of which this rank owns any number of boxes, with lists as in `bvk_protect_boxes_on`; otherwise as `bvk_save_on`.
+// Adds an array of which this rank owns any number of boxes, with lists as in `bvk_protect_boxes_on`; otherwise like `bvk_save_on`.
 //
 // Local, never waits.
 //
-// Errors: as `bvk_save_on` and `bvk_protect_boxes_on`.
+// Errors: as for `bvk_save_on` and `bvk_protect_boxes_on`.
 //
 // Requirements:
-// As `bvk_save_on`, for the memory of each box; `data` and `elements` have `count` entries.
+// The requirements of `bvk_save_on` hold for the memory of each box; `data` and `elements` have `count` entries.
 int bvk_save_boxes_on(bvk_checkpoint_t checkpoint,
                       const char *name,
                       bvk_boxes_t boxes,
@@ -1132,18 +1154,18 @@ int bvk_save_boxes_on(bvk_checkpoint_t checkpoint,
                       const uint64_t *elements,
                       int kind);
 
-// Loads the region `name` into this rank's part of an array, with memory as in `bvk_protect_on`. The boxes may differ from those that it
-// was saved on; the shape of the array may not. Ghost cells stay as they are.
+// Loads the region `name` into this rank's part of an array, with memory as in `bvk_protect_on`. The boxes may differ from those that the
+// region was saved on; the shape of the array may not. Ghost cells stay as they are.
 //
 // Local if the region was saved on the same number of ranks and on the same boxes. Otherwise collective: all ranks load the same regions
-// in the same order. Blocks on the tiers that hold the copies, and then until all have called.
+// in the same order. Blocks on the tiers that hold the copies, and then until all ranks have made the call.
 //
 // Errors: `BVK_ERR_LOAD`: the region does not exist, has a different type or shape, was not saved on boxes, or lacks requested elements;
-// or the memory does not fit the boxes. If the call is collective, all ranks get an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this
-// rank does not take part, and the others have an error when it calls `bvk_end_restore`.
+// or the memory does not fit the boxes. If the call is collective, all ranks get an error. `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`: this rank
+// does not take part, and the other ranks get an error when it calls `bvk_end_restore`.
 //
 // Requirements:
-// The memory is writable, and nothing else uses it before this returns. `name` is NULL or ends with zero.
+// The memory is writable, and nothing else uses it before this call returns. `name` is NULL or a NUL-terminated string.
 int bvk_load_on(bvk_restart_t restart,
                 const char *name,
                 bvk_boxes_t boxes,
@@ -1151,14 +1173,14 @@ int bvk_load_on(bvk_restart_t restart,
                 uint64_t elements,
                 int kind);
 
-// Loads an array of which this rank owns any number of boxes, with lists as in `bvk_protect_boxes_on`; otherwise as `bvk_load_on`.
+// Loads an array of which this rank owns any number of boxes, with lists as in `bvk_protect_boxes_on`; otherwise like `bvk_load_on`.
 //
-// Local or collective as `bvk_load_on`, and blocks like it.
+// Local or collective, and blocking, like `bvk_load_on`.
 //
-// Errors: as `bvk_load_on`.
+// Errors: as for `bvk_load_on`.
 //
 // Requirements:
-// As `bvk_load_on`, for the memory of each box; `data` and `elements` have `count` entries.
+// The requirements of `bvk_load_on` hold for the memory of each box; `data` and `elements` have `count` entries.
 int bvk_load_boxes_on(bvk_restart_t restart,
                       const char *name,
                       bvk_boxes_t boxes,
@@ -1167,35 +1189,36 @@ int bvk_load_boxes_on(bvk_restart_t restart,
                       const uint64_t *elements,
                       int kind);
 
-// Protects `count` elements at `data`, the same on all ranks, under `name`, such as a step or a time: `bvk_checkpoint` saves them,
-// `bvk_restore` loads them, on any number of ranks. Less than 1 MiB, on the host. If the elements differ on a rank, there is no
-// checkpoint, and the verdict names the rank. Otherwise as `bvk_protect`. All ranks protect their regions in the same order.
+// Protects a value that is the same on all ranks, such as a step or a time, under `name`: the `count` elements at `data`. `bvk_checkpoint`
+// saves them, and `bvk_restore` loads them, on any number of ranks. They must be on the host and take less than 1 MiB. If the elements
+// differ on a rank, the checkpoint is abandoned, and the verdict names the rank. Otherwise, the call works like `bvk_protect`. All ranks
+// must protect their regions in the same order.
 //
-// A Rust program loads them with `shared::<Elements>`.
+// A Rust program loads such a value with `shared::<Elements>`.
 //
-// Local, never waits, as `bvk_protect`.
+// Local, waits like `bvk_protect`.
 //
-// Errors: as `bvk_protect`; `BVK_ERR_REGION` for 1 MiB or more.
+// Errors: as for `bvk_protect`; also `BVK_ERR_REGION` for 1 MiB or more.
 //
 // Requirements:
-// As `bvk_protect`.
+// As for `bvk_protect`.
 int bvk_protect_shared(bvk_session_t session,
                        const char *name,
                        void *data,
                        uint64_t count,
                        int kind);
 
-// Protects `count` elements at `data`, different on each rank, under `name`, such as the state of random numbers. Less than 1 MiB, on
-// the host. On the same number of ranks `bvk_restore` loads them. `on_resize`, one of `BVK_RESIZE_...` and the same on all ranks, says
-// what happens on a different number: with `BVK_RESIZE_REFUSE` the restart is refused; otherwise the elements stay unchanged, and
-// `bvk_restored` says how many ranks took the checkpoint.
+// Protects a value that belongs to this rank alone, such as the state of its random number generator, under `name`: the `count` elements
+// at `data`. They must be on the host and take less than 1 MiB. On the same number of ranks, `bvk_restore` loads them. `on_resize`, one of
+// `BVK_RESIZE_...` and the same on all ranks, says what happens on a different number of ranks: with `BVK_RESIZE_REFUSE` the restart is
+// refused; otherwise the elements stay unchanged, and `bvk_restored` says how many ranks took the checkpoint.
 //
-// Local, never waits, as `bvk_protect`.
+// Local, waits like `bvk_protect`.
 //
-// Errors: as `bvk_protect_shared`.
+// Errors: as for `bvk_protect_shared`.
 //
 // Requirements:
-// As `bvk_protect`.
+// As for `bvk_protect`.
 int bvk_protect_per_rank(bvk_session_t session,
                          const char *name,
                          void *data,
@@ -1203,29 +1226,29 @@ int bvk_protect_per_rank(bvk_session_t session,
                          int kind,
                          int on_resize);
 
-// Adds `count` elements at `data`, the same on all ranks, to a checkpoint, as in `bvk_protect_shared`. They are copied in this
-// call.
+// Adds a value that is the same on all ranks to a checkpoint, as in `bvk_protect_shared`: the `count` elements at
+// `data`. They are copied in this call.
 //
 // Local, never waits.
 //
-// Errors: as `bvk_protect_shared`, and `BVK_ERR_REGION` for a name already added; the checkpoint stays as it was.
+// Errors: as for `bvk_protect_shared`, and `BVK_ERR_REGION` for a name that has already been added; the checkpoint is unchanged.
 //
 // Requirements:
-// The memory is readable. `name` is NULL or ends with zero.
+// The memory is readable. `name` is NULL or a NUL-terminated string.
 int bvk_save_shared(bvk_checkpoint_t checkpoint,
                     const char *name,
                     const void *data,
                     uint64_t count,
                     int kind);
 
-// Adds `count` elements at `data`, different on each rank, to a checkpoint, as in `bvk_protect_per_rank`. They are copied in this call.
+// Adds a value of this rank to a checkpoint, as in `bvk_protect_per_rank`: the `count` elements at `data`. They are copied in this call.
 //
 // Local, never waits.
 //
-// Errors: as `bvk_save_shared`.
+// Errors: as for `bvk_save_shared`.
 //
 // Requirements:
-// As `bvk_save_shared`.
+// As for `bvk_save_shared`.
 int bvk_save_per_rank(bvk_checkpoint_t checkpoint,
                       const char *name,
                       const void *data,
@@ -1233,32 +1256,32 @@ int bvk_save_per_rank(bvk_checkpoint_t checkpoint,
                       int kind,
                       int on_resize);
 
-// Loads a value that was saved with `bvk_save_shared` or `bvk_protect_shared` under `name` into `count` elements at `data`. Number and
-// type must be those that were saved.
+// Loads a value that was saved with `bvk_save_shared` or `bvk_protect_shared` under `name` into `count` elements at `data`. The number and
+// the type must be those that were saved.
 //
-// Local if the same number of ranks took the checkpoint. Otherwise collective, and blocks until all ranks have called: all load the same regions in
-// the same order.
+// Local if the same number of ranks took the checkpoint. Otherwise collective: all ranks load the same regions in the same order, and the
+// call blocks until all of them have made it.
 //
-// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` and `BVK_ERR_REGION` as with `bvk_load_on`. `data` is then unchanged.
+// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` and `BVK_ERR_REGION` as for `bvk_load_on`. `data` is then unchanged.
 //
 // Requirements:
-// The memory is writable, and nothing else uses it before this returns. `name` is NULL or ends with zero.
+// The memory is writable, and nothing else uses it before this call returns. `name` is NULL or a NUL-terminated string.
 int bvk_load_shared(bvk_restart_t restart,
                     const char *name,
                     void *data,
                     uint64_t count,
                     int kind);
 
-// Loads a value that this rank saved with `bvk_save_per_rank` or `bvk_protect_per_rank` under `name` into `count` elements at `data`.
-// Number and type must be those that were saved. If a different number of ranks took the checkpoint (`bvk_saved_ranks`), that is an error,
-// because no saved value belongs to this rank; see `bvk_of_ranks`.
+// Loads a value that this rank saved with `bvk_save_per_rank` or `bvk_protect_per_rank` under `name` into `count` elements at `data`. The
+// number and the type must be those that were saved. It is an error if a different number of ranks took the checkpoint
+// (`bvk_saved_ranks`), because no saved value belongs to this rank; see `bvk_of_ranks`.
 //
 // Local. Blocks on the tier that holds the copy.
 //
-// Errors: as `bvk_load_shared`.
+// Errors: as for `bvk_load_shared`.
 //
 // Requirements:
-// As `bvk_load_shared`.
+// As for `bvk_load_shared`.
 int bvk_load_per_rank(bvk_restart_t restart,
                       const char *name,
                       void *data,
@@ -1273,17 +1296,18 @@ int bvk_load_per_rank(bvk_restart_t restart,
 // `ranks` points to a number.
 int bvk_saved_ranks(bvk_restart_t restart, int *ranks);
 
-// Loads the values that the old ranks `first` to `first + count - 1` saved with `BVK_RESIZE_ASK` under `name`: `each` elements from each
-// of them, as many as it saved, rank after rank, starting at `data`. Each rank may ask for any of the `bvk_saved_ranks` old ranks,
-// or for none with `count` 0.
+// Loads the values that the old ranks `first` to `first + count - 1` saved with `BVK_RESIZE_ASK` under `name`, and stores them rank after
+// rank, starting at `data`. `each` is the number of elements that each of these old ranks saved. Each rank may ask for any of the
+// `bvk_saved_ranks` old ranks, or for none with `count` 0.
 //
-// Collective: all ranks. Blocks on the tiers that hold the shards, and until all ranks have called.
+// Collective: all ranks. Blocks on the tiers that hold the shards, and until all ranks have made the call.
 //
-// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for old ranks that do not exist; the other ranks learn this only in `bvk_end_restore`. The
-// contents of `data` are then unspecified.
+// Errors: `BVK_ERR_LOAD`; `BVK_ERR_ARGUMENT` for old ranks that do not exist; the other ranks learn of this mistake only in
+// `bvk_end_restore`. The contents of `data` are then unspecified.
 //
 // Requirements:
-// The memory has room for `count * each` elements, and nothing else uses it before this returns. `name` is NULL or ends with zero.
+// The memory has room for `count * each` elements, and nothing else uses it before this call returns. `name` is
+// NULL or a NUL-terminated string.
 int bvk_of_ranks(bvk_restart_t restart,
                  const char *name,
                  int first,
@@ -1292,25 +1316,25 @@ int bvk_of_ranks(bvk_restart_t restart,
                  uint64_t each,
                  int kind);
 
-// Adds this rank's rows of the set `name` to a checkpoint. A rank may have any number of rows, and a different number at each checkpoint. Each
-// column is a region `name/column`. The rows can be restored on any number of ranks (`bvk_load_rows`). The structure and its list of
-// columns are not kept. The memory of the columns is read by `bvk_capture`, not by `bvk_hold`.
+// Adds this rank's rows of the set `name` to a checkpoint. A rank may have any number of rows, and a different number at each checkpoint.
+// Each column is a region `name/column`. The rows can be restored on any number of ranks (`bvk_load_rows`). The structure and its list of
+// columns need to be valid only during the call. The memory of the columns is read by `bvk_capture`, not by `bvk_hold`.
 //
-// Local, never waits. All ranks add the set with the same columns; so does a rank without rows.
+// Local, never waits. All ranks, including ranks without rows, add the set with the same columns.
 //
-// Errors: `BVK_ERR_ARGUMENT`; `BVK_ERR_REGION` for a name that cannot be used or is already added, and for a set without columns; the
-// checkpoint stays as it was.
+// Errors: `BVK_ERR_ARGUMENT`; `BVK_ERR_REGION` for a name that cannot be used or has already been added, and for a set without
+// columns; the checkpoint is unchanged.
 //
 // Requirements:
-// The memory of the columns is readable until `bvk_capture` has returned. `name` and the names of the columns are NULL or end with zero;
-// `rows` is NULL or begins with its size, and has as many columns and coordinates as it says.
+// The memory of the columns is readable until `bvk_capture` has returned. `name` and the names of the columns are NULL or NUL-terminated
+// strings; `rows` is NULL or begins with its size, and points to as many columns and coordinates as it says.
 int bvk_save_rows(bvk_checkpoint_t checkpoint,
                   const char *name,
                   const struct bvk_rows *rows);
 
 // Describes column number `at` of the set `name`, counted from 0 in the order in which the columns were saved: its name, the type of its
-// elements, and how many of them a row has. `BVK_NOTHING` after the last one. `column`, `kind` and `width` may be NULL. A name is valid until
-// `bvk_end_restore`.
+// elements, and the number of elements per row. The call returns `BVK_NOTHING` after the last column. `column`, `kind` and `width` may be
+// NULL. The name stays valid until `bvk_end_restore`.
 //
 // Local; the same on all ranks. Blocks on the tier that holds the copy.
 //
@@ -1318,7 +1342,7 @@ int bvk_save_rows(bvk_checkpoint_t checkpoint,
 // `BVK_ERR_ARGUMENT`.
 //
 // Requirements:
-// `name` is NULL or ends with zero; `column`, `kind` and `width` are NULL or point to a pointer and to numbers.
+// `name` is NULL or a NUL-terminated string; `column` is NULL or points to a pointer; `kind` and `width` are NULL or point to numbers.
 int bvk_column_at(bvk_restart_t restart,
                   const char *name,
                   size_t at,
@@ -1326,35 +1350,36 @@ int bvk_column_at(bvk_restart_t restart,
                   int *kind,
                   uint32_t *width);
 
-// Determines which rows of the set `name` this rank gets (`how` is one of `BVK_ROWS_...`). `*count` says how many (`count` may be NULL).
-// The application then loads their columns one by one, into memory that has room for them (`bvk_load_column`). A program that wants
-// certain rows on certain ranks uses `bvk_load_rows_by`.
+// Determines which rows of the set `name` this rank gets (`how` is one of `BVK_ROWS_...`). `*count` says how many rows these are (`count`
+// may be NULL). The application then loads their columns one by one, into memory with room for these rows (`bvk_load_column`). A program
+// that wants certain rows on certain ranks uses `bvk_load_rows_by`.
 //
-// Collective: all ranks, with the same `how`; only `BVK_ROWS_OWN` is local. Blocks on the tiers that hold the shards, and until all have
-// called.
+// Collective: all ranks, with the same `how`, unless it is `BVK_ROWS_OWN`, which makes the call local. Blocks on the tiers that hold the
+// shards, and until all ranks have made the call.
 //
-// Errors: `BVK_ERR_LOAD`: there is no such set, it was not saved with `bvk_save_rows`, or `how` is `BVK_ROWS_OWN` and a different number of
-// ranks took the checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have an error when it calls
-// `bvk_end_restore`.
+// Errors: `BVK_ERR_LOAD`: there is no such set, it was not saved with `bvk_save_rows`, or `how` is `BVK_ROWS_OWN` and a
+// different number of ranks took the checkpoint. `BVK_ERR_ARGUMENT`: this rank does not take part, and the other ranks get an
+// error when it calls `bvk_end_restore`.
 //
 // Requirements:
-// `name` is NULL or ends with zero. `rows` points to a handle, which the call sets and you own until `bvk_loaded_rows_close`, or until
-// `bvk_end_restore`, which closes it whatever it returns. `count` is NULL or points to a number.
+// `name` is NULL or a NUL-terminated string. `rows` points to a handle, which the call sets and you own until `bvk_loaded_rows_close`, or
+// until `bvk_end_restore`, which closes it whatever it returns. `count` is NULL or points to a number.
 int bvk_load_rows(bvk_restart_t restart,
                   const char *name,
                   int how,
                   bvk_loaded_rows_t *rows,
                   uint64_t *count);
 
-// Gets `wanted` rows, starting with number `first`, in the order of the ranks that saved them. Each rank asks for any rows: ranges may overlap,
-// and leave rows out. `bvk_parts` says how many rows there are in total. Otherwise as `bvk_load_rows`.
+// Gets `wanted` rows, starting with row number `first`, in the order of the ranks that saved them. Each rank may ask for any
+// rows: the ranges may overlap and may leave rows out. `bvk_parts` says how many rows there are in total. Otherwise, the
+// call works like `bvk_load_rows`.
 //
-// Collective and blocking as `bvk_load_rows`.
+// Collective and blocking like `bvk_load_rows`.
 //
-// Errors: as `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if one asks for rows that do not exist.
+// Errors: as for `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if one rank asks for rows that do not exist.
 //
 // Requirements:
-// As `bvk_load_rows`.
+// As for `bvk_load_rows`.
 int bvk_load_rows_range(bvk_restart_t restart,
                         const char *name,
                         uint64_t first,
@@ -1363,20 +1388,23 @@ int bvk_load_rows_range(bvk_restart_t restart,
                         uint64_t *count);
 
 // Gets the rows that a function of the application assigns to this rank, by the values of a column of the type `kind` with `width`
-// elements per row. Rows keep the order of the ranks that saved them, and their order there. Otherwise as `bvk_load_rows`.
+// elements per row. The rows are in the order of the ranks that saved them and, for each of these ranks, in the order in which it saved
+// them. Otherwise, the call works like `bvk_load_rows`.
 //
-// `owners` is called on this thread before this returns, on the ranks that read rows: on some ranks for many rows and on others for none.
-// It is called once for each row, in batches of up to 1 MiB of values. It depends only on the values, not on data that only its rank
-// has. It calls neither Bivouac (`BVK_ERR_STATE`) nor MPI, and it returns: no exception and no `longjmp` leaves it. An entry of `owners`
-// that it does not set is -1.
+// The function `owners` is called on this thread before this call returns, on the ranks that read rows: on some ranks for many rows and on
+// others for none. It gets each row once, in batches of up to 1 MiB of values. Its answers must depend only on the values, not on data
+// that only one rank has. It must call neither Bivouac (`BVK_ERR_STATE`) nor MPI, and it must return: no exception and no `longjmp` may
+// leave it. Entries of its array `owners` that it does not set are -1.
 //
-// Collective and blocking as `bvk_load_rows`; the same column on all ranks. A rank that reads rows keeps 4 bytes for each until the handle
-// is closed.
+// Collective and blocking like `bvk_load_rows`; the column must be the same on all ranks. A rank that reads rows keeps 4 bytes per
+// row until the handle is closed.
 //
-// Errors: as `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if a row is assigned to a rank that does not exist, with its number.
+// Errors: as for `bvk_load_rows`; `BVK_ERR_LOAD` on all ranks if a row is assigned to no rank, or to a rank that does not exist (the text
+// gives the numbers of the row and of that rank).
 //
 // Requirements:
-// As `bvk_load_rows`. `column` is NULL or ends with zero; `owners` writes `count` numbers and no more, and may be called with `user`.
+// As for `bvk_load_rows`. `column` is NULL or a NUL-terminated string; `owners` writes `count` numbers and no more,
+// and may be called with `user`.
 int bvk_load_rows_by(bvk_restart_t restart,
                      const char *name,
                      const char *column,
@@ -1387,18 +1415,18 @@ int bvk_load_rows_by(bvk_restart_t restart,
                      bvk_loaded_rows_t *rows,
                      uint64_t *count);
 
-// Loads a column of rows into `elements` elements at `data`: `width` for each row that this rank gets, row after row, of the type that was
-// saved.
+// Loads a column of rows into `elements` elements at `data`: `width` elements for each row that this rank gets, row after
+// row, of the type that was saved.
 //
-// Collective if the call that distributed the rows was: all ranks load the same columns in the same order; so does a rank without rows. Blocks
-// on the tiers that hold the shards, and until all have called.
+// Collective if the call that distributed the rows was collective: all ranks, including ranks without rows, load the same columns in the
+// same order. Blocks on the tiers that hold the shards, and until all ranks have made the call.
 //
-// Errors: `BVK_ERR_LOAD`: there is no such column, it has a different type or width, or `elements` is not `width` times the number of rows. In
-// the last case all ranks have an error, if loading is collective. `BVK_ERR_ARGUMENT`: this rank does not take part, and the others have
-// an error when it calls `bvk_end_restore`. The contents of `data` are then unspecified.
+// Errors: `BVK_ERR_LOAD`: there is no such column, it has a different type or width, or `elements` is not `width` times the number of
+// rows. In the last case, all ranks get an error if the call is collective. `BVK_ERR_ARGUMENT`: this rank does not take part, and the
+// other ranks get an error when it calls `bvk_end_restore`. The contents of `data` are then unspecified.
 //
 // Requirements:
-// The memory is writable, and nothing else uses it before this returns. `column` is NULL or ends with zero.
+// The memory is writable, and nothing else uses it before this call returns. `column` is NULL or a NUL-terminated string.
 int bvk_load_column(bvk_loaded_rows_t rows,
                     const char *column,
                     void *data,
@@ -1406,8 +1434,8 @@ int bvk_load_column(bvk_loaded_rows_t rows,
                     int kind,
                     uint32_t width);
 
-// Releases loaded rows and their memory. `*rows` becomes NULL. A NULL handle is not an error.
-// `bvk_end_restore` closes those that are left.
+// Releases loaded rows and their memory. `*rows` becomes NULL. A NULL handle is not an error. `bvk_end_restore`
+// closes handles that are still open.
 //
 // Local, never waits.
 //
@@ -1417,17 +1445,17 @@ int bvk_load_column(bvk_loaded_rows_t rows,
 // `rows` is NULL or points to a handle.
 int bvk_loaded_rows_close(bvk_loaded_rows_t *rows);
 
-// Asks what the old ranks `first` to `first + count - 1` had of `name`: an array that was saved on boxes or by numbers, or a set of rows.
-// `bvk_part_of` and `bvk_boxes_of` then give the answers. Each rank may ask for any of the `bvk_saved_ranks` old ranks, or for none with
-// `count` 0. Nothing is loaded.
+// Asks which part of `name` each of the old ranks `first` to `first + count - 1` had; `name` is an array that was saved on boxes or as
+// numbered elements, or a set of rows. `bvk_part_of` and `bvk_boxes_of` then return the answers. Each rank may ask for any of the
+// `bvk_saved_ranks` old ranks, or for none with `count` 0. Nothing is loaded.
 //
-// Collective: all ranks. Blocks on the tiers that hold the shards, and until all have called.
+// Collective: all ranks. Blocks on the tiers that hold the shards, and until all ranks have made the call.
 //
-// Errors: `BVK_ERR_LOAD`: there is neither such an array nor such a set. `BVK_ERR_ARGUMENT` for old ranks that do not exist: this rank
-// does not take part, and the others have an error when it calls `bvk_end_restore`.
+// Errors: `BVK_ERR_LOAD`: no such array or set exists. `BVK_ERR_ARGUMENT` for old ranks that do not exist: this rank does not take part,
+// and the other ranks get an error when it calls `bvk_end_restore`.
 //
 // Requirements:
-// `name` is NULL or ends with zero. `parts` points to a handle, which the call sets and you own until `bvk_parts_close`, or until
+// `name` is NULL or a NUL-terminated string. `parts` points to a handle, which the call sets and you own until `bvk_parts_close`, or until
 // `bvk_end_restore`, which closes it whatever it returns.
 int bvk_parts(bvk_restart_t restart,
               const char *name,
@@ -1435,7 +1463,7 @@ int bvk_parts(bvk_restart_t restart,
               int count,
               bvk_parts_t *parts);
 
-// Fills `*found` with what old rank number `rank` had.
+// Describes in `*found` the part that old rank number `rank` had.
 //
 // Local, never waits.
 //
@@ -1445,13 +1473,13 @@ int bvk_parts(bvk_restart_t restart,
 // `found` is NULL or begins with its size.
 int bvk_part_of(bvk_parts_t parts, int rank, struct bvk_part *found);
 
-// Lists the boxes that old rank number `rank` had, in the order in which they were passed to `bvk_boxes`: as many as fit into lists that
-// have room for `capacity` boxes. `origins` and `extents` get as many numbers for each box as the array has dimensions, box after box.
-// `bvk_part_of` says how many boxes there are.
+// Lists the boxes that old rank number `rank` had, in the order in which they were passed to `bvk_boxes`: as many boxes as fit into the
+// lists `origins` and `extents`, which have room for `capacity` boxes. Each of the two lists gets as many numbers per box as the array has
+// dimensions, box after box. `bvk_part_of` says how many boxes there are.
 //
 // Local, never waits.
 //
-// Errors: `BVK_ERR_ARGUMENT`, also for a rank whose part is rows or numbers.
+// Errors: `BVK_ERR_ARGUMENT`, also for a rank whose part consists of rows or numbered elements.
 //
 // Requirements:
 // `origins` and `extents` have room for `capacity` times as many numbers as the array has dimensions, or are NULL and `capacity` is 0.
@@ -1461,8 +1489,8 @@ int bvk_boxes_of(bvk_parts_t parts,
                  uint64_t *origins,
                  uint64_t *extents);
 
-// Releases the result of `bvk_parts`. `*parts` becomes NULL. A NULL handle is not an error. `bvk_end_restore` closes those
-// that are left.
+// Releases the result of `bvk_parts`. `*parts` becomes NULL. A NULL handle is not an error. `bvk_end_restore`
+// closes handles that are still open.
 //
 // Local, never waits.
 //
@@ -1472,32 +1500,32 @@ int bvk_boxes_of(bvk_parts_t parts,
 // `parts` is NULL or points to a handle.
 int bvk_parts_close(bvk_parts_t *parts);
 
-// Opens a history of this rank called `name`, with a cache on GPU number `gpu`. With `BVK_NO_GPU` the first cache is memory of the
-// process. `keep`: `BVK_KEEP_...`. The configuration says how much memory and file space the history may take (`[device]`, `[history]`).
-// Without a GPU, a `device.budget` in percent is a share of this rank's part of node memory.
+// Opens a history of this rank under the name `name`, with a cache on GPU number `gpu`. With `BVK_NO_GPU`, the first cache is in the
+// memory of the process. `keep`: `BVK_KEEP_...`. The configuration says how much memory and file space the history may take (`[device]`,
+// `[history]`). Without a GPU, a `device.budget` in percent is a share of this rank's part of node memory.
 //
-// Local. The first history of a GPU initialises the driver if it is not initialised yet (up to a second).
+// Local. The first history on a GPU initialises the driver if necessary, which takes up to a second.
 //
 // Errors: `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`.
 //
 // Requirements:
-// `name` is NULL or ends with zero; `history` points to a handle, which the call sets and you own until `bvk_history_close`.
+// `name` is NULL or a NUL-terminated string; `history` points to a handle, which the call sets and you own until `bvk_history_close`.
 int bvk_history_open(bvk_session_t session,
                      const char *name,
                      int gpu,
                      int keep,
                      bvk_history_t *history);
 
-// Adds a field `name` to all later versions: `count` elements at `data`, on the host or on the history's GPU. It replaces a field of
-// that name.
+// Adds a field `name` to all later versions: `count` elements at `data`, on the host or on the history's GPU. If a field of the
+// same name exists, it is replaced.
 //
 // Local, never waits.
 //
 // Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`.
 //
 // Requirements:
-// Until the field is replaced or cleared, or the history closed, the memory is readable in each append, and writable and used by nothing
-// else in each restore. `name` is NULL or ends with zero.
+// Until the field is replaced or cleared, or the history is closed, the memory is readable in each append, and writable and used by
+// nothing else in each restore. `name` is NULL or a NUL-terminated string.
 int bvk_history_field(bvk_history_t history,
                       const char *name,
                       void *data,
@@ -1509,10 +1537,10 @@ int bvk_history_field(bvk_history_t history,
 // Local, never waits.
 int bvk_history_clear_fields(bvk_history_t history);
 
-// Appends version `version`: a copy of all fields as they are when the work on the session's stream has run (`bvk_set_stream`). When it
-// returns the application may overwrite them.
+// Appends version `version`: a copy of all fields as they are when the work on the session's stream has run (`bvk_set_stream`). When the
+// call returns, the application may overwrite the fields.
 //
-// Local. Blocks for the copy. If the cache is full, it blocks until other versions have left it, at most `timeouts.room`.
+// Local. Blocks for the copy and, if the cache is full, until other versions have left the cache, for at most `timeouts.room`.
 //
 // Errors: `BVK_ERR_DEVICE`; the version is then not in the history.
 //
@@ -1521,25 +1549,25 @@ int bvk_history_clear_fields(bvk_history_t history);
 int bvk_history_append(bvk_history_t history,
                        uint64_t version);
 
-// Copies version `version` back into the fields, and compares digests. The fields may be some of those that were appended, but must not
-// overlap.
+// Copies version `version` back into the fields, and compares digests. The fields may be only some of the fields that were
+// appended, but must not overlap.
 //
 // Local. Blocks for a copy inside the device if the version is in its cache, otherwise for the transfer.
 //
-// Errors: `BVK_ERR_DEVICE`: there is no such version, or no undamaged copy. The contents of the fields are then unspecified.
+// Errors: `BVK_ERR_DEVICE`: the version does not exist or has no undamaged copy. The contents of the fields are then unspecified.
 //
 // Requirements:
 // The requirements of `bvk_history_field` hold.
 int bvk_history_restore(bvk_history_t history,
                         uint64_t version);
 
-// Says that the `count` versions will be restored in this order, after those named earlier. They need not exist yet. Hints cannot
-// be taken back, and restores may deviate from them.
+// Says that the `count` versions will be restored in this order, after those named earlier. These versions need not exist yet. Hints
+// cannot be taken back, and restores may deviate from them.
 //
 // Local, never waits.
 //
 // Requirements:
-// `versions` has `count` numbers.
+// `versions` points to `count` numbers.
 int bvk_history_hint(bvk_history_t history,
                      const uint64_t *versions,
                      size_t count);
@@ -1562,75 +1590,75 @@ int bvk_history_wait_flushed(bvk_history_t history);
 // `history` is NULL or points to a handle.
 int bvk_history_close(bvk_history_t *history);
 
-// From now on checkpoints with regions in the memory of GPU number `gpu` are *marked*: the regions are sent from where they are while the
-// application continues, and the application declares what it is about to write to (`bvk_before_write`, `bvk_before`). The configuration
-// (`[offload]`) says whether a checkpoint is marked, or copied inside the GPU as without this call. Other checkpoints are taken as before.
-// A session offloads one GPU. With `BVK_NO_GPU` all declarations are accepted and nothing is marked, so that a program runs unchanged
-// without a GPU. `docs/OFFLOAD.md` shows a program.
+// After this call, checkpoints with regions in the memory of GPU number `gpu` are *marked*: the regions are sent from where they are while
+// the application continues, and the application declares which memory it is about to write to (`bvk_before_write`, `bvk_before`). The
+// configuration (`[offload]`) says whether a checkpoint is marked, or copied inside the GPU as without this call. Other checkpoints are
+// taken as before. A session can offload only one GPU. With `BVK_NO_GPU`, all declarations are accepted and nothing is marked, so that a
+// program runs unchanged without a GPU. `docs/OFFLOAD.md` shows a program.
 //
-// `bytes`: the bytes of a marked checkpoint's regions, on the GPU and on the host together. Node memory for two such checkpoints, which
-// take turns, is reserved, touched and pinned. With 0, no memory is prepared: the first checkpoints are copied, and their memory is
-// pinned for later ones. A second call prepares more memory. Histories that are opened later may take prepared memory, so
-// open them first.
+// `bytes`: the size of a marked checkpoint's regions in bytes, on the GPU and on the host together. Node memory for two such
+// checkpoints, which are used in turn, is reserved, touched and pinned. With 0, no memory is prepared: the first checkpoints are
+// copied, and their memory is pinned for later ones. A second call prepares more memory. Histories that are opened later may take
+// prepared memory, so open them first.
 //
 // Local. Blocks for about half a second per GiB of `bytes`, and up to a second if this is the first call for the GPU.
 //
-// Errors: `BVK_ERR_DEVICE`: there is no such GPU, or not enough node memory for this rank, or it cannot be pinned. `BVK_ERR_STATE`: the
-// session offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session is unchanged.
+// Errors: `BVK_ERR_DEVICE`: the GPU does not exist, this rank does not have enough node memory, or the memory cannot be pinned.
+// `BVK_ERR_STATE`: the session already offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session is unchanged.
 //
 // Requirements:
-// From now on the memory of a region on that GPU must stay valid beyond the call that captures it: it stays allocated until `bvk_settle`
-// or `bvk_close` has returned. From a capture until the next one, all work that writes to a saved region is declared before it is
-// enqueued, on any stream. Otherwise the checkpoint is refused on all ranks (with `offload.audit = false` it may hold later bytes,
-// unnoticed).
+// After this call, the memory of a region on that GPU must stay valid beyond the call that captures it: it stays allocated until
+// `bvk_settle` or `bvk_close` has returned. From a capture until the next one, all work that writes to a saved region, on any stream, must
+// be declared before it is enqueued. Otherwise the checkpoint is refused on all ranks (with `offload.audit = false` it may instead contain
+// later bytes, and nothing detects this).
 int bvk_offload(bvk_session_t session,
                 int gpu,
                 uint64_t bytes);
 
-// Declares that work that is enqueued on the session's stream (`bvk_set_stream`) from now on, and until the next checkpoint, may write to
-// the `bytes` bytes at `data`: a region on the GPU, a part of one, or several adjacent ones in one allocation. Memory that is not
-// saved is ignored. So is host memory, which is copied in the call that captures it, except for live regions (`bvk_set_live`): those of
-// the bytes that have not been copied are copied before this returns.
+// Declares that work that is enqueued on the session's stream (`bvk_set_stream`) between this call and the next checkpoint may write to
+// the `bytes` bytes at `data`: a region on the GPU, a part of one, or several adjacent ones in one allocation. Memory that is not saved is
+// ignored. Host memory is also ignored, because it is copied in the call that captures it. Live regions (`bvk_set_live`) are an exception:
+// the declared bytes that have not been copied yet are copied before this call returns.
 //
-// Local, never waits for a GPU. The stream may be delayed: until the mark has come, for a copy inside the GPU, or for the link. For live
-// regions it blocks for the copy of these bytes.
+// Local, never waits for a GPU. The stream may have to wait: for the mark, for a copy inside the GPU, or for a transfer. For live regions,
+// the call blocks until the declared bytes have been copied.
 //
-// Errors: `BVK_ERR_STATE` without `bvk_offload` and `bvk_set_live`, and while the stream is captured into a CUDA graph: declare everything
-// that a graph writes to before each launch of it. `BVK_ERR_ARGUMENT` for a NULL `data` with bytes. `BVK_ERR_DEVICE`: the bytes are not
-// all on one GPU, or it has failed; marked regions are refused then.
+// Errors: `BVK_ERR_STATE` if neither `bvk_offload` nor `bvk_set_live` has been called, and while the stream is being captured into a CUDA
+// graph: before each launch of a graph, declare everything that the graph writes to. `BVK_ERR_ARGUMENT` if `data` is NULL and `bytes` is
+// not 0. `BVK_ERR_DEVICE`: the bytes are not all on one GPU, or the GPU has failed; marked regions are then refused.
 //
 // Requirements:
-// The session's stream is as `bvk_set_stream` asks. `data` is not dereferenced.
+// The session's stream meets the requirements of `bvk_set_stream`. `data` is not dereferenced.
 int bvk_before_write(bvk_session_t session,
                      const void *data,
                      uint64_t bytes);
 
-// Declares what work on another stream is about to write: a `cudaStream_t` or `CUstream` of the device's primary context. NULL is the
-// legacy default stream. Otherwise as `bvk_before_write`.
+// Declares memory that work on another stream is about to write to. `stream` is a `cudaStream_t` or `CUstream` of the device's primary
+// context; NULL stands for the legacy default stream. Otherwise, the call works like `bvk_before_write`.
 //
-// Local, waits as `bvk_before_write`.
+// Local, waits like `bvk_before_write`.
 //
-// Errors: as `bvk_before_write`, and `BVK_ERR_ARGUMENT` for the per-thread default stream.
+// Errors: as for `bvk_before_write`, and `BVK_ERR_ARGUMENT` for the per-thread default stream.
 //
 // Requirements:
-// `stream` lives until this has returned. `data` is not dereferenced.
+// `stream` lives until this call has returned. `data` is not dereferenced.
 int bvk_before_write_on(bvk_session_t session,
                         const void *data,
                         uint64_t bytes,
                         void *stream);
 
 // Names the `count` pieces of memory that some work of the application writes to, so that they can be declared together each time
-// (`bvk_before`). This is faster than one by one, because the driver is asked only once which device each piece belongs to. Memory that is not on
-// the GPU counts as host memory.
+// (`bvk_before`). This is faster than declaring them one by one, because the driver is asked only once which device each piece belongs to.
+// Memory that is not on the GPU counts as host memory.
 //
 // Local, never waits. `set`: the handle, yours until `bvk_write_set_close` or the end of the session; NULL after an error. After a
-// reallocation, and after the first `bvk_offload`, create a new one.
+// reallocation, and after the first `bvk_offload`, create a new set.
 //
-// Errors: as `bvk_before_write`; the text says which entry is wrong, counted from 0.
+// Errors: as for `bvk_before_write`; the error text says which entry is wrong, counted from 0.
 //
 // Requirements:
-// `name` is NULL or ends with zero. `data` has `count` pointers, which are not dereferenced, and `bytes` has `count` numbers. `set` points to a
-// handle.
+// `name` is NULL or a NUL-terminated string. `data` points to `count` pointers, which are not dereferenced, and `bytes` points to `count`
+// numbers. `set` points to a handle.
 int bvk_write_set(bvk_session_t session,
                   const char *name,
                   const void *const *data,
@@ -1638,24 +1666,24 @@ int bvk_write_set(bvk_session_t session,
                   size_t count,
                   bvk_write_set_t *set);
 
-// Declares all memory that a set names; otherwise as `bvk_before_write`.
+// Declares all memory that a set names; otherwise like `bvk_before_write`.
 //
-// Local, waits as `bvk_before_write`.
+// Local, waits like `bvk_before_write`.
 //
-// Errors: as `bvk_before_write`, and `BVK_ERR_STATE` for a set from before `bvk_offload`; `BVK_ERR_HANDLE`.
+// Errors: as for `bvk_before_write`, and `BVK_ERR_STATE` for a set that was created before `bvk_offload` was called; `BVK_ERR_HANDLE`.
 //
 // Requirements:
-// The session's stream is as `bvk_set_stream` asks.
+// The session's stream meets the requirements of `bvk_set_stream`.
 int bvk_before(bvk_write_set_t set);
 
-// Declares all memory that a set names, for work on another stream; otherwise as `bvk_before_write_on`.
+// Declares all memory that a set names, for work on another stream; otherwise like `bvk_before_write_on`.
 //
-// Local, waits as `bvk_before_write`.
+// Local, waits like `bvk_before_write`.
 //
-// Errors: as `bvk_before_write_on`, and `BVK_ERR_STATE` for a set from before `bvk_offload`; `BVK_ERR_HANDLE`.
+// Errors: as for `bvk_before_write_on`, and `BVK_ERR_STATE` for a set that was created before `bvk_offload` was called; `BVK_ERR_HANDLE`.
 //
 // Requirements:
-// `stream` lives until this has returned.
+// `stream` lives until this call has returned.
 int bvk_before_on(bvk_write_set_t set,
                   void *stream);
 
@@ -1667,90 +1695,92 @@ int bvk_before_on(bvk_write_set_t set,
 // `set` is NULL or points to a handle.
 int bvk_write_set_close(bvk_write_set_t *set);
 
-// Waits until Bivouac no longer reads the application's memory: neither marked regions on a GPU nor live regions on the host. Call it
-// before the memory of these regions is freed, and before it is written by something that cannot be declared: another process, another
-// GPU. If nothing is marked or being copied, it does nothing.
+// Waits until Bivouac no longer reads the application's memory: neither marked regions on a GPU nor live regions on the host. Make this
+// call before the memory of these regions is freed, and before a write to it that cannot be declared, such as a write by another process
+// or another GPU. If nothing is marked or being copied, this call does nothing.
 //
 // Local. Blocks for the transfer of marked regions, at full speed, and for the copy of live ones.
 //
-// Errors: `BVK_ERR_HANDLE`. `bvk_wait` says whether the marked checkpoint is good.
+// Errors: `BVK_ERR_HANDLE`. `bvk_wait` says whether the marked checkpoint has been committed.
 int bvk_settle(bvk_session_t session);
 
-// Allows checkpoints to be marked again. After two refused checkpoints in a row, the next ones are copied until this is called. Call it when
-// the missing declaration has been added.
+// Allows checkpoints to be marked again. After two refused checkpoints in a row, later checkpoints are copied until this call is made.
+// Make it when the missing declaration has been added.
 //
 // Local, never waits.
 //
 // Errors: `BVK_ERR_STATE` without `bvk_offload`.
 int bvk_allow_marks(bvk_session_t session);
 
-// Makes the protected region `name` of the host *live*, if `on` is not 0. From now on checkpoints protect its pages, and a thread of
-// Bivouac copies them while the application continues. A thread that writes to a page that has not been copied waits for that page. This
-// pays off if little of the region is written soon after a checkpoint. Where it does not pay off, or is not possible (`docs/OFFLOAD.md` says
-// when), the region is copied before the checkpoint returns, as without this call. With 0 it is no longer live. A region that is protected
-// again stays live. Regions that `bvk_save` adds are never live.
+// Makes the protected region `name`, which must be in host memory, *live* if `on` is not 0. After this call, checkpoints write-protect its
+// pages, and a thread of Bivouac copies them while the application continues. A thread that writes to a page that has not been copied
+// waits for the copy of that page. Live copying pays off if little of the region is written soon after a checkpoint. If it does not pay
+// off, or is not possible (`docs/OFFLOAD.md` says when), the region is copied before the checkpoint call returns, as without this call. If
+// `on` is 0, the region is no longer live. A region that is protected again stays live. Regions that `bvk_save` adds are never live.
 //
-// From the first call on `bvk_before_write` is accepted even without `bvk_offload`, so that a program can declare in either case.
+// After the first call of `bvk_set_live`, `bvk_before_write` is accepted even without `bvk_offload`, so that a program can
+// declare its writes in either case.
 //
-// Local. Never waits with 1; with 0 it blocks until the region is copied.
+// Local. Never waits if `on` is not 0; otherwise blocks until the region has been copied.
 //
 // Errors: `BVK_ERR_ARGUMENT` if no such region is protected, if it is on a GPU, or if it was protected on boxes or as a value;
 // `BVK_ERR_HANDLE`.
 //
 // Requirements:
-// The following holds from each checkpoint with the region until `bvk_settle`, `bvk_unprotect` of it, the next checkpoint with a live
-// region, or `bvk_close` has returned. Its memory stays mapped and readable, and its pages are not replaced: it is not freed or
-// reallocated, and nothing is dropped or moved there (`madvise`, `mremap`). It is written only by instructions of this process, or by
-// system calls that copy there (`read`). Every other write is declared beforehand (`bvk_before_write`): MPI receives by a network card,
-// transfers from a GPU, buffers that are registered with the kernel, other mappings of the memory, other processes. So is every write
-// where the configuration says so (`offload.host_writes = "declared"`). A write that was not declared may put later bytes into the
-// checkpoint, unnoticed. No thread writes there before a checkpoint call has returned. `name` is NULL or ends with zero.
+// The following holds from each checkpoint with the region until `bvk_settle`, `bvk_unprotect` of this region, the next checkpoint with a
+// live region, or `bvk_close` has returned. The region's memory stays mapped and readable, and its pages are not replaced: the memory is
+// not freed or reallocated, and its pages are not dropped or moved (`madvise`, `mremap`). The memory is written only by instructions of
+// this process, or by system calls that copy into it (`read`). Every other write is declared beforehand (`bvk_before_write`): MPI receives
+// by a network card, transfers from a GPU, and writes through buffers that are registered with the kernel, through other mappings of the
+// memory, or by other processes. With `offload.host_writes = "declared"`, every write is declared beforehand. An undeclared write may put
+// later bytes into the checkpoint, and nothing detects this. No thread writes to the memory before a checkpoint call has returned. `name`
+// is NULL or a NUL-terminated string.
 int bvk_set_live(bvk_session_t session,
                  const char *name,
                  int on);
 
-// Begins a region of bytes whose length is not known yet. `bvk_stream_write` copies bytes to it immediately, so that their memory may be
-// overwritten when it returns. `bvk_stream_end` ends the region. One region is written at a time. `bvk_fopen` does the same through a
-// `FILE`.
+// Begins a region of bytes whose length is not known yet. `bvk_stream_write` copies bytes to this region immediately, so that their
+// memory may be overwritten when it returns. `bvk_stream_end` ends the region. Only one region can be written at a time. `bvk_fopen`
+// does the same through a `FILE`.
 //
 // Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting
-// for the others. Blocks as `bvk_checkpoint`.
+// for the other ranks. Blocks like `bvk_checkpoint`.
 //
-// Errors: `BVK_ERR_CAPTURE` if no tier has room: `bvk_capture` then fails, too, and the other ranks are told. `BVK_ERR_REGION`;
+// Errors: `BVK_ERR_CAPTURE` if no tier has room; `bvk_capture` then also fails, and the other ranks are told. `BVK_ERR_REGION`;
 // `BVK_ERR_STATE` while a region is being written, or a restart is open.
 //
 // Requirements:
-// `name` is NULL or ends with zero.
+// `name` is NULL or a NUL-terminated string.
 int bvk_stream_begin(bvk_checkpoint_t checkpoint,
                      const char *name);
 
 // Writes `bytes` bytes to the region, after those written earlier.
 //
-// Local. Blocks for the copy; if node memory has no more room, as `bvk_checkpoint`.
+// Local. Blocks for the copy; if node memory has no room left, blocks like `bvk_checkpoint`.
 //
-// Errors: as `bvk_stream_begin`.
+// Errors: as for `bvk_stream_begin`.
 //
 // Requirements:
-// There are `bytes` readable bytes at `data`.
+// The `bytes` bytes at `data` are readable.
 int bvk_stream_write(bvk_checkpoint_t checkpoint, const void *data, uint64_t bytes);
 
 // Ends the region that is being written.
 //
-// Local. Blocks while the rest is written.
+// Local. Blocks while the rest of the region is written.
 //
-// Errors: as `bvk_stream_begin`.
+// Errors: as for `bvk_stream_begin`.
 int bvk_stream_end(bvk_checkpoint_t checkpoint);
 
-// Reads bytes of the region `name`, starting at byte `at`: `*found` of them, at most `bytes`, and fewer at the region's end. Any array can be
-// read in this way. Every block is checked before a byte of it is returned. `bvk_fopen_saved` does the same through a `FILE`, and is
-// faster for small pieces.
+// Reads at most `bytes` bytes of the region `name`, starting at byte `at`, into `data`. `*found` says how many bytes were read: fewer than
+// `bytes` only at the end of the region. Any array can be read in this way. Every block is checked before a byte of it is returned.
+// `bvk_fopen_saved` does the same through a `FILE`, and is faster for small pieces.
 //
 // Local. Blocks on the tier that holds the copy.
 //
-// Errors: as `bvk_load`; the contents of `data` are then unspecified.
+// Errors: as for `bvk_load`; the contents of `data` are then unspecified.
 //
 // Requirements:
-// There is room for `bytes` bytes at `data`; `found` points to a number; `name` is NULL or ends with zero.
+// `data` has room for `bytes` bytes; `found` points to a number; `name` is NULL or a NUL-terminated string.
 int bvk_stream_read(bvk_restart_t restart,
                     const char *name,
                     uint64_t at,
@@ -1758,87 +1788,92 @@ int bvk_stream_read(bvk_restart_t restart,
                     uint64_t bytes,
                     uint64_t *found);
 
-// Begins a region of bytes and returns a `FILE` to write it to, for all functions that take one. It is not seekable. `fclose` ends the
-// region, and fails if it could not be written completely (`bvk_error` says why); `bvk_capture` then fails, too. Small pieces are collected in
-// the buffer of the `FILE`: `setvbuf` with more than the usual few KiB makes them faster. NULL: an error, whose text `bvk_error` gives.
+// Begins a region of bytes and returns a `FILE` to write it to, which works with all functions that take a `FILE`. It is not seekable.
+// `fclose` ends the region, and fails if the region could not be written completely (`bvk_error` says why); `bvk_capture` then also fails.
+// Small writes are collected in the buffer of the `FILE`: a larger buffer than the usual few KiB (`setvbuf`) makes them faster. After an
+// error the call returns NULL, and `bvk_error` returns the text.
 //
-// Collective and blocking as `bvk_stream_begin`.
+// Collective and blocking like `bvk_stream_begin`.
 //
 // Requirements:
-// `name` is NULL or ends with zero. The file is closed before the checkpoint is captured.
+// `name` is NULL or a NUL-terminated string. The file is closed before the checkpoint is captured.
 FILE *bvk_fopen(bvk_checkpoint_t checkpoint,
                 const char *name);
 
-// Returns a `FILE` that reads the region `name` of the version being restored. It is seekable. Each attempt needs its own
-// file: after `BVK_AGAIN` reading fails. NULL: an error, whose text `bvk_error` gives.
+// Returns a `FILE` that reads the region `name` of the version being restored. It is seekable. Each attempt needs its own file: after
+// `BVK_AGAIN`, reading from an earlier file fails. After an error the call returns NULL, and `bvk_error` returns the text.
 //
-// Local. Blocks on the tier that holds the copy, and so does reading.
+// Local. Blocks on the tier that holds the copy, and so does reading from the file.
 //
 // Requirements:
-// `name` is NULL or ends with zero.
+// `name` is NULL or a NUL-terminated string.
 FILE *bvk_fopen_saved(bvk_restart_t restart,
                       const char *name);
 
-// Adds a file that the program writes itself, or a library that needs a path, as region `name`. `*path` is where to write it, in node-local
-// storage (below `local.directory`); the text is valid until the checkpoint is captured or aborted. The file must be complete when
-// `bvk_capture` is called, which reads it and removes it. `bvk_route_saved` brings it back; for `bvk_load` it is an array of bytes. The same
-// name always gives the same path.
+// Adds a file as region `name`. The program itself writes the file, or a library that needs a path does. `*path` says where to write it:
+// in node-local storage, below `local.directory`. The text of the path is valid until the checkpoint is captured or aborted. The file must
+// be complete when `bvk_capture` is called, which reads the file and removes it. `bvk_route_saved` brings the file back; for `bvk_load`
+// the region is an array of bytes. The same name always gives the same path.
 //
-// Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting for the
-// others. Blocks on node-local storage.
+// Collective: all ranks or none, between the same other collective calls, with the same names; lengths may differ. Returns without waiting
+// for the other ranks. Blocks on node-local storage.
 //
-// Errors: `BVK_ERR_REGION`; `BVK_ERR_CAPTURE`: no file can be created there. `bvk_capture` fails for a file that is missing, and the
-// other ranks are told.
+// Errors: `BVK_ERR_REGION`; `BVK_ERR_CAPTURE`: the file cannot be created there. If a file is missing, `bvk_capture`
+// fails, and the other ranks are told.
 //
 // Requirements:
-// `name` is NULL or ends with zero; `path` points to a pointer.
+// `name` is NULL or a NUL-terminated string; `path` points to a pointer.
 int bvk_route(bvk_checkpoint_t checkpoint,
               const char *name,
               const char **path);
 
-// Restores the region `name` of the version being restored as a file: what `bvk_route` has saved, or any other array of this rank's
-// own. `*path` is in node-local storage; the file, of mode 600, and the text stay valid until `bvk_end_restore`. After `BVK_AGAIN` call it
-// again. Every block is checked before it is written.
+// Restores the region `name` of the version being restored as a file: a region that `bvk_route` saved, or any other array that belongs to
+// this rank. `*path` is in node-local storage. The file, which has mode 600, and the text of the path stay valid until `bvk_end_restore`.
+// After `BVK_AGAIN`, make this call again. Every block is checked before it is written.
 //
 // Local. Blocks on the tier that holds the copy, and on node-local storage.
 //
-// Errors: as `bvk_load`, and `BVK_ERR_LOAD` if the file cannot be written.
+// Errors: as for `bvk_load`, and `BVK_ERR_LOAD` if the file cannot be written.
 //
 // Requirements:
-// `name` is NULL or ends with zero; `path` points to a pointer.
+// `name` is NULL or a NUL-terminated string; `path` points to a pointer.
 int bvk_route_saved(bvk_restart_t restart,
                     const char *name,
                     const char **path);
 
-// Keeps an output file consistent with the checkpoints of the series `name`: a trajectory or a time series to which the program appends. Each checkpoint
-// records how long the file is at the capture, with a digest of its last 64 KiB. A restart brings it back to that length, as `on_restart`
-// says (one of `BVK_RESTART_...`), so that what a run wrote after its last checkpoint is not repeated. Call it once, before the restart.
+// Keeps an output file to which the program appends, such as a trajectory or a time series, consistent with the checkpoints of the series
+// `name`. Each checkpoint records the length of the file at the capture and a digest of its last 64 KiB. A restart brings the file back to
+// that length, in the way that `on_restart` says (one of `BVK_RESTART_...`), so that the output that a run wrote after its last checkpoint
+// does not appear twice. Make this call once, before the restart.
 //
-// The file must hold what it should when the checkpoint is captured: call `fflush` first. A file that is shorter than it was, or has different bytes
-// there, does not match the version, and all ranks continue with the next older one. This happens after the loss of a node whose page
-// cache had the end of the file. Without a checkpoint to restore (`BVK_NOTHING`) the file stays unchanged.
+// The file must contain all output when the checkpoint is captured: call `fflush` first. A file that is shorter than the recorded length,
+// or whose last 64 KiB before that length have a different digest, does not match the version, and all ranks continue with the next older
+// version. This happens after the loss of a node that still held the end of the file in its page cache. If there is no checkpoint to
+// restore (`BVK_NOTHING`), the file stays unchanged.
 //
-// Collective: all ranks, with the same name and `on_restart`. Ranks that do not write a file give NULL; a file belongs to one rank. Blocks until all
-// have called.
+// Collective: all ranks, with the same name and `on_restart`. Ranks that do not write a file pass NULL; a file belongs to one rank. Blocks
+// until all ranks have made the call.
 //
-// Errors: `BVK_ERR_DISAGREED`, the same on all ranks: the arguments differ, the name is not valid for a series, or a path is not that of a file.
+// Errors: `BVK_ERR_DISAGREED`, the same on all ranks: the arguments differ, the name is not valid for a series, or a
+// path cannot be that of a file. `BVK_ERR_ARGUMENT`, on this rank alone: `on_restart` is none of `BVK_RESTART_...`. `BVK_ERR_STATE`: a
+// restart is open.
 //
 // Requirements:
-// `name` is NULL or ends with zero, and so does `path`.
+// `name` and `path` are NULL or NUL-terminated strings.
 int bvk_companion(bvk_session_t session,
                   const char *name,
                   const char *path,
                   int on_restart);
 
-// Where the program writes a companion now: after a restart with `BVK_RESTART_ANOTHER`, not the path that it gave. The text is valid until the next call
-// for this file, or until the session is closed.
+// Tells the program which path to write a companion to. After a restart with `BVK_RESTART_ANOTHER`, this may be a different path from the
+// one that the program gave. The text of the path is valid until the next call for this file, or until the session is closed.
 //
 // Local, never waits.
 //
 // Errors: `BVK_ERR_ARGUMENT`: this rank has not made that path a companion of the series `name`.
 //
 // Requirements:
-// `name` and `path` are NULL or end with zero; `current` points to a pointer.
+// `name` and `path` are NULL or NUL-terminated strings; `current` points to a pointer.
 int bvk_companion_path(bvk_session_t session,
                        const char *name,
                        const char *path,
