@@ -1,17 +1,17 @@
-//! Facts that the ranks of an MPI job find out together, for `bivouac doctor --mpi`, which starts one of these on every rank.
+//! Facts that the ranks of an MPI job find out together, for `bivouac doctor --mpi`, which starts this program on every rank.
 //!
-//! A separate program, so that `bivouac` itself starts where there is no MPI library. Its argument is the global directory.
-//! Rank 0 prints one line of JSON, the others their number.
+//! It is a separate program, so that `bivouac` itself starts where there is no MPI library. Its argument is the global directory. Rank 0
+//! prints one line of JSON, and the other ranks print their numbers.
 //!
 //! | field | meaning |
 //! |---|---|
-//! | `rank`, `size` | this rank, and how many there are |
+//! | `rank`, `size` | the number of this rank, and the number of all ranks |
 //! | `per_node` | ranks on each node |
-//! | `thread_level` | granted, when `MPI_THREAD_MULTIPLE` was asked for |
-//! | `cut_off` | why ranks do not reach each other over sockets, or null |
+//! | `thread_level` | the thread level that was granted when `MPI_THREAD_MULTIPLE` was asked for |
+//! | `cut_off` | why ranks do not reach each other over sockets, or null if they do |
 //! | `library` | what the library says about its version |
-//! | `blind` | ranks that do not see the file that rank 0 has made at the directory (or at its nearest ancestor that exists) |
-//! | `failure` | why rank 0 could not make it, instead of `blind` |
+//! | `blind` | ranks that do not see the file that rank 0 has created in the directory (or in its nearest ancestor that exists) |
+//! | `failure` | why rank 0 could not create the file, instead of `blind` |
 #![forbid(unsafe_code)]
 
 use bivouac_core::comm::Comm;
@@ -62,7 +62,7 @@ fn probe(world: &SimpleCommunicator, granted: Threading, directory: &Path) -> Re
     };
     comm.cancel();
     let root = world.process_at_rank(0);
-    // The file has a name that nobody can have by chance, so seeing it is seeing this one.
+    // Nobody can have a file of this name by chance, so a rank that sees it sees this one.
     let mut token = bivouac_core::base::rng::incarnation()?.0;
     let place = |token: &[u8; TOKEN]| {
         let name: String = token.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -1,9 +1,10 @@
-//! An array that lies over the shards of a checkpoint, read by the places of its elements.
+//! Reads an array that is spread over the shards of a checkpoint, element by element in the order of the array.
 //!
-//! [`Array::find`] reads the decomposition records of all shards in a place, and nothing else of them. [`Array::read`] brings one *band* of the array, a
-//! box that fits a buffer, from the shards that have something of it. Whole blocks are read and held against their digests. Bands that
-//! [`bands`] makes are one piece of the array in the order of C, and so what a box of a shard has of one is one piece of the shard: as bands follow
-//! each other, each block is read once if it is kept from one band to the next. A budget bounds what is kept.
+//! [`Array::find`] reads only the decomposition records of all shards in a place. [`Array::read`] reads one *band* of the array, which is a
+//! box that fits in a buffer, from the shards that hold parts of it. Whole blocks are read and compared with their digests. Each band that
+//! [`bands`] makes is one contiguous piece of the array in C order, so the part of a band that lies in a box of a shard is contiguous in
+//! the shard, too. When the bands are read in order, each block is read once if it is kept from one band to the next. A budget bounds the
+//! memory that is kept.
 #![forbid(unsafe_code)]
 
 use crate::body::{self, RECORD_MAX};
@@ -22,9 +23,9 @@ use bivouac_core::tier::source::{FileShard, Source};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Bytes of a band.
+/// The maximum size of a band in bytes.
 pub const BAND_BYTES: u64 = 64 * MIB;
-/// Bytes of shards that stay open from one band to the next, heads and blocks.
+/// The maximum bytes, in heads and blocks, of the shards that stay open from one band to the next.
 const OPEN_BYTES: usize = 128 << 20;
 const NO_MARGIN: [u64; DIMS] = [0; DIMS];
 
@@ -33,9 +34,9 @@ struct Share {
     spot: Spot,
     /// The region, as the shard's head describes it.
     region: Region,
-    /// Its boxes, as the record has them.
+    /// The packed boxes of the rank, as in the decomposition record.
     packed: Vec<u8>,
-    /// A box around them.
+    /// A box around all of them.
     bounds: Cuboid,
 }
 
@@ -49,68 +50,68 @@ impl Share {
     }
 }
 
-/// A shard that is open, and the block of it that was read last.
+/// An open shard and its block that was read last.
 struct Open {
     source: Source,
     region: Region,
     block: Vec<u8>,
-    /// Which one that is.
+    /// Where the block begins in the region.
     at: Option<usize>,
 }
 
-/// What kind of region it is, if it is not an array that is spread over the ranks.
+/// The kind of a region that is not an array spread over the ranks.
 pub enum Plain {
     /// A value that all ranks have in common.
     Shared,
-    /// A value of each rank.
+    /// A value that each rank has.
     PerRank,
-    /// A column of rows, of which each rank has a number of its own.
+    /// A column of rows; each rank has its own number of rows.
     Rows,
-    /// An array of each rank's own.
+    /// An array of the rank's own.
     OwnArray,
-    /// A value of each rank's own, of which nobody has said anything else.
+    /// A value of the rank's own; the program has not said how it is spread.
     OwnValue,
 }
 
-/// What was found of a region.
+/// What was found out about a region.
 pub enum Found {
-    /// It is spread over the ranks.
+    /// The region is an array spread over the ranks.
     Array(Box<Array>),
-    /// It does not.
+    /// The region is of another kind.
     Plain(Plain),
 }
 
 /// An array in the shards of a place.
 pub struct Array {
     place: Place,
-    /// Ascending by rank.
+    /// The parts of the ranks, ascending by rank.
     shares: Vec<Share>,
     here: Here,
     name: String,
-    /// Type of its elements.
+    /// The type of the elements.
     pub element: ElementType,
-    /// How many dimensions it has.
+    /// The number of dimensions.
     pub dims: usize,
-    /// All its elements.
+    /// The box of all elements.
     pub whole: Cuboid,
-    /// The parts of all ranks together need not cover it.
+    /// The parts of all ranks together need not cover the array.
     pub is_sparse: bool,
     kept: Kept,
 }
 
-/// Shards that stay open, by their places among the shares.
+/// Shards that stay open, by their positions among the shares.
 #[derive(Default)]
 struct Kept {
     open: BTreeMap<usize, Open>,
     bytes: usize,
 }
 
-/// What was read of a band.
+/// A range of elements of a band that shards have.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Had {
-    /// These elements, by their places in the band.
+    /// The position of the first of these elements in the band.
     pub from: usize,
-    /// The first one after them.
+    /// The position after the last one.
     pub to: usize,
 }
 
@@ -118,7 +119,7 @@ impl Array {
     /// Looks for a region in a place.
     ///
     /// # Errors
-    /// It is not there, or shards of it are damaged, or say different things.
+    /// The region does not exist, or its shards are damaged or contradict each other.
     pub fn find(path: &Path, name: &str) -> Result<Found, Problem> {
         let place = Place::of(path)?;
         let (mut shares, mut names, mut left): (BTreeMap<u32, Share>, _, _) =
@@ -161,12 +162,12 @@ impl Array {
         }
     }
 
-    /// Its extents, slowest first.
+    /// The extents of the array, slowest first.
     pub fn shape(&self) -> &[u64] {
         &self.whole.to[..self.dims]
     }
 
-    /// Ranks whose shards are here.
+    /// The ranks whose shards were found here.
     pub fn ranks(&self) -> impl Iterator<Item = u32> + '_ {
         self.here.ranks.iter().copied()
     }
@@ -177,17 +178,17 @@ impl Array {
         near.find(|share| share.boxes().any(|own| own.contains(element))).map(|share| share.spot.rank())
     }
 
-    /// All boxes that shards have of it, by rank.
+    /// All boxes of the array that shards have, by rank.
     pub fn boxes(&self) -> impl Iterator<Item = Cuboid> + '_ {
         self.shares.iter().flat_map(Share::boxes).filter(|own| !own.is_empty())
     }
 
-    /// How many elements they have.
+    /// The number of elements in these boxes.
     pub fn elements(&self) -> u64 {
         self.shares.iter().filter_map(Share::parts).map(|parts| parts.elements()).fold(0, u64::saturating_add)
     }
 
-    /// Tells `had` what the shards have of a band, as [`Array::read`] does, and reads nothing.
+    /// Tells `had` which elements of a band the shards have, as [`Array::read`] does, but reads nothing.
     pub fn look(&self, band: &Cuboid, mut had: impl FnMut(Had)) {
         for share in self.shares.iter().filter(|share| share.bounds.common(band).is_some()) {
             for common in share.boxes().filter_map(|own| own.common(band)) {
@@ -197,10 +198,10 @@ impl Array {
         }
     }
 
-    /// Proves that each element of a section is there once; if `may_lack`, that none is there twice.
+    /// Proves that the shards have each element of a section exactly once, or at most once if `may_lack`.
     ///
     /// # Errors
-    /// It is not so: names the first elements.
+    /// The proof fails; the error names the first elements that are missing or occur twice.
     pub fn prove(&self, section: &Cuboid, may_lack: bool) -> Result<(), Problem> {
         let is_covered = !may_lack || !self.here.is_all();
         let parts = self.shares.iter().filter_map(|share| Some((Rank(share.spot.rank()), share.parts()?)));
@@ -228,14 +229,14 @@ impl Array {
         }
     }
 
-    /// Reads what the shards have of a band into `buffer`, which is as long as the band, in the order of C. What they do not have stays as it is. `had`
-    /// is told what they have, element by element or several at once.
+    /// Reads the elements of a band that the shards have into `buffer`, which has the size of the band, in C order. The other elements of
+    /// `buffer` stay unchanged. `had` is told which elements were read, one or several at a time.
     ///
     /// # Errors
     /// A block cannot be read, or is damaged.
     pub fn read(&mut self, band: &Cuboid, buffer: &mut [u8], had: impl FnMut(Had)) -> Result<(), Problem> {
         let mut kept = std::mem::take(&mut self.kept);
-        // What has nothing of this band has nothing of those after it.
+        // A shard that has nothing of this band has nothing of the bands after it, either.
         kept.open.retain(|index, _| self.shares[*index].bounds.to[0] > band.from[0]);
         kept.bytes = kept.open.values().map(Open::bytes).sum();
         let result = self.read_with(&mut kept, band, buffer, had);
@@ -297,15 +298,15 @@ impl Array {
 }
 
 impl Kept {
-    /// Takes one out, to use it.
+    /// Takes an open shard out for use.
     fn take(&mut self, index: usize) -> Option<Open> {
         let open = self.open.remove(&index)?;
         self.bytes -= open.bytes();
         Some(open)
     }
 
-    /// Keeps one for the next band. Where there are more than fit, the first ones are kept: each band asks for all in the same order, so that
-    /// those that were used last would be gone whenever they are asked for.
+    /// Keeps a shard open for the next band. If not all shards fit, the first ones are kept: each band asks for all of them in the same
+    /// order, so if those used last were kept, each would be gone whenever it is needed.
     fn put(&mut self, index: usize, open: Open) {
         if self.bytes + open.bytes() <= OPEN_BYTES {
             self.bytes += open.bytes();
@@ -319,7 +320,7 @@ impl Open {
         self.block.capacity() + 16 * self.source.head().digests.len()
     }
 
-    /// Reads bytes of the region, from `at` on.
+    /// Reads bytes of the region, starting at `at`.
     fn read(&mut self, mut at: usize, mut target: &mut [u8]) -> Result<(), TierError> {
         let size = self.source.head().header.block_size as usize;
         let bytes = self.region.bytes as usize;
@@ -340,8 +341,8 @@ impl Open {
     }
 }
 
-/// Copies the elements of a box that begins at byte `at` of its region to their places in a band. Both are gone through in the same order, in rows that are not
-/// of the same length.
+/// Copies the elements of a box, which begins at byte `at` of its region, to their places in a band. Box and band are traversed in the same
+/// order, in rows whose lengths differ.
 fn fetch(
     open: &mut Open,
     at: usize,
@@ -381,7 +382,7 @@ struct OnArray {
     bounds: Cuboid,
 }
 
-/// What the record of a shard says about a region; `left` is how many more bytes all records together may have.
+/// Reads what a shard's record says about a region; `left` is how many more bytes the records may have together.
 fn looked_at(spot: &Spot, shard: &FileShard, name: &str, left: &mut u64) -> Result<Option<Said>, Problem> {
     let head = shard.head();
     let regions = &head.meta.regions;
@@ -424,7 +425,7 @@ fn looked_at(spot: &Spot, shard: &FileShard, name: &str, left: &mut u64) -> Resu
     }))))
 }
 
-/// A box around others; one without elements if they have none.
+/// A box around others; a box without elements if none of them has any.
 fn around(boxes: impl Iterator<Item = Cuboid>) -> Cuboid {
     let nothing = Cuboid { from: [0; DIMS], to: [0; DIMS] };
     let both = |one: Cuboid, other: Cuboid| Cuboid {
@@ -434,10 +435,11 @@ fn around(boxes: impl Iterator<Item = Cuboid>) -> Cuboid {
     boxes.filter(|own| !own.is_empty()).reduce(both).unwrap_or(nothing)
 }
 
-/// A section of an array in bands of at most `most` bytes, or of one element, each of which is one piece of the section in the order of C; in that order.
+/// Divides a section of an array into bands of at most `most` bytes, or of one element, in their order; each band is one contiguous piece
+/// of the section in C order.
 pub fn bands(section: &Cuboid, dims: usize, element: u64, most: u64) -> impl Iterator<Item = Cuboid> + use<> {
     let section = *section;
-    // The first dimension of which one place fits, and how many do.
+    // The first dimension of which at least one index fits, and how many indices fit.
     let inner =
         |dim: usize| (dim + 1..dims).fold(element.max(1), |bytes, dim| bytes.saturating_mul(section.extent(dim)));
     let dim = (0..dims).find(|dim| inner(*dim) <= most).unwrap_or(dims.saturating_sub(1));
@@ -452,7 +454,7 @@ pub fn bands(section: &Cuboid, dims: usize, element: u64, most: u64) -> impl Ite
         band.to[dim] = at[dim].saturating_add(step).min(section.to[dim]);
         let mut following = at;
         following[dim] = band.to[dim];
-        // As in counting: a digit that has reached its end starts again, and the one before it advances.
+        // As in counting, a digit that has reached its end starts again, and the digit before it advances.
         for place in (1..=dim).rev() {
             if following[place] >= section.to[place] {
                 following[place] = section.from[place];

@@ -1,4 +1,4 @@
-//! Other programs that are asked for something, each for no longer than a limit.
+//! Runs other programs to ask them for something, each for no longer than a time limit.
 #![forbid(unsafe_code)]
 
 use rustix::fs::{Access, AtFlags, CWD};
@@ -8,12 +8,12 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// As much of an answer is read.
+/// At most this much of an answer is read.
 const ANSWER_BYTES: u64 = 64 << 10;
 
-/// What a command has said at its end.
+/// What a command has said by its end.
 pub struct Said {
-    /// How it ended.
+    /// How the command ended.
     pub status: ExitStatus,
     /// Its standard output.
     pub out: String,
@@ -21,7 +21,7 @@ pub struct Said {
     pub err: String,
 }
 
-/// Where a command is.
+/// The path of a command.
 pub fn find(name: &str) -> Option<PathBuf> {
     let is_program =
         |path: &PathBuf| path.is_file() && rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::empty()).is_ok();
@@ -35,7 +35,7 @@ pub fn find(name: &str) -> Option<PathBuf> {
 /// Runs a command to its end.
 ///
 /// # Errors
-/// It cannot be started, or takes too long.
+/// The command cannot be started, or it takes too long.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Said, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -44,7 +44,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Said, String> {
         let (tell, told) = mpsc::channel();
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
-            // What came before an error is still worth having.
+            // What was read before an error is still useful.
             let _ = stream.map(|stream| stream.take(ANSWER_BYTES).read_to_end(&mut bytes));
             tell.send(String::from_utf8_lossy(&bytes).into_owned())
         });
@@ -58,7 +58,8 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Said, String> {
             Ok(Some(status)) => break status,
             Ok(None) if began.elapsed() < limit => std::thread::sleep(Duration::from_millis(5)),
             Ok(None) => {
-                // It is ours, and has had its time. The readers end with it, or with what it started; nobody waits for them.
+                // The child process is ours and has used up its time. The readers end with it, or with the processes that it started;
+                // nobody waits for them.
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(format!("{name} did not answer within {} s", limit.as_secs()));
@@ -66,7 +67,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Said, String> {
             Err(error) => return Err(format!("cannot wait for {name}: {error}")),
         }
     };
-    // Something that it has started may keep its output open.
+    // A process that the command has started may keep its output open.
     let rest = |told: mpsc::Receiver<String>| {
         let text = told.recv_timeout(limit.saturating_sub(began.elapsed()));
         text.map_err(|_| format!("{name} ended ({status}), but its output did not end within {} s", limit.as_secs()))
@@ -74,10 +75,10 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Said, String> {
     Ok(Said { status, out: rest(out)?, err: rest(err)? })
 }
 
-/// What a command says, if it says it in time and ends well.
+/// Returns what a command prints if it ends successfully within the limit.
 ///
 /// # Errors
-/// As [`run`], or how it ended and the first line of what it said.
+/// Those of [`run`]; or the command failed: how it ended, and the first line of its standard error.
 pub fn answer(command: &mut Command, limit: Duration) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let Said { status, out, err } = run(command, limit)?;

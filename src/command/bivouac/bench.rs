@@ -1,7 +1,8 @@
-//! `bivouac bench`: measures what checkpoints cost on this node, with the code that sessions run, and writes it into a machine profile.
+//! `bivouac bench`: measures what checkpoints cost on this node, with the code that sessions run, and writes the figures
+//! into a machine profile.
 //!
-//! A session of one rank, without MPI, takes checkpoints of noise and restores them: into node memory, into a local and into a global directory, one
-//! after the other. [`rounds`] times them, [`scratch`] are the folders, which are gone afterwards, [`gpu`] are the links.
+//! A session of one rank, without MPI, takes checkpoints of noise and restores them: in node memory, in a local directory and in a global
+//! directory, one after the other. [`rounds`] times them, [`scratch`] makes the temporary folders, and [`gpu`] measures the links.
 #![forbid(unsafe_code)]
 
 mod gpu;
@@ -24,10 +25,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What is saved, if nobody says how much: no more than this, and no more than a part of what is free.
+/// The maximum size of a checkpoint if the user gives none. The size is also limited to a part of what is free.
 const SIZE_MAX: u64 = 1 << 30;
 const SIZE_LEAST: u64 = MIB;
-/// The part: of memory, and of each directory.
+/// That part is one divided by this, of the memory and of each directory.
 const FREE_SHARE: u64 = 8;
 
 /// The arguments of `bivouac bench`.
@@ -76,20 +77,20 @@ fn time(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| "give a time greater than 0, such as 60s".to_owned())
 }
 
-/// Measurements of one kind, in seconds, and of how many bytes each was.
+/// The seconds that each measurement of one kind took, and the bytes that each moved.
 pub struct Taken {
     name: Name,
     bytes: u64,
     seconds: Vec<f64>,
 }
 
-/// What has been measured, and what not.
+/// What has been measured, and what has not.
 #[derive(Default)]
 pub struct Found {
     taken: Vec<Taken>,
-    /// In words: what, and why.
+    /// What could not be measured, and why, in words.
     absent: Vec<String>,
-    /// Something that was asked for could not be measured.
+    /// The user asked for something that could not be measured.
     is_short: bool,
 }
 
@@ -97,11 +98,11 @@ pub struct Found {
 struct Target {
     tier: TierId,
     directory: PathBuf,
-    /// It was named.
+    /// The user named it.
     is_asked_for: bool,
 }
 
-/// Measures.
+/// Runs `bivouac bench`.
 pub fn run(args: &Args) -> Ending {
     match measure(args) {
         Ok(false) => Ending::Good,
@@ -113,13 +114,13 @@ pub fn run(args: &Args) -> Ending {
     }
 }
 
-/// True: something that was asked for is missing.
+/// Returns true if something that the user asked for is missing.
 fn measure(args: &Args) -> Result<bool, String> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, interrupted.clone()).map_err(|error| format!("signal: {error}"))?;
     }
-    // Before anything takes its time.
+    // The profile is read before anything takes time.
     let mut known = profile::read(&args.out)
         .map_err(|error| format!("{error}; move it away, or name another file"))?
         .unwrap_or_default();
@@ -168,7 +169,8 @@ fn targets(args: &Args, config: &Config) -> Vec<Target> {
     ]
 }
 
-/// What a checkpoint saves by itself. Directories that cannot be asked have no say: they are left out later, with the reason.
+/// The size of a checkpoint if the user gives none. Directories whose free space is unknown or too small do not count: they are left out
+/// later, with the reason.
 fn standard_size(config: &Config, targets: &[Target]) -> Result<u64, String> {
     let memory = available_memory(&config.node.memory_directory).map_err(|error| error.to_string())?.least;
     let room = |path: &Path| rustix::fs::statvfs(path).ok().map(|room| room.f_bavail.saturating_mul(room.f_frsize));
@@ -182,7 +184,7 @@ fn standard_size(config: &Config, targets: &[Target]) -> Result<u64, String> {
 }
 
 impl Found {
-    /// What was measured as figures of a profile: bytes a second, by the median, the longest and the shortest.
+    /// The measurements as figures of a profile: bytes per second for the median, the longest and the shortest time.
     fn figures(&self, source: &Source) -> Vec<Figure> {
         let mut figures: Vec<Figure> = Vec::new();
         for Taken { name, bytes, seconds } in &self.taken {
@@ -193,7 +195,7 @@ impl Found {
             let value = rate(sorted[sorted.len() / 2]);
             let range = [rate(*longest).min(value), rate(*shortest).max(value)];
             let samples = seconds.len() as u64;
-            // Captures are measured before each directory: those of the first one are as good as any.
+            // Captures are measured with each directory; those of the first directory are as good as any.
             if figures.iter().all(|figure| figure.name != *name) {
                 let (level, interval, source) = (None, None, source.clone());
                 figures.push(Figure { name: *name, level, interval, value, range, samples, bytes: None, source });

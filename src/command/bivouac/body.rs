@@ -1,4 +1,4 @@
-//! Regions that are read whole because a command needs what they say, each block held against its digest.
+//! Regions that are read whole because a command needs their contents. Each block is compared with its digest.
 #![forbid(unsafe_code)]
 
 use crate::ending::{self, Problem};
@@ -12,13 +12,13 @@ use bivouac_core::region::DECOMPOSITION;
 use bivouac_core::tier::TierError;
 use bivouac_core::tier::source::FileShard;
 
-/// The longest decomposition record that is read: some million boxes. The format allows more.
+/// The longest decomposition record that is read, in bytes: a few million boxes. The format allows more.
 pub const RECORD_MAX: u64 = 256 * MIB;
 
-/// Reads a region of at most `most` bytes. What is allocated has been read before: a length alone takes no memory.
+/// Reads a region of at most `most` bytes. Memory is allocated only for bytes that have been read: a length alone takes none.
 ///
 /// # Errors
-/// It is longer, cannot be read, or its bytes are not those of the capture.
+/// The region is longer or cannot be read, or its bytes differ from those of the capture.
 pub fn read_region(
     head: &Head,
     region: &Region,
@@ -44,7 +44,7 @@ pub fn read_region(
 /// The decomposition record of a shard, if it has one.
 ///
 /// # Errors
-/// As [`read_region`].
+/// Those of [`read_region`].
 pub fn decomposition_record(
     head: &Head,
     read: impl FnMut(u64, &mut [u8]) -> Result<(), Problem>,
@@ -52,10 +52,10 @@ pub fn decomposition_record(
     head.region(DECOMPOSITION).map(|region| read_region(head, region, RECORD_MAX, read)).transpose()
 }
 
-/// The numbers of the list at a place of the record of a shard, packed, if that has them.
+/// The packed numbers of the list at an index of the record of a shard, if the shard has them.
 ///
 /// # Errors
-/// As [`read_region`].
+/// Those of [`read_region`].
 pub fn list(
     head: &Head,
     place: usize,
@@ -66,7 +66,7 @@ pub fn list(
     read_region(head, region, RECORD_MAX, read)
 }
 
-/// A tier's error, for places that name the file already.
+/// A tier's error, for messages that name the file already.
 pub fn unread(error: &TierError) -> Problem {
     Problem { ending: ending::of_tier(error), text: without_path(error) }
 }
@@ -76,7 +76,7 @@ pub fn of_file(shard: &FileShard) -> impl Fn(u64, &mut [u8]) -> Result<(), Probl
     |at, buffer| shard.read_raw(at, buffer).map_err(|error| unread(&error))
 }
 
-/// Reads from a shard in memory, which another process may have given back.
+/// Reads from a shard in memory that another process may have returned to the system.
 pub fn of_memory(bytes: &[u8]) -> impl Fn(u64, &mut [u8]) -> Result<(), Problem> + '_ {
     |at, buffer| {
         let part = bytes.get(at as usize..).and_then(|rest| rest.get(..buffer.len()));

@@ -1,20 +1,22 @@
-//! `bivouac clean`: removes what dead jobs of this user left on a node.
+//! `bivouac clean`: removes what this user's dead jobs left on a node.
 //!
-//! These are memory segments without a living process, and temporary files of uploads. Made for the epilog of a batch
-//! system, after `bivouac drain`: there is nobody to ask there, and other jobs of the same user may run on the node.
+//! It removes memory segments without a living process, and temporary files of uploads. The command is made for the
+//! epilog of a batch system, after `bivouac drain`: there, nobody can answer a question, and other jobs of the same
+//! user may run on the node.
 //!
-//! # What it can know
+//! # What the command can know
 //!
 //! - *Alive*: a process that uses a segment holds a lock on it, on this node. A job with a living process here keeps all its segments,
-//!   also those of its earlier runs, which it may just be restoring. Only its claim, on the global tier, shows whether
-//!   a job is alive on other nodes.
-//! - *Safe elsewhere*: a slot's entry says up to which level its version was committed when the run died. If the global
-//!   directory is given, whatever is complete there counts as well (a drain may have brought it since). A segment is kept if it has the
-//!   newest version of a series and neither of the two calls that version durable, and the exit status says so; what was sealed after the
-//!   newest one that is known to be committed counts as committed, too: the verdict may not have arrived before the kill. So is one with
-//!   the newest version that survives the loss of nodes, unless the global tier has one as new: this segment may be what a lost node is
-//!   rebuilt from, and what was taken later may be lost with that node.
-//! - *Orphaned*: a local directory says where the store of its copies was. If that is gone, no run will restore or remove them.
+//!   including those of its earlier runs, because it may be restoring from them. Only the job's claim, on the global tier, shows whether
+//!   the job is alive on other nodes.
+//! - *Safe elsewhere*: a slot's entry says up to which level its version was committed when the run died. If the global directory is given,
+//!   every version that is complete there counts as well (a drain may have copied it since). A segment is kept if it has the newest version
+//!   of a series and neither of the two shows that this version is durable; the exit status says so. What was sealed after the newest
+//!   version that is known to be committed counts as committed, too, because the verdict may not have arrived before the kill. A segment is
+//!   also kept if it has the newest version that survives the loss of nodes, unless the global tier has one that is as new: a lost node may
+//!   have to be rebuilt from this segment, and what was taken later may be lost with that node.
+//! - *Orphaned*: a local directory says where the store that its copies belong to was. If that store is gone, no run will restore or
+//!   remove the copies.
 #![forbid(unsafe_code)]
 
 use crate::ending::Ending;
@@ -44,7 +46,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Versions that are named.
+/// The maximum number of versions that are named.
 const VERSIONS_MAX: usize = 8;
 
 /// The arguments of `bivouac clean`.
@@ -90,7 +92,7 @@ pub struct Args {
     how: How,
 }
 
-/// Cleans.
+/// Runs `bivouac clean`.
 pub fn run(args: &Args) -> Ending {
     let mut removal = Removal::default();
     if let Err(problem) = plan(args, &mut removal) {
@@ -100,21 +102,21 @@ pub fn run(args: &Args) -> Ending {
     removal.carry_out("clean", args.how)
 }
 
-/// Where to clean, and what else is known.
+/// Where to clean, and what is known about the surroundings.
 struct Ground<'a> {
     args: &'a Args,
-    /// Hashes of the keys that the job named by the user may have.
+    /// Hashes of the keys that the job that the user named may have.
     keys: BTreeSet<u64>,
     memory: Vec<PathBuf>,
     tiers: Vec<DirectoryTier>,
     global: Option<DirectoryTier>,
-    /// The store there, as segments name it; 0: none.
+    /// The store in the global directory, as segments name it; 0 if there is none.
     store: u64,
     /// Local directories of other stores.
     orphans: Vec<Orphan>,
-    /// Names of jobs and groups on the global tier, by their hashes.
+    /// Names of jobs and groups on the global tier, by hash.
     names: BTreeMap<(u64, u64), Job>,
-    /// Jobs that were found to live, or not: asked once.
+    /// For each job, its living run, if it has one; each job is looked up once.
     claimed: BTreeMap<Job, Option<String>>,
 }
 
@@ -187,12 +189,12 @@ impl<'a> Ground<'a> {
         Ok(Ground { args, keys, memory, tiers, global, store: store_hash(store), orphans, names, claimed })
     }
 
-    /// Is that job meant?
+    /// Does the user mean that job?
     fn is_meant(&self, key: &str) -> bool {
         self.args.job.as_ref().is_none_or(|job| is_job(key, job))
     }
 
-    /// Does that job live, by its claim? `None` also if nobody can tell.
+    /// The living run of that job, according to its claim; `None`, too, if this cannot be found out.
     fn living_claim(&mut self, job: &Job) -> Option<String> {
         let tier = self.global.as_ref()?;
         let ask = || claimed(tier, &job.0, &job.1, "bivouac clean");
@@ -200,7 +202,7 @@ impl<'a> Ground<'a> {
     }
 }
 
-/// All jobs and groups that have claims on a tier, by the hashes that segments carry.
+/// All jobs and groups that have claims on a tier, by the hashes that segments have.
 fn groups(tier: &DirectoryTier) -> Result<BTreeMap<(u64, u64), Job>, String> {
     let list = |path: &Path| match tier.storage().list(path) {
         Ok(entries) => Ok(entries
@@ -224,7 +226,7 @@ fn groups(tier: &DirectoryTier) -> Result<BTreeMap<(u64, u64), Job>, String> {
 // ------------------------------------------------------------------------------------------- segments
 
 impl Ground<'_> {
-    /// Opens all segments of a folder that the user can mean. What cannot be opened is decided at once.
+    /// Opens all segments of a folder that the user may mean. Segments that cannot be opened are decided on at once.
     fn open_all(
         &self,
         folder: &Path,
@@ -247,7 +249,7 @@ impl Ground<'_> {
         Ok(())
     }
 
-    /// A segment whose header says nothing: unfinished, damaged, or made by another version of the library.
+    /// Decides on a segment whose header cannot be used: it is unfinished, damaged, or made by another version of the library.
     fn add_unreadable(&self, folder: &Path, name: &str, error: &SegmentError, removal: &mut Removal) {
         let path = folder.join(name);
         if !self.args.all_dead && !is_segment_of(name, &self.keys) {
@@ -319,8 +321,8 @@ impl Ground<'_> {
         }
     }
 
-    /// What must not go, of all dead runs: store, series, generation and operation. Generations of two stores have nothing to do
-    /// with each other.
+    /// The copies of all dead runs that must not be removed: store, series, generation and operation. Generations of different
+    /// stores are unrelated.
     fn only_copies_by_store(
         &self,
         stocks: &[(Stock, Vec<LedgerEntry<Series>>)],
@@ -369,7 +371,8 @@ impl Ground<'_> {
 // ------------------------------------------------------------------------------------------- orphans
 
 impl Ground<'_> {
-    /// Local copies of stores that are gone. They may be all that is left of a job, or their file system may just not be mounted.
+    /// Adds local copies of stores that are gone. These may be all that is left of a job, or the store's file system may
+    /// just not be mounted.
     fn add_orphans(&self, removal: &mut Removal) -> Result<(), String> {
         for orphan in self.orphans.iter().filter(|orphan| orphan.is_gone) {
             let tier = own_tier(TierId::LOCAL, Arc::new(PosixStorage::new(Direct::Off)), orphan.path.clone())?;
@@ -446,7 +449,7 @@ impl Ground<'_> {
         }
     }
 
-    /// Why the run that writes there may live; `None` if it is known to be dead.
+    /// Why the run that writes there may be alive; `None` if it is known to be dead.
     fn living_writer(&mut self, tier: &DirectoryTier, series: &Series, generation: Generation) -> Option<String> {
         let job = (series.job.clone(), series.group.clone());
         if let Some(why) = self.memory.iter().find_map(|folder| living_segment(folder, &job.0, &job.1)) {
@@ -469,7 +472,7 @@ impl Ground<'_> {
                 .map(|stock| *stock.segment.header())
                 .any(|header| (header.job, header.group) == hashes && header.generation == generation)
         };
-        // A segment of that run is here, and nobody lives in it.
+        // A segment of that run exists here, and no process uses it.
         (!self.memory.iter().any(is_dead)).then(|| "cannot tell whether its run is alive: give --global DIR".into())
     }
 }

@@ -1,4 +1,4 @@
-//! `bivouac config`: the settings as they take effect here, and where each comes from.
+//! `bivouac config`: the settings that take effect here, and where each of them comes from.
 #![forbid(unsafe_code)]
 
 use crate::ending::Ending;
@@ -40,14 +40,14 @@ struct Document {
 #[derive(Serialize)]
 struct Setting {
     key: &'static str,
-    /// As a TOML literal.
+    /// The value as a TOML literal.
     value: String,
     /// `default`, `file` or `environment`.
     source: &'static str,
     path: Option<PathBuf>,
     line: Option<usize>,
     variable: Option<String>,
-    /// Must be the same on all ranks.
+    /// The value must be the same on all ranks.
     all_ranks: bool,
 }
 
@@ -83,7 +83,7 @@ pub fn run(args: &Args) -> Ending {
     Ending::Good
 }
 
-/// The settings as a configuration file. Pure.
+/// Formats the settings as a configuration file. Pure.
 fn text(effective: &[Effective]) -> String {
     let assignment = |setting: &Effective| {
         let leaf = setting.key.split_once('.').map_or(setting.key, |(_, leaf)| leaf);
@@ -112,7 +112,7 @@ mod tests {
         let given = "[job]\nname = \"a \\\"b\\\" # c\"\n[memory]\nbudget = \"1 GiB\"\n[global]\nkeep_last = 5\n";
         let effective = Config::effective(ConfigSource::Text(given)).expect("right");
         let text = text(&effective);
-        // Whoever runs this may have settings in the environment.
+        // The user who runs this test may have settings in the environment.
         assert_eq!(Config::from_toml(&text), Config::with_settings(ConfigSource::Text(given), &[]), "{text}");
         assert!(
             text.contains("keep_last = 5") && text.contains("  # line 6\n") && text.contains("  # default\n"),

@@ -1,4 +1,4 @@
-//! `bivouac diff`: what of two checkpoints differs, region by region and rank by rank.
+//! `bivouac diff`: how two checkpoints differ, region by region and rank by rank.
 #![forbid(unsafe_code)]
 
 mod dealt;
@@ -22,13 +22,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Bytes that are read of each side at once.
+/// The number of bytes that are read from each side at a time.
 const PIECE: u64 = 1 << 20;
-/// Bytes that are told apart when bytes are compared.
+/// The granularity, in bytes, of a comparison of bytes.
 const GRAIN: u64 = 64;
-/// Regions that are named because they cannot be compared.
+/// The maximum number of regions that are named because they cannot be compared.
 const REGIONS_MAX: usize = 20;
-/// Ranges of a region that are shown to people.
+/// The maximum number of ranges of a region that are shown to people.
 const RANGES_MAX: usize = 6;
 
 /// The arguments of `bivouac diff`.
@@ -76,10 +76,10 @@ struct Document {
     command: &'static str,
     a: String,
     b: String,
-    /// Regions that were compared and are equal.
+    /// The number of regions that were compared and are equal.
     equal: u64,
     differences: Vec<Row>,
-    /// Regions that are their rank's own, in checkpoints of different numbers of ranks.
+    /// Regions that belong to each rank alone, in checkpoints of different numbers of ranks.
     incomparable: Vec<Incomparable>,
     problems: Problems,
 }
@@ -91,21 +91,22 @@ struct Incomparable {
     why: String,
 }
 
-/// A region of a rank, or of all ranks together, that is not the same in both.
+/// A region of a rank, or of all ranks together, that differs between the checkpoints.
 #[derive(Serialize)]
 struct Row {
-    /// None: it is of all ranks together.
+    /// `None` if the region belongs to all ranks together.
     rank: Option<u32>,
     region: String,
-    /// `bytes`, `length`, `type`, `shape`, `elements`, `only in a`, `only in b`, or `blocks`: those cannot be compared without reading.
+    /// `bytes`, `length`, `type`, `shape`, `elements`, `only in a`, `only in b`, or `blocks`, if the regions cannot be compared
+    /// without reading them.
     what: &'static str,
-    /// Bytes in each; absent where it is not.
+    /// The bytes of the region in each checkpoint; `None` where it is absent.
     bytes: [Option<u64>; 2],
-    /// First byte and length of what differs.
+    /// The first byte and the length of each range that differs.
     ranges: Vec<[u64; 2]>,
-    /// The largest difference of two numbers at one place, and which element that is; with `--read`, and of numbers.
+    /// The largest difference of two numbers at one place, and the index of that element; only with `--read`, and only for numbers.
     largest: Option<(f64, u64)>,
-    /// Of an array that was compared element by element.
+    /// The differing elements, if an array was compared element by element.
     #[serde(skip_serializing_if = "Option::is_none")]
     elements: Option<Elements>,
 }
@@ -116,7 +117,7 @@ impl Row {
     }
 }
 
-/// Compares.
+/// Runs `bivouac diff`.
 pub fn run(args: &Args) -> Ending {
     let mut document = Document {
         schema: SCHEMA,
@@ -194,7 +195,7 @@ fn compare(args: &Args, document: &mut Document) -> Result<(), Problem> {
     }
 }
 
-/// The names of regions of one shard or both, in their order.
+/// The names of the regions that one shard or both have, in their order.
 fn names(sides: [Option<&FileShard>; 2]) -> Vec<String> {
     let of = |side: Option<&FileShard>| -> Vec<String> {
         let regions = side.into_iter().flat_map(|shard| shard.head().meta.regions.iter());
@@ -273,7 +274,7 @@ fn differs(
     Ok((!ranges.is_empty()).then(|| Row { ranges, largest, ..row("bytes") }))
 }
 
-/// Puts a range behind others.
+/// Appends a range to others.
 fn push(ranges: &mut Vec<[u64; 2]>, start: u64, bytes: u64) {
     match ranges.last_mut() {
         Some([at, length]) if *at + *length == start => *length += bytes,
@@ -281,7 +282,7 @@ fn push(ranges: &mut Vec<[u64; 2]>, start: u64, bytes: u64) {
     }
 }
 
-/// The blocks of two regions of the same length whose digests differ; `None` if the blocks have different lengths. Pure.
+/// The blocks whose digests differ in two regions of the same length; `None` if the block sizes differ. Pure.
 fn by_digests(heads: [&Head; 2], regions: [&Region; 2]) -> Option<Vec<[u64; 2]>> {
     let block = u64::from(heads[0].header.block_size);
     if heads[1].header.block_size != heads[0].header.block_size {
@@ -301,10 +302,10 @@ fn by_digests(heads: [&Head; 2], regions: [&Region; 2]) -> Option<Vec<[u64; 2]>>
     Some(ranges)
 }
 
-/// What differs, and the largest difference of two numbers with its element.
+/// The ranges that differ, and the largest difference of two numbers with its element.
 type Found = (Vec<[u64; 2]>, Option<(f64, u64)>);
 
-/// The bytes of two regions of the same length and type that differ.
+/// Finds the bytes that differ in two regions of the same length and type.
 fn by_bytes(shards: [&FileShard; 2], regions: [&Region; 2]) -> Result<Found, TierError> {
     let (bytes, element) = (regions[0].bytes, regions[0].element);
     let (mut ranges, mut largest) = (Vec::new(), None);
@@ -325,7 +326,8 @@ fn by_bytes(shards: [&FileShard; 2], regions: [&Region; 2]) -> Result<Found, Tie
     Ok((ranges, largest))
 }
 
-/// Notes the largest difference of numbers that lie in these bytes from byte `at` of a region on; one of a number and none is larger than all.
+/// Notes the largest difference of the numbers in these bytes, which begin at byte `at` of a region. A difference that is not a number is
+/// larger than all others.
 fn largest_of(element: ElementType, at: u64, bytes: [&[u8]; 2], largest: &mut Option<(f64, u64)>) {
     let size = element.bytes();
     if matches!(element, ElementType::Record(_)) {

@@ -1,6 +1,6 @@
 //! `bivouac doctor`: checks an environment and says what to change.
 //!
-//! [`gather`] finds the [`facts`], [`judge`] turns them into findings, and here they are printed.
+//! [`gather`] finds the [`facts`], [`judge`] turns them into findings, and this module prints the findings.
 #![forbid(unsafe_code)]
 
 mod facts;
@@ -12,7 +12,7 @@ use crate::output::{SCHEMA, plain_lines, print, print_json};
 use judge::{Finding, Verdict};
 use serde::Serialize;
 
-/// Columns of the longest verdict, `problem`.
+/// The width in columns of the longest verdict, `problem`.
 const VERDICT_WIDTH: usize = 8;
 
 /// The arguments of `bivouac doctor`.
@@ -44,12 +44,12 @@ pub struct Args {
 struct Document<'a> {
     schema: u32,
     command: &'static str,
-    /// No problem; warnings may be there.
+    /// There is no problem; there may be warnings.
     good: bool,
     checks: &'a [Finding],
 }
 
-/// Checks.
+/// Runs `bivouac doctor`.
 pub fn run(args: &Args) -> Ending {
     let Some(facts) = gather::gather(args.mpi) else { return Ending::Good };
     let findings = judge::judge(&facts);
@@ -80,7 +80,7 @@ fn text(findings: &[Finding]) -> String {
     )
 }
 
-/// What is printed between what was found and the advice.
+/// The text that is printed between what was found and the advice.
 fn link(found: &str) -> &'static str {
     match found.contains('\n') {
         true => "\n",

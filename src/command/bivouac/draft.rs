@@ -1,21 +1,21 @@
-//! A file that a command writes for other programs, and that gets its name when all of it is good.
+//! A file that a command writes for other programs. It receives its name only when all of it is good.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// A file that does not have its name yet. If it is given up, it leaves nothing behind.
+/// A file without its final name. A draft that is dropped leaves no file.
 pub struct Draft {
-    /// The name that it has so far; none when it has its own.
+    /// The temporary name; `None` as soon as the file has its final name.
     temp: Option<PathBuf>,
     path: PathBuf,
 }
 
 impl Draft {
-    /// Opens an empty file for writing, next to its final place.
+    /// Creates an empty file next to its final place, and opens it for writing.
     ///
     /// # Errors
-    /// The path names no file, or its folder cannot be written in.
+    /// The path does not name a file, or no file can be created in its folder.
     pub fn create(path: &Path) -> Result<(Draft, File), String> {
         let name = path
             .file_name()
@@ -29,7 +29,7 @@ impl Draft {
         Ok((draft, file))
     }
 
-    /// What to say when the system refuses an action on it.
+    /// The message for an action on the file that the system has refused.
     pub fn failed(&self, action: &str, error: &std::io::Error) -> String {
         format!(
             "cannot {action} {}: {error}. Does the folder exist, is it writable, and does it have room?",
@@ -37,10 +37,10 @@ impl Draft {
         )
     }
 
-    /// Gives it its name, in the place of what has it now.
+    /// Gives the file its final name, and replaces a file that has this name.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The system refuses to rename the file.
     pub fn publish(mut self) -> Result<(), String> {
         if let Some(temp) = &self.temp {
             std::fs::rename(temp, &self.path).map_err(|error| self.failed("rename to", &error))?;
@@ -52,7 +52,7 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // It may be gone, and there is nobody left to tell.
+        // The file may be gone already, and nobody is left to hear about an error.
         let _ = self.temp.as_ref().map(std::fs::remove_file);
     }
 }

@@ -1,8 +1,8 @@
 //! `bivouac drain`: copies what a dead job left on this node to the global tier.
 //!
-//! Run on every surviving node, at the same time or one after the other. What is copied, and why several may do it
-//! at once, is told by [`bivouac_core::recovery::drain`]; here it is found out where to look and whether the job is dead, and
-//! the outcome is put into words.
+//! The command is run on every surviving node, at the same time or one after the other. [`bivouac_core::recovery::drain`] explains
+//! what is copied and why several nodes can copy at once. This module finds out where to look and whether the job is dead, and puts
+//! the outcome into words.
 #![forbid(unsafe_code)]
 
 use crate::ending::{Ending, Problem, Problems};
@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often `--wait` looks whether the other nodes are done.
+/// How often `--wait` checks whether the other nodes are done.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The arguments of `bivouac drain`.
@@ -126,7 +126,7 @@ struct Document {
     global: String,
     memory: String,
     local: Vec<String>,
-    /// What was to be copied, newest first.
+    /// The checkpoints that were to be copied, the newest first.
     checkpoints: Vec<Row>,
     /// Jobs that were left alone, and why.
     skipped: Vec<Skipped>,
@@ -154,26 +154,26 @@ pub struct Skipped {
 /// One checkpoint of the document.
 #[derive(Serialize)]
 pub struct Row {
-    /// Which.
+    /// Which checkpoint it is.
     #[serde(flatten)]
     pub key: KeyView,
     incarnation: String,
     group_size: u32,
     /// Its folder on the global tier.
     path: String,
-    /// Ranks whose shards were copied (in a dry run: would be).
+    /// Ranks whose shards were copied, or, in a dry run, would be copied.
     copied: Vec<u32>,
-    /// Ranks whose shards were there already, and good.
+    /// Ranks whose shards were on the global tier already and are good.
     there: Vec<u32>,
-    /// Ranks whose shards were lost and were made again from their sets or damaged copies (in a dry run: could be).
+    /// Ranks whose lost shards were rebuilt from their sets or from damaged copies, or, in a dry run, could be rebuilt.
     rebuilt: Vec<u32>,
-    /// Parity parts that were brought to the global tier for a rebuild there.
+    /// Parity parts that were copied to the global tier for a rebuild there.
     parts: usize,
-    /// Ranks whose shards were here and could not be brought.
+    /// Ranks whose shards were found here but could not be copied.
     lost: Vec<Lost>,
-    /// Ranks whose shards are not on the global tier, as first and last of each range.
+    /// Ranks whose shards are not on the global tier, as the first and last rank of each range.
     pub missing: Vec<[u32; 2]>,
-    /// All shards are on the global tier, and its manifest.
+    /// All shards and the manifest are on the global tier.
     pub complete: bool,
     /// Bytes written.
     pub bytes: u64,
@@ -197,7 +197,7 @@ struct Places {
     write_bytes: u64,
 }
 
-/// Drains.
+/// Runs `bivouac drain`.
 pub fn run(args: &Args) -> Ending {
     let mut document = Document { schema: SCHEMA, command: "drain", dry_run: args.dry_run, ..Default::default() };
     let is_short = match drain(args, &mut document) {
@@ -215,14 +215,14 @@ pub fn run(args: &Args) -> Ending {
     document.problems.ending()
 }
 
-/// Rebuilds what is missing on the global tier, if all of it can be.
+/// Rebuilds what is missing on the global tier, if all of it can be rebuilt.
 fn mend_if_possible(drain: &Drain<'_>, drained: &mut Drained, jobs: usize, progress: &(dyn Fn(u64) + Sync)) {
     if !is_complete(drained) && drain.lacking(drained).is_ok_and(|lacking| lacking.is_empty()) {
         drain.mend(drained, jobs, progress);
     }
 }
 
-/// True if a checkpoint that was waited for is still incomplete.
+/// Returns true if a checkpoint that was waited for is still incomplete.
 fn drain(args: &Args, document: &mut Document) -> Result<bool, String> {
     let places = places(args)?;
     document.global = places.global.root().display().to_string();
@@ -264,7 +264,7 @@ fn drain(args: &Args, document: &mut Document) -> Result<bool, String> {
     bar.finish_and_clear();
     let mut is_short = args.wait.is_some_and(|limit| !wait(&drain, &mut drained, which, limit));
     if is_short {
-        // The one that was to do it may have been killed.
+        // The process that was to do this may have been killed.
         drained.iter_mut().for_each(|drained| mend_if_possible(&drain, drained, jobs, &|_| ()));
         is_short = (0..drained.len()).any(|at| is_open(&drained, at, which));
     }
@@ -304,7 +304,7 @@ fn places(args: &Args) -> Result<Places, String> {
     })
 }
 
-/// Are these one directory?
+/// Are these two the same directory?
 pub fn is_same(one: &Path, other: &Path) -> bool {
     one.canonicalize().ok().is_some_and(|one| other.canonicalize().ok() == Some(one))
 }
@@ -312,7 +312,7 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
 /// The id of the store. A directory without one is made into a store only if the user says so.
 ///
 /// # Errors
-/// It cannot be read or made, or is not a store.
+/// The id cannot be read or created, or the directory is not a store.
 pub fn find_store(create: bool, dry_run: bool, tier: &dyn Tier) -> Result<Option<Incarnation>, String> {
     match tier.find_store().map_err(|error| error.to_string())? {
         Some(id) => Ok(Some(id)),
@@ -328,7 +328,7 @@ pub fn find_store(create: bool, dry_run: bool, tier: &dyn Tier) -> Result<Option
 
 // ------------------------------------------------------------------------------------------- what
 
-/// Has nothing of what was wanted been found?
+/// Was nothing found of what was wanted?
 fn is_empty(collected: &Collected) -> bool {
     collected.pieces.is_empty() && collected.parts.is_empty() && collected.damage.is_empty()
 }
@@ -348,7 +348,7 @@ fn look(args: &Args, places: &Places, document: &mut Document) -> Collected {
     collected
 }
 
-/// Which series the user means.
+/// The series that the user means.
 pub struct Wanted<'a> {
     global: &'a Arc<dyn Tier>,
     job: Option<&'a str>,
@@ -357,12 +357,12 @@ pub struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    /// The series of a job, or of all jobs that the store knows; of one name, or of all.
+    /// Selects the series of `job`, or of all jobs that the store knows, with the name `name`, or with any name.
     pub fn new(global: &'a Arc<dyn Tier>, job: Option<&'a str>, name: Option<&'a str>) -> Wanted<'a> {
         Wanted { global, job, name, strangers: RefCell::default() }
     }
 
-    /// Is this one of them?
+    /// Does the user mean this series?
     pub fn is(&self, series: &Series) -> bool {
         if self.name.is_some_and(|name| name != series.name) {
             return false;
@@ -377,7 +377,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// What to say if nothing was found of what the user has named: nothing if the store knows it, or if nothing was named.
+    /// The complaint if nothing was found of what the user named; `None` if the store knows it, or if the user named nothing.
     fn unknown(&self) -> Option<Problem> {
         let places = format!("this node, and in {}", self.global.root().display());
         let meant = |job: &String| self.job.is_none_or(|meant| is_job(job, meant));
@@ -396,7 +396,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// The jobs that were passed over because the store does not know them.
+    /// The jobs that were skipped because the store does not know them.
     pub fn skipped(self) -> Vec<Skipped> {
         let why = "it has never used this global directory; --job includes it nevertheless";
         self.strangers.into_inner().into_iter().map(|job| Skipped { job, why: why.into() }).collect()
@@ -433,8 +433,8 @@ pub fn refuse_living(
     }
 }
 
-/// Sees to it that no later run takes the numbers of the runs whose checkpoints come here. Those whose number cannot be
-/// recorded are left out.
+/// Ensures that no later run takes the numbers of the runs whose checkpoints are copied here. Leaves out the
+/// checkpoints of groups for which this cannot be recorded.
 pub fn record_runs(tier: &Arc<dyn Tier>, chosen: Vec<Chosen>, damage: &mut Vec<String>) -> Vec<Chosen> {
     let mut newest: BTreeMap<Job, Generation> = BTreeMap::new();
     for chosen in &chosen {
@@ -452,15 +452,15 @@ pub fn record_runs(tier: &Arc<dyn Tier>, chosen: Vec<Chosen>, damage: &mut Vec<S
     chosen.into_iter().filter(|chosen| !failed.contains(&job_of(&chosen.series))).collect()
 }
 
-/// Is there something left to do about this one? An incomplete one is of no use when a newer one of its series is complete.
-/// The newest come first.
+/// Is there anything left to do for this checkpoint? The checkpoints are sorted, the newest first: an incomplete one is of no use if a
+/// newer one of its series is complete.
 fn is_open(drained: &[Drained], at: usize, which: Which) -> bool {
     let series = &drained[at].chosen.series;
     let is_passed = |newer: &Drained| newer.chosen.series == *series && is_complete(newer);
     !is_complete(&drained[at]) && (which == Which::All || !drained[..at].iter().any(is_passed))
 }
 
-/// Waits until all checkpoints are complete. False if some are not when the time is up.
+/// Waits until all checkpoints are complete. Returns false if some are not when the time is up.
 fn wait(drain: &Drain<'_>, drained: &mut [Drained], which: Which, limit: Duration) -> bool {
     let clock = SystemClock::default();
     loop {
@@ -476,7 +476,7 @@ fn wait(drain: &Drain<'_>, drained: &mut [Drained], which: Which, limit: Duratio
     }
 }
 
-/// Is it whole on the global tier?
+/// Is the checkpoint complete on the global tier?
 pub fn is_complete(drained: &Drained) -> bool {
     drained.standing.as_ref().is_ok_and(|standing| standing.is_complete)
 }
@@ -496,7 +496,7 @@ fn report(document: &mut Document, drained: &[Drained], loose: &[Damage], global
 /// The parts of a checkpoint that are damaged or missing and could not be replaced.
 pub fn damage(drained: &Drained, row: &Row) -> Vec<String> {
     let mut all = Vec::new();
-    // What is complete all the same has lost nothing.
+    // A checkpoint that is complete nevertheless has lost nothing.
     if !row.complete {
         all.extend(row.lost.iter().map(|Lost { rank, kind, why }| {
             format!(
@@ -514,7 +514,7 @@ pub fn damage(drained: &Drained, row: &Row) -> Vec<String> {
     all
 }
 
-/// The row of a checkpoint.
+/// The row of the document for a checkpoint.
 pub fn row(drained: &Drained, global: &Arc<dyn Tier>) -> Row {
     let Chosen { series, candidate, .. } = &drained.chosen;
     let with = |fate: &Fate| -> Vec<u32> {
@@ -567,7 +567,7 @@ fn text(document: &Document) -> String {
     text
 }
 
-/// A checkpoint in one line.
+/// A checkpoint as one line of text.
 pub fn row_text(row: &Row, dry_run: bool) -> String {
     let mut parts = Vec::new();
     let bytes = if dry_run { String::new() } else { format!(" ({})", output::bytes(row.bytes)) };

@@ -11,13 +11,13 @@ use serde::{Serialize, Serializer};
 use std::io;
 use std::process::ExitCode;
 
-/// How a command ended. The later ones win over the earlier.
+/// How a command ended. A later variant takes precedence over an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Ending {
-    /// Done, and all that was looked at is good.
+    /// The work is done, and everything that was examined is good.
     #[default]
     Good,
-    /// There was nothing to do it to.
+    /// There was nothing to work on.
     Nothing,
     /// Wrong usage, something that cannot be read, or a refusal.
     Trouble,
@@ -39,22 +39,22 @@ impl From<Ending> for ExitCode {
     }
 }
 
-/// Something to complain about, and how a command ends that has met it.
+/// A complaint, and how a command ends that has met the problem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
     /// How the command ends, unless something worse is met.
     pub ending: Ending,
-    /// It in words.
+    /// The problem in words.
     pub text: String,
 }
 
 impl Problem {
-    /// There is nothing where something was looked for.
+    /// A problem: nothing was found where something was looked for.
     pub fn nothing(text: impl Into<String>) -> Problem {
         Problem { ending: Ending::Nothing, text: text.into() }
     }
 
-    /// Something is not as it was written.
+    /// A problem: something differs from what was written.
     pub fn damage(text: impl Into<String>) -> Problem {
         Problem { ending: Ending::Damage, text: text.into() }
     }
@@ -84,8 +84,8 @@ impl From<SegmentError> for Problem {
     }
 }
 
-/// How a command ends that has met this error of a tier: what the system refused is trouble, all else is damage. A file that ends
-/// early, or is gone though it should be there, is damage.
+/// How a command ends that has met this error of a tier: an action that the system refused is trouble, everything else is damage. A file
+/// that ends early, or that is gone although it should exist, is damage.
 pub fn of_tier(error: &TierError) -> Ending {
     match error {
         TierError::Io { source, .. } => match source.kind() {
@@ -96,8 +96,7 @@ pub fn of_tier(error: &TierError) -> Ending {
     }
 }
 
-/// How a command ends that has met this error of a memory segment. A segment that was never finished is not damage, but cannot
-/// be read.
+/// How a command ends that has met this error of a memory segment. A segment that was never finished is not damaged, but it cannot be read.
 pub fn of_segment(error: &SegmentError) -> Ending {
     match error {
         SegmentError::Damaged { .. } => Ending::Damage,
@@ -105,31 +104,31 @@ pub fn of_segment(error: &SegmentError) -> Ending {
     }
 }
 
-/// All that a command complains about. In documents, a list of texts.
+/// Everything that a command complains about. Documents show it as a list of texts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Problems {
     all: Vec<Problem>,
-    /// What is not complained about, such as damage that a table shows.
+    /// The ending for what is shown without a complaint, such as damage in a table.
     shown: Ending,
 }
 
 impl Problems {
-    /// Takes one in.
+    /// Adds a problem.
     pub fn add(&mut self, problem: impl Into<Problem>) {
         self.all.push(problem.into());
     }
 
-    /// The output shows something that the command ends like this for.
+    /// Notes that the output shows something for which the command ends with `ending`.
     pub fn note(&mut self, ending: Ending) {
         self.shown = self.shown.max(ending);
     }
 
-    /// None at all?
+    /// Is there no problem at all?
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Says all of them on standard error.
+    /// Prints all problems to standard error.
     pub fn complain(&self) {
         self.all.iter().for_each(|problem| complain(&problem.text));
     }

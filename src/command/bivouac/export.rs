@@ -1,7 +1,7 @@
 //! `bivouac export`: a region of a checkpoint as an array for NumPy.
 //!
-//! [`parts`] finds the shards that hold it and says how they fit together, [`npy`](crate::npy) makes the header. Here the bytes are copied, a
-//! piece at a time, each block compared with its digest, into a file that gets its name when all of it is good.
+//! [`parts`] finds the shards that hold the region and says how they fit together; [`npy`](crate::npy) makes the header. This module copies
+//! the bytes piece by piece, compares each block with its digest, and gives the file its name when all of it is good.
 #![forbid(unsafe_code)]
 
 mod parts;
@@ -20,7 +20,7 @@ use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// What stands for the rank in a file name.
+/// The placeholder for the rank in a file name.
 const RANK: &str = "{rank}";
 
 /// The arguments of `bivouac export`.
@@ -78,7 +78,7 @@ struct Written {
     /// NumPy's word for the element type.
     dtype: String,
     shape: Vec<u64>,
-    /// Whose parts it holds, in order.
+    /// The ranks whose parts the file holds, in order.
     ranks: Vec<u32>,
 }
 
@@ -90,7 +90,7 @@ struct Wanted<'a> {
     parts: Vec<&'a Part>,
 }
 
-/// Exports.
+/// Runs `bivouac export`.
 pub fn run(args: &Args) -> Ending {
     let files = match export(args) {
         Ok(files) => files,
@@ -128,7 +128,7 @@ fn export(args: &Args) -> Result<Vec<Written>, Problem> {
     let drafts: Result<Vec<Draft>, Problem> =
         wanted.iter().map(|wanted| write(&found.place, wanted, &args.region, &bar)).collect();
     bar.finish_and_clear();
-    // None gets its name unless all are good.
+    // No file receives its name unless all files are good.
     for draft in drafts? {
         draft.publish()?;
     }
@@ -141,7 +141,7 @@ fn export(args: &Args) -> Result<Vec<Written>, Problem> {
     Ok(wanted.iter().map(written).collect())
 }
 
-/// The file of a rank.
+/// The path of the file for a rank.
 fn named(pattern: &Path, part: &Part) -> PathBuf {
     match pattern.to_str() {
         Some(text) => text.replace(RANK, &part.spot.rank().to_string()).into(),
@@ -163,7 +163,7 @@ fn write(place: &Place, wanted: &Wanted<'_>, region: &str, bar: &ProgressBar) ->
     Ok(draft)
 }
 
-/// Reads a part piece by piece, checks each block, and hands on the data.
+/// Reads a part piece by piece, checks each block, and passes the data on.
 fn copy(
     place: &Place,
     part: &Part,

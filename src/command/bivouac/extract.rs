@@ -1,7 +1,7 @@
 //! `bivouac extract`: an array that is spread over the ranks, or a box of it, as one array for NumPy.
 //!
-//! It is first proved that every wanted element is there exactly once. Then the array is written front to back, in [bands](array) that fit
-//! in memory.
+//! First, the command proves that every wanted element exists exactly once. Then it writes the array from front to back, in
+//! [bands](array) that fit in memory.
 #![forbid(unsafe_code)]
 
 mod image;
@@ -77,19 +77,19 @@ struct Document {
     path: String,
     /// NumPy's word for the element type.
     dtype: String,
-    /// Of what was written.
+    /// The shape of what was written.
     shape: Vec<u64>,
-    /// Its first element in the array.
+    /// The position in the array of the first element that was written.
     origin: Vec<u64>,
-    /// The box of the whole array.
+    /// The shape of the whole array.
     array_shape: Vec<u64>,
     /// Elements that no rank has saved.
     filled: u64,
-    /// Whose shards are here.
+    /// The ranks whose shards were found here.
     ranks: Vec<u32>,
 }
 
-/// Extracts.
+/// Runs `bivouac extract`.
 pub fn run(args: &Args) -> Ending {
     let document = match extract(args) {
         Ok(document) => document,
@@ -142,7 +142,7 @@ fn extents(section: &Cuboid, dims: usize) -> Vec<u64> {
     (0..dims).map(|dim| section.extent(dim)).collect()
 }
 
-/// What to say about a region that is not an array spread over the ranks.
+/// The message about a region that is not an array spread over the ranks.
 fn no_array(plain: &Plain, Args { region, folder, .. }: &Args) -> String {
     let (region, folder) = (short(region), folder.display());
     let inspect = format!("bivouac inspect {folder} shows it, but only the program can read it");
@@ -164,7 +164,7 @@ fn no_array(plain: &Plain, Args { region, folder, .. }: &Args) -> String {
     }
 }
 
-/// Writes a section of an array, or a picture of it; how many elements of it nobody has.
+/// Writes a section of an array, or a picture of it. Returns the number of its elements that no rank has saved.
 fn write(
     args: &Args,
     array: &mut Array,
@@ -199,7 +199,7 @@ fn write(
     Ok(filled)
 }
 
-/// Gives the bands of a section to `put`, front to back; how many elements of it nobody has.
+/// Passes the bands of a section to `put`, from front to back. Returns the number of elements that no rank has saved.
 fn read(
     args: &Args,
     array: &mut Array,
@@ -216,7 +216,7 @@ fn read(
         }
         let mut had = 0;
         array.read(&band, &mut buffer, |array::Had { from, to }| had += (to - from) as u64)?;
-        // It was proved that none is there twice.
+        // It has been proved that no element occurs twice.
         let lacking = band.volume().saturating_sub(had);
         if lacking > 0 && fill.is_none() {
             let (file, region) = (args.folder.display(), short(&args.region));

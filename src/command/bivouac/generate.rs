@@ -1,5 +1,5 @@
-//! `bivouac generate`: the manual pages and the shell completions that `ci/install.sh` installs, and `docs/COMMANDS.md`, made from the
-//! commands themselves. Hidden, because nobody needs it once they are installed.
+//! `bivouac generate`: the manual pages and the shell completions that `ci/install.sh` installs, and `docs/COMMANDS.md`, all made from the
+//! commands themselves. The command is hidden, because nobody needs it once these are installed.
 #![forbid(unsafe_code)]
 
 use crate::Cli;
@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> Ending {
     }
 }
 
-/// Shows an option's value that may be left out as such, as `--help` does: the library for pages shows it as one that is needed.
+/// Shows that the value of an option may be omitted, as `--help` does: the library that makes the page shows such a value as required.
 fn values_that_may_be_left_out(mut page: String) -> String {
     let root = Cli::command();
     for option in root.get_subcommands().flat_map(clap::Command::get_arguments) {
@@ -63,7 +63,8 @@ fn markdown() -> String {
     let made = values_that_may_be_left_out(clap_markdown::help_markdown_custom::<Cli>(&options));
     let (mut page, mut is_example, mut is_item) = (String::new(), false, false);
     for line in made.lines().map(str::trim_end) {
-        // Commands and tables are indented in the help, and fenced on a page. What clap says of an option's values is indented, too.
+        // Commands and tables are indented in the help, and fenced on a page. The texts that clap writes about an option's
+        // values are indented, too.
         let word = line.trim_start();
         let begins_item = ["* ", "- ", "Default value", "Possible values"].iter().any(|begin| word.starts_with(begin));
         is_item = begins_item || is_item && (word.is_empty() || line.starts_with("    "));

@@ -60,7 +60,7 @@ pub struct Args {
     json: bool,
 }
 
-/// A time on the command line, as seconds since 1970.
+/// Parses a time on the command line into seconds since 1970.
 pub fn time(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix('+') {
         Some(span) => parse_duration(span).and_then(|span| {
@@ -86,7 +86,7 @@ pub fn condition(when: When, of_supervisor: bool) -> Condition {
     Condition { when, set_by, set_at: unix_now(), of_supervisor, resize: None }
 }
 
-/// Sets, lists or clears.
+/// Sets, lists or clears the conditions.
 pub fn run(args: &Args) -> Ending {
     match change(args) {
         Ok(halt) => {
@@ -142,7 +142,7 @@ fn change(args: &Args) -> Result<Halt, Problem> {
     Ok(changed?)
 }
 
-/// What to say about a session whose program has not asked whether to end. Pure.
+/// The message about a session whose program has not asked whether to end. Pure.
 fn deaf(status: &Status) -> Option<String> {
     let is_deaf = !status.closed && status.calls > 0 && !status.asks_exit;
     is_deaf.then(|| {

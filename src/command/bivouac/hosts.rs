@@ -1,10 +1,10 @@
-//! Host lists, as users, host files and batch systems write them, to hosts with slots.
+//! Turns host lists, as users, host files and batch systems write them, into hosts with slots.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use std::path::Path;
 
-/// No list may name more hosts: a mistyped range must not fill the memory.
+/// The maximum number of hosts in a list: a mistyped range must not fill the memory.
 const HOSTS_MAX: usize = 100_000;
 
 /// A host and how many ranks it takes.
@@ -12,15 +12,15 @@ const HOSTS_MAX: usize = 100_000;
 pub struct Host {
     /// Its name, as the launcher knows it.
     pub name: String,
-    /// Ranks that it takes; `None`: nobody has said.
+    /// The number of ranks that it takes; `None` if nobody has said.
     pub slots: Option<u32>,
 }
 
 impl Host {
-    /// A host of that name.
+    /// Makes a host with that name.
     ///
     /// # Errors
-    /// The name could be read as an option, or as something else than a name, by a launcher or a shell.
+    /// A launcher or a shell could read the name as an option, or as something other than a name.
     pub fn new(name: &str, slots: Option<u32>) -> Result<Host, String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         let fits = !name.is_empty() && name.len() <= 255 && !name.starts_with('-') && name.chars().all(plain);
@@ -30,7 +30,7 @@ impl Host {
         Ok(Host { name: name.to_owned(), slots })
     }
 
-    /// Is it this machine, so that nobody need be asked whether it answers?
+    /// Is it this machine, which nobody needs to ask whether it answers?
     pub fn is_local(&self) -> bool {
         let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
         ["localhost", "127.0.0.1", own.as_str()].contains(&self.name.as_str())
@@ -51,12 +51,12 @@ pub fn names(hosts: &[Host]) -> String {
     hosts.iter().map(Host::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Ranks that hosts have room for.
+/// The number of ranks that the hosts have room for.
 pub fn room(hosts: &[Host]) -> u64 {
     hosts.iter().map(|host| u64::from(host.slots.unwrap_or(1))).sum()
 }
 
-/// Puts a host into a list. A host that is named again adds its slots (as `--host a,a` does).
+/// Adds a host to a list. A host that is named again adds its slots (as `--host a,a` does).
 fn add(hosts: &mut Vec<Host>, name: &str, slots: Option<u32>) -> Result<(), String> {
     let host = Host::new(name, slots)?;
     match hosts.iter_mut().find(|known| known.name == name) {
@@ -77,10 +77,10 @@ fn slots_of(text: &str) -> Result<u32, String> {
     slots.ok_or_else(|| format!("{text:?} is not a number of slots"))
 }
 
-/// `a:2,b,c[01-04]:2`: names with slots and ranges.
+/// Parses `a:2,b,c[01-04]:2`: names with slots and ranges.
 ///
 /// # Errors
-/// Which part cannot be read.
+/// A part cannot be read; the error says which.
 pub fn parse_list(text: &str) -> Result<Vec<Host>, String> {
     let mut hosts = Vec::new();
     for part in split_outside_brackets(text)? {
@@ -98,11 +98,11 @@ pub fn parse_list(text: &str) -> Result<Vec<Host>, String> {
     Ok(hosts)
 }
 
-/// A host file: a host a line, with slots as Open MPI (`node1 slots=2`) or MPICH (`node1:2`) writes them; `#` begins a
-/// comment.
+/// Parses a host file, which has one host per line, with slots as Open MPI (`node1 slots=2`) or MPICH (`node1:2`)
+/// writes them; `#` begins a comment.
 ///
 /// # Errors
-/// Which line cannot be read.
+/// A line cannot be read; the error says which.
 pub fn parse_file(text: &str) -> Result<Vec<Host>, String> {
     let mut hosts = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -131,16 +131,16 @@ pub fn parse_file(text: &str) -> Result<Vec<Host>, String> {
 /// Reads a host file.
 ///
 /// # Errors
-/// The system's answer, or which line is wrong.
+/// The file cannot be read, or a line is wrong; the error says which.
 pub fn read_file(path: &Path) -> Result<Vec<Host>, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("host file {}: {error}", path.display()))?;
     parse_file(&text).map_err(|why| format!("host file {}: {why}", path.display()))
 }
 
-/// Names with ranges, as SLURM and Flux write them, and the tasks of each host as SLURM does: `node[1-3,7]` and `2(x3),1`.
+/// Parses names with ranges, as SLURM and Flux write them, and the tasks of each host, as SLURM writes them: `node[1-3,7]` and `2(x3),1`.
 ///
 /// # Errors
-/// What cannot be read.
+/// A part cannot be read; the error says which.
 pub fn parse_nodes(nodes: &str, tasks: Option<&str>) -> Result<Vec<Host>, String> {
     let mut names = Vec::new();
     for part in split_outside_brackets(nodes)? {
@@ -160,10 +160,10 @@ pub fn parse_nodes(nodes: &str, tasks: Option<&str>) -> Result<Vec<Host>, String
     Ok(hosts)
 }
 
-/// `node1 16 node2 8`: each host and its slots, as LSF writes them.
+/// Parses `node1 16 node2 8`: each host and its slots, as LSF writes them.
 ///
 /// # Errors
-/// What cannot be read.
+/// A part cannot be read; the error says which.
 pub fn parse_pairs(text: &str) -> Result<Vec<Host>, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let mut hosts = Vec::new();
@@ -177,7 +177,7 @@ pub fn parse_pairs(text: &str) -> Result<Vec<Host>, String> {
     Ok(hosts)
 }
 
-/// `2(x3),1` as `2,2,2,1`; exactly `nodes` of them.
+/// Expands `2(x3),1` to `2,2,2,1`; there must be exactly `nodes` counts.
 fn counts(text: &str, nodes: usize) -> Result<Vec<Option<u32>>, String> {
     let wrong = || format!("{text:?} does not give the number of tasks on each of {nodes} nodes");
     let mut counts = Vec::new();
@@ -218,7 +218,7 @@ fn split_outside_brackets(text: &str) -> Result<Vec<&str>, String> {
     Ok(parts.into_iter().map(str::trim).filter(|part| !part.is_empty()).collect())
 }
 
-/// `node[08-10,12]` as `node08`, `node09`, `node10`, `node12`; several brackets multiply.
+/// Expands `node[08-10,12]` to `node08`, `node09`, `node10`, `node12`; several brackets multiply.
 fn expand(text: &str) -> Result<Vec<String>, String> {
     let Some((before, rest)) = text.split_once('[') else { return Ok(vec![text.to_owned()]) };
     let (ranges, after) = rest.split_once(']').ok_or_else(|| format!("{text:?}: brackets do not match"))?;
@@ -245,11 +245,11 @@ fn expand(text: &str) -> Result<Vec<String>, String> {
     Ok(middles.iter().flat_map(|middle| tails.iter().map(move |tail| format!("{before}{middle}{tail}"))).collect())
 }
 
-/// Without those that are to be left out; slots that nobody has given are filled in, so that all hosts but the spares
-/// together take all ranks.
+/// Returns the hosts without those to be left out. Slots that nobody has given are filled in, so that all hosts except
+/// the spares together take all ranks.
 ///
 /// # Errors
-/// None is left besides the spares.
+/// No host is left besides the spares.
 pub fn settle(hosts: Vec<Host>, exclude: &[Host], spares: usize, ranks: u32) -> Result<Vec<Host>, String> {
     let is_out = |host: &Host| exclude.iter().any(|out| out.name == host.name);
     let mut hosts: Vec<Host> = hosts.iter().filter(|host| !is_out(host)).cloned().collect();
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(text(settle(hosts.clone(), &[], 1, 8)), "a:2, b:2, c:2, d:2, e:2");
         let exclude = parse_list("b").unwrap();
         assert_eq!(text(settle(hosts.clone(), &exclude, 1, 8)), "a:3, c:3, d:3, e:3");
-        // A list of bad nodes may name more than are in this job.
+        // A list of bad nodes may name more nodes than this job has.
         assert_eq!(settle(hosts.clone(), &parse_list("b,z").unwrap(), 0, 8).unwrap().len(), 4);
         assert!(settle(hosts, &[], 5, 8).is_err());
     }

@@ -1,4 +1,4 @@
-//! `bivouac inspect`: what a checkpoint, container, manifest or segment holds, without reading bodies.
+//! `bivouac inspect`: what a checkpoint, container, manifest or segment contains, without reading bodies.
 #![forbid(unsafe_code)]
 
 pub mod dealt;
@@ -27,13 +27,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use summary::Summary;
 
-/// Regions of a shard that are shown.
+/// The maximum number of regions of a shard that are shown.
 const REGIONS_MAX: usize = 50;
-/// Dimensions of a region that are shown.
+/// The maximum number of dimensions of a region that are shown.
 const DIMENSIONS_MAX: usize = 8;
-/// Sources of a packed shard that are shown.
+/// The maximum number of sources of a packed shard that are shown.
 const SOURCES_SHOWN: usize = 8;
-/// Containers of a manifest that are shown.
+/// The maximum number of containers of a manifest that are shown.
 const CONTAINERS_MAX: usize = 50;
 
 /// The arguments of `bivouac inspect`.
@@ -75,12 +75,12 @@ struct Document {
     schema: u32,
     command: &'static str,
     checkpoints: Vec<CheckpointView>,
-    /// Container files that were named themselves.
+    /// Container files that the user named directly.
     containers: Vec<ContainerView>,
-    /// Manifests that were named themselves.
+    /// Manifests that the user named directly.
     manifests: Vec<ManifestView>,
     segments: Vec<SegmentView>,
-    /// With `--summary` instead of all those.
+    /// With `--summary`, this replaces the fields above.
     #[serde(skip_serializing_if = "Option::is_none")]
     summaries: Option<Vec<Summary>>,
     problems: Problems,
@@ -99,7 +99,7 @@ struct CheckpointView {
     strangers: Vec<String>,
 }
 
-/// The checkpoint that a run had restored last, and with which of its operations.
+/// The checkpoint that a run restored last, and which operation of that run restored it.
 #[derive(Serialize)]
 struct OriginView {
     generation: u64,
@@ -161,9 +161,9 @@ struct ShardView {
     head_bytes: u64,
     bytes: u64,
     regions: Vec<RegionView>,
-    /// Nothing but the program's declarations kept later writes out of it.
+    /// Nothing except the program's declarations kept later writes out of it.
     unaudited: bool,
-    /// What a packed shard stands for; its own regions are those of the packing.
+    /// What a packed shard stands for; the shard's own regions are those of the packing.
     packed: Option<PackedView>,
     /// How the regions are spread over the ranks, if the program has said so.
     dealt: Option<DealtView>,
@@ -176,13 +176,13 @@ struct PackedView {
     bytes: u64,
     /// Bytes of its bodies that the packed shard stores itself.
     own_bytes: u64,
-    /// How many bytes these take in the file: less if they are compressed.
+    /// The number of bytes that these take in the file: fewer if they are compressed.
     stored_bytes: u64,
-    /// Bytes of its bodies that it stores for another place.
+    /// Bytes of its bodies that equal bytes which it stores elsewhere.
     same_bytes: u64,
-    /// Ranges in all.
+    /// The number of ranges.
     extents: usize,
-    /// The checkpoints that it refers to, and how many bytes each of them stores for it.
+    /// The checkpoints to which it refers, and how many bytes each of them stores for it.
     sources: Vec<SourceView>,
     regions: Vec<RegionView>,
 }
@@ -232,7 +232,7 @@ struct SegmentView {
     shards: Vec<ShardView>,
 }
 
-/// Shows.
+/// Runs `bivouac inspect`.
 pub fn run(args: &Args) -> Ending {
     let mut document = Document {
         schema: SCHEMA,
@@ -264,7 +264,7 @@ pub fn run(args: &Args) -> Ending {
 }
 
 impl Document {
-    /// Puts summaries in the place of what it holds.
+    /// Replaces the contents of the document by summaries.
     fn summarise(&mut self) {
         self.summaries = Some(summary::summaries(self));
         self.checkpoints.clear();
@@ -272,7 +272,7 @@ impl Document {
         self.segments.clear();
     }
 
-    /// Takes a container in that was named itself.
+    /// Adds a container that the user named directly.
     fn add_container(&mut self, path: &Path, rank: Option<Rank>) -> Result<(), Problem> {
         let mut view = container_view(&tier_of(path), path);
         let here = view.keep(rank);
@@ -284,7 +284,7 @@ impl Document {
             }
         }
     }
-    /// How the command ends for what it shows.
+    /// How the command ends because of what the document shows.
     fn ending(&self) -> Ending {
         let inside = self.checkpoints.iter().flat_map(|checkpoint| &checkpoint.containers);
         let containers = self.containers.iter().chain(inside).map(|container| container.ending);
@@ -297,14 +297,14 @@ impl Document {
 }
 
 impl ContainerView {
-    /// Leaves only the shards of a rank, if one is named. The ranks that were there.
+    /// Keeps only the shards of a rank, if one is given. Returns the ranks whose shards the container had.
     fn keep(&mut self, rank: Option<Rank>) -> BTreeSet<u32> {
         let here = ranks_of(&self.shards);
         keep_rank(&mut self.shards, rank);
         here
     }
 
-    /// Does it hold something of that rank, or may it, being damaged?
+    /// Does the container have shards of that rank, or might it have some, because it is damaged?
     fn is_of(&self, rank: Option<Rank>) -> bool {
         rank.is_none() || !self.shards.is_empty() || self.why.is_some()
     }
@@ -364,7 +364,7 @@ fn add(document: &mut Document, path: &Path, rank: Option<Rank>) -> Result<(), P
 }
 
 fn checkpoint_view(found: &Checkpoint, rank: Option<Rank>) -> Result<CheckpointView, Problem> {
-    // The manifest says where a rank is; the other files need not be opened then.
+    // The manifest says which file has a rank; then the other files need not be opened.
     let named = rank.and_then(|rank| found.manifest.as_ref()?.container_of(rank)).map(|info| info.file.as_str());
     let is_meant = |file: &&FileFound| {
         (file.is_container() || file.is_part() && rank.is_none()) && named.is_none_or(|named| named == file.name)
@@ -419,7 +419,7 @@ fn file_view(tier: &dyn Tier, shard: &FileShard) -> Result<ShardView, TierError>
             if packing.outline.head.region(DECOMPOSITION).is_some() {
                 view.dealt = match join(tier, shard.clone()) {
                     Ok(joined) => dealt_view(joined.head(), body::of_file(&joined)),
-                    // The data that it refers to may be elsewhere; this file is not damaged then.
+                    // The data that the shard refers to may be elsewhere; then this file is not damaged.
                     Err(error) => {
                         let problem = Problem { ending: Ending::Good, text: survey::without_path(&error) };
                         Some(DealtView::of(Err(problem), &[]))

@@ -1,4 +1,4 @@
-//! Does a run of a job live? And which jobs does a user mean?
+//! Whether a run of a job is alive, and which jobs a user means.
 #![forbid(unsafe_code)]
 
 use crate::ending::Problem;
@@ -54,12 +54,12 @@ pub fn claimed(tier: &dyn Tier, job: &str, group: &str, program: &str) -> Option
     }
 }
 
-/// Is a run of a job and group alive, as far as the claims on a tier and the segments of this node tell? Then: which.
+/// The living run of a job and group, if the claims on a tier or the segments of this node show one; or why that cannot be told.
 pub fn living_run(tier: &dyn Tier, memory: &Path, job: &str, group: &str, program: &str) -> Option<String> {
     claimed(tier, job, group, program).or_else(|| living_segment(memory, job, group))
 }
 
-/// Where this node's segments are: as named, or as the environment says.
+/// The directory of this node's segments: the named one, or else the one that the environment gives, or else the default.
 pub fn memory_directory(named: Option<&Path>) -> PathBuf {
     let variable = || std::env::var_os("BIVOUAC_MEMORY_DIRECTORY").map(PathBuf::from);
     named.map(Path::to_owned).or_else(variable).unwrap_or_else(|| "/dev/shm".into())
@@ -76,14 +76,14 @@ pub fn living_segment(memory: &Path, job: &str, group: &str) -> Option<String> {
     })
 }
 
-/// Is that the job that the user means? A key is a readable name and a hash; either the whole key or the name will do.
+/// Is this the job that the user means? A key is a readable name and a hash; the user may give the whole key or only the name.
 pub fn is_job(key: &str, meant: &str) -> bool {
     let readable =
         key.rsplit_once('-').filter(|(_, hash)| hash.len() == 8 && hash.chars().all(|c| c.is_ascii_hexdigit()));
     key == meant || readable.is_some_and(|(name, _)| name == meant)
 }
 
-/// What to say about a job that is not found anywhere.
+/// The message about a job that was not found anywhere.
 pub fn no_job(job: &str, places: &str) -> Problem {
     Problem::nothing(format!(
         "there is nothing of a job {:?} in {places}: `bivouac ls` shows the jobs of the global directory. Is the name \
@@ -92,7 +92,7 @@ pub fn no_job(job: &str, places: &str) -> Problem {
     ))
 }
 
-/// The hash of the key that a job of this configured name and of this user has.
+/// The hash of the key that a job of this user with this configured name has.
 fn key_of(name: &str) -> Option<u64> {
     let mut config = Config::default();
     config.job.name = Some(name.to_owned());
@@ -100,21 +100,21 @@ fn key_of(name: &str) -> Option<u64> {
     Some(text_hash(&job_key(&config, &place)))
 }
 
-/// The hashes that segments of the jobs that the user means may carry: that of the key itself, that of a job of this configured name, and
-/// those of the keys in `known`, which have a hash of the working directory if no name was configured.
+/// The hashes that segments of the jobs that the user means may have: the hash of the key itself, the hash for a job with this configured
+/// name, and the hashes of the keys in `known`. A key contains a hash of the working directory if no name was configured.
 pub fn meant_keys<'k>(meant: &str, known: impl IntoIterator<Item = &'k str>) -> BTreeSet<u64> {
     let known = known.into_iter().filter(|key| is_job(key, meant)).map(text_hash);
     [Some(text_hash(meant)), key_of(meant)].into_iter().flatten().chain(known).collect()
 }
 
-/// Is a segment one of a job that the user means? Its shards have the job's key, of which the segment itself has only a hash.
+/// Does a segment belong to a job that the user means? Its shards have the job's key; the segment itself has only a hash of the key.
 pub fn is_meant(stock: &Stock, copies: &[LedgerEntry<Series>], keys: &BTreeSet<u64>, meant: &str) -> bool {
     let job = stock.segment.header().job;
     keys.contains(&job)
         || copies.iter().any(|copy| text_hash(&copy.series.job) == job && is_job(&copy.series.job, meant))
 }
 
-/// Is it the name of a segment with one of these keys?
+/// Is this the name of a segment with one of these keys?
 pub fn is_segment_of(name: &str, keys: &BTreeSet<u64>) -> bool {
     keys.iter().any(|key| name.starts_with(&format!("bivouac-{:08x}-", *key as u32)))
 }

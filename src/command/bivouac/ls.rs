@@ -1,4 +1,4 @@
-//! `bivouac ls`: what is there.
+//! `bivouac ls`: lists checkpoints and memory segments.
 #![forbid(unsafe_code)]
 
 use crate::body;
@@ -71,11 +71,11 @@ struct CheckpointRow {
     why: Option<String>,
     /// Why it is still here, if it can be restored.
     standing: Option<Standing>,
-    /// Shards here.
+    /// The number of ranks whose shards are here.
     ranks: usize,
-    /// Ranks that took it.
+    /// The number of ranks that took it.
     group_size: Option<u32>,
-    /// Can it be restored on a different number of ranks? Not known of one that cannot be restored at all, or whose record cannot be read.
+    /// Can it be restored on a different number of ranks? `None` if it cannot be restored at all, or if its record cannot be read.
     resizable: Option<bool>,
     /// Whole shards that are kept here for ranks of other nodes.
     copies: usize,
@@ -83,9 +83,9 @@ struct CheckpointRow {
     parts: usize,
     /// Bytes of all files.
     bytes: u64,
-    /// Folders of the checkpoints that its files refer to, and cannot be restored without.
+    /// Folders of the checkpoints to which its files refer, and without which it cannot be restored.
     needs: Vec<String>,
-    /// Folders of those whose files refer to it.
+    /// Folders of the checkpoints whose files refer to it.
     needed_by: Vec<String>,
     /// Last change, in seconds since 1970.
     modified: Option<u64>,
@@ -102,7 +102,7 @@ struct SegmentRow {
     node_ranks: u32,
     group_size: u32,
     budget_bytes: u64,
-    /// What it takes of the node's memory now.
+    /// The node memory that it takes now.
     memory_bytes: u64,
     modified: Option<u64>,
     slots: Vec<Slot>,
@@ -110,7 +110,7 @@ struct SegmentRow {
     age: String,
 }
 
-/// Lists.
+/// Runs `bivouac ls`.
 pub fn run(args: &Args) -> Ending {
     let mut document = Document {
         schema: SCHEMA,
@@ -199,7 +199,7 @@ fn row(found: &Checkpoint, history: Option<&History>, needed_by: Vec<String>) ->
     }
 }
 
-/// Can it be restored on a different number of ranks? One shard says it for all: the ranks had agreed on it.
+/// Can the checkpoint be restored on a different number of ranks? One shard answers for all, because the ranks agreed on this.
 fn is_resizable(found: &Checkpoint) -> Option<bool> {
     if !matches!(found.state, State::Committed | State::Restorable) {
         return None;
@@ -261,7 +261,7 @@ fn tables(document: &Document) -> String {
     parts.join("\n")
 }
 
-/// The folders of those among `all` whose files refer to it.
+/// The folders of those checkpoints among `all` whose files refer to `one`.
 fn needed_by(one: &Checkpoint, all: &[Checkpoint]) -> Vec<String> {
     let refers = |other: &&Checkpoint| {
         let mut sources = other.manifest.iter().flat_map(|manifest| &manifest.sources);
@@ -270,7 +270,7 @@ fn needed_by(one: &Checkpoint, all: &[Checkpoint]) -> Vec<String> {
     all.iter().filter(refers).map(|other| other.folder.clone()).collect()
 }
 
-/// The versions that it cannot be restored without.
+/// The versions without which a checkpoint cannot be restored.
 fn refers_to(row: &CheckpointRow) -> String {
     let version = |folder: &String| CheckpointKey::parse_folder(folder).map(|(_, version, _)| version.to_string());
     row.needs.iter().filter_map(version).collect::<Vec<_>>().join(", ")

@@ -1,32 +1,31 @@
-//! `bivouac`: looks at checkpoints, checks them, removes them, and helps around a job that has died. It needs no MPI.
+//! `bivouac`: looks at checkpoints, checks them, removes them, and helps after a job has died. It needs no MPI.
 //!
-//! Each command takes paths: a local or global root directory, any folder below it (job, group, series, checkpoint), a
-//! container file or a manifest, a memory segment, or a folder of segments such as `/dev/shm`. [`target`] finds out
-//! which of these a path is; [`survey`] takes stock of the checkpoints below it and [`memory`] of a segment. The commands
-//! ([`ls`], [`inspect`], [`verify`], [`rm`]) work on that, and [`output`] prints tables for people, and with `--json` one
-//! document for programs. The fields of the document are those of the structures that derive `Serialize`; fields are added,
-//! never renamed, while `schema` stays the same.
+//! Each command takes paths: a local or global root directory, any folder below it (job, group, series, checkpoint), a container file or a
+//! manifest, a memory segment, or a folder of segments such as `/dev/shm`. [`target`] finds out which of these a path is; [`survey`] takes
+//! stock of the checkpoints below it, and [`memory`] of a segment. The commands ([`ls`], [`inspect`], [`verify`], [`rm`]) work on the
+//! results. [`output`] prints tables for people or, with `--json`, one document for programs. The fields of the document are those of the
+//! structures that derive `Serialize`; fields are added, but never renamed, while `schema` stays the same.
 //!
-//! [`export`] writes a region as an array for other programs, [`extract`] an [`array`] that is spread over the ranks, and [`diff`] says how
-//! two checkpoints differ.
+//! [`export`] writes a region as an array for other programs, [`extract`] does so for an [`array`] that is spread over the ranks, and
+//! [`diff`] says how two checkpoints differ.
 //!
 //! [`bench`] measures what checkpoints cost on this node, and [`plan`] works out from that how often a job should take them.
 //!
 //! [`topo`] shows where the ranks of a checkpoint, or live processes, have their threads and pages.
 //!
-//! Three commands look at a node instead of at paths: [`doctor`] checks an environment, [`drain`] brings what a dead job left on
-//! the node to the global tier, and [`clean`] removes it; [`rebuild`] makes the shards of lost nodes again, and [`unpack`] makes
-//! checkpoints whole that refer to others. [`places`] knows where the tiers are when nobody says so, [`living`] whether a job lives, and
-//! [`removal`] carries out what `rm`, `clean` and [`reset`], which forgets a job, have decided.
+//! Three commands look at a node instead of at paths: [`doctor`] checks an environment, [`drain`] copies what a dead job left on the node
+//! to the global tier, and [`clean`] removes it. [`rebuild`] makes the shards of lost nodes again, and [`unpack`] turns checkpoints that
+//! refer to others into whole ones. [`places`] knows where the tiers are if nobody says so, [`living`] finds out whether a job is alive,
+//! and [`removal`] carries out what `rm`, `clean` and [`reset`], which forgets a job, have decided.
 //!
 //! | exit status | meaning |
 //! |---|---|
-//! | 0 | done, and all that was looked at is good |
-//! | 1 | damage was found, by whatever command; `doctor` found problems, `drain` or `rebuild` could not bring all that it should, `topo --compare` found a difference |
+//! | 0 | done, and all that was examined is good |
+//! | 1 | damage was found, by any command; `doctor` found problems, `drain` or `rebuild` could not copy all that it should, `topo --compare` found a difference |
 //! | 2 | wrong usage, something could not be read or removed, or the command refused |
 //! | 3 | there was nothing to work on: no checkpoint, segment or job was found |
 //!
-//! [`ending`] keeps them; `run` has additional ones.
+//! [`ending`] defines these; `run` has additional ones.
 #![forbid(unsafe_code)]
 
 mod array;

@@ -1,4 +1,4 @@
-//! Taking stock of memory segments.
+//! Takes stock of memory segments.
 #![forbid(unsafe_code)]
 
 use crate::target::SEGMENT_PREFIX;
@@ -19,7 +19,7 @@ pub struct Stock {
     pub segment: OldSegment,
     /// Does a process of its run live?
     pub is_alive: bool,
-    /// Last change of the file; writes through a mapping need not show.
+    /// Last change of the file; writes through a mapping may not change it.
     pub modified: Option<SystemTime>,
     /// Bytes of memory that it takes.
     pub memory_bytes: u64,
@@ -28,19 +28,20 @@ pub struct Stock {
 /// One slot that is in use.
 #[derive(Serialize)]
 pub struct Slot {
-    /// Whose it is, as a rank on the node.
+    /// The rank on the node to which it belongs.
     pub node_rank: u32,
-    /// Which slot of that rank.
+    /// Its index among the slots of that rank.
     pub index: u32,
     /// `writing` (torn, if the process is dead), `sealed`, `retired`, or `damaged`: sealed, with unusable content.
     pub state: &'static str,
     /// `shard`, or `parity`: what the rank keeps for its redundancy set.
     pub content: Option<&'static str>,
-    /// Rank in the group, by the shard's own header. Not always one of the node: it may be a copy that is kept for another.
+    /// Rank in the group, according to the shard's own header. It is not always a rank of this node: the shard may be a copy that is
+    /// kept for another node.
     pub rank: Option<u32>,
     /// Ranks in the group.
     pub group_size: Option<u32>,
-    /// Job, by the shard's own header.
+    /// Job, according to the shard's own header.
     pub job: Option<String>,
     /// Group.
     pub group: Option<String>,
@@ -50,7 +51,7 @@ pub struct Slot {
     pub version: u64,
     /// Operation.
     pub operation: u64,
-    /// The level that was committed, as far as this node has noted.
+    /// The committed level, as noted on this node.
     pub level: Option<&'static str>,
     /// Length of the shard.
     pub bytes: u64,
@@ -59,14 +60,14 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Sealed, with content that is not as it was written?
+    /// Is it sealed, with content that differs from what was written?
     pub fn is_damaged(&self) -> bool {
         self.state == "damaged"
     }
 }
 
 impl Stock {
-    /// Opens a segment and looks whether its run lives.
+    /// Opens a segment and finds out whether its run is alive.
     ///
     /// # Errors
     /// [`SegmentError`].
@@ -130,9 +131,10 @@ impl Stock {
         }
     }
 
-    /// What it holds, as the ledger wants to know it: what was committed, and what may have been without this node having heard. A rank
-    /// seals its shard before it votes, and hears the verdict later: what it had not heard when it was killed, others may have been told to
-    /// be committed. A drain takes the same versions, for the same reason.
+    /// The contents of the segment as entries for the ledger: the versions that were committed, and those that may have been committed
+    /// although this node has not heard so. A rank seals its shard before it votes, and hears the verdict later. Other ranks may
+    /// therefore have heard that a version was committed before this node was killed without hearing it. A drain takes the same versions,
+    /// for the same reason.
     pub fn entries(&self) -> Vec<LedgerEntry<Series>> {
         let entry = |slot: &OldSlot| {
             let head = self.head(slot).ok()?;
@@ -157,14 +159,15 @@ impl Stock {
         self.segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed)
     }
 
-    /// May all ranks have voted for a checkpoint of which this node has heard no verdict? All of this node have sealed theirs.
+    /// May all ranks have voted for a checkpoint on which this node has heard no verdict? True if all ranks of this node have
+    /// sealed their shards.
     fn may_be_committed(&self, slot: &OldSlot) -> bool {
         let of_it = self.sealed().filter(|other| (other.name, other.operation) == (slot.name, slot.operation));
         let ranks: BTreeSet<u32> = of_it.map(|other| other.node_rank).collect();
         ranks.len() as u64 == u64::from(self.segment.header().node_ranks)
     }
 
-    /// Versions of which this segment may hold the only copy, as far as its own entries show.
+    /// Versions of which this segment may hold the only copy, according to its own entries.
     pub fn only_copies(&self) -> BTreeSet<String> {
         let ledger = Ledger::new(self.entries());
         let rulings = ledger.judge(&Occasion::Ended);
@@ -173,7 +176,7 @@ impl Stock {
     }
 }
 
-/// The word for it.
+/// The word for a kind of content.
 pub fn content(content: Content) -> &'static str {
     match content {
         Content::Shard => "shard",
@@ -182,7 +185,7 @@ pub fn content(content: Content) -> &'static str {
     }
 }
 
-/// All segments of a folder: their names.
+/// The names of all segments in a folder.
 ///
 /// # Errors
 /// [`SegmentError::Os`] if the folder cannot be read.

@@ -1,4 +1,4 @@
-//! NumPy's file format: magic bytes, a header that is a dictionary in Python's words, and the elements in the order of C.
+//! NumPy's file format: magic bytes, a header that is a dictionary in Python's syntax, and the elements in C order.
 //!
 //! `numpy/lib/format.py` describes it. Elements begin at a multiple of 64 bytes, so that they can be mapped.
 #![forbid(unsafe_code)]
@@ -8,7 +8,7 @@ use bivouac_core::format::ElementType;
 const MAGIC: &[u8] = b"\x93NUMPY";
 const ALIGNMENT: usize = 64;
 
-/// NumPy's word for an element type: little endian; a record is plain bytes, which `view` makes anything of.
+/// NumPy's word for an element type, in little-endian order. A record is plain bytes, which `view` can turn into anything.
 pub fn descr(element: ElementType) -> String {
     match element {
         ElementType::U8 => "|u1".into(),
@@ -34,7 +34,8 @@ pub fn tuple(shape: &[u64]) -> String {
     }
 }
 
-/// Everything before the elements. Version 1 has two bytes for its length, version 2, for very many dimensions, four.
+/// Everything before the elements. Version 1 has two bytes for its length; version 2, which is for very many
+/// dimensions, has four.
 pub fn header(element: ElementType, shape: &[u64]) -> Vec<u8> {
     let words = format!("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}", descr(element), tuple(shape));
     let is_long = words.len() + ALIGNMENT > usize::from(u16::MAX);

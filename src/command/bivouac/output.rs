@@ -11,10 +11,10 @@ use std::time::{Duration, SystemTime};
 
 /// The number that every JSON document carries as `schema`.
 pub const SCHEMA: u32 = 1;
-/// From so many bytes on a progress bar is worth its flicker.
+/// A progress bar is worth its flicker from this many bytes.
 const LONG_BYTES: u64 = 256 * MIB;
 
-/// Which checkpoint, in documents: the fields of the struct that has it.
+/// Identifies a checkpoint in documents, as fields of the structure that contains this one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
 pub struct KeyView {
     job: String,
@@ -34,17 +34,17 @@ impl KeyView {
         KeyView { job, group, name, generation: key.generation.0, version: key.version, operation: key.operation }
     }
 
-    /// The series, for people.
+    /// The series as text for people.
     pub fn series(&self) -> String {
         plain(&format!("{}/{}/{}", self.job, self.group, self.name))
     }
 
-    /// The checkpoint in it, for people.
+    /// The checkpoint within its series, as text for people.
     pub fn words(&self) -> String {
         format!("version {} of generation {}", self.version, self.generation)
     }
 
-    /// The checkpoint in it, which a version and a generation may not tell apart.
+    /// The checkpoint within its series, for cases in which version and generation do not identify it.
     pub fn all_words(&self) -> String {
         format!("{}, operation {}", self.words(), self.operation)
     }
@@ -56,7 +56,7 @@ impl KeyView {
     }
 }
 
-/// Prints a document: as JSON, or what `text` makes of it for people.
+/// Prints a document, as JSON or as the text that `text` makes of it for people.
 pub fn show<D: Serialize>(is_json: bool, document: &D, text: impl FnOnce(&D) -> String) {
     match is_json {
         true => print_json(document),
@@ -80,7 +80,7 @@ pub fn print_json(document: &impl Serialize) {
     print(&(text + "\n"));
 }
 
-/// A progress bar over `total` bytes, hidden when nobody looks or the work is short.
+/// A progress bar over `total` bytes, hidden if nobody looks or if the work is short.
 pub fn bar(total: u64, is_hidden: bool) -> ProgressBar {
     let is_shown = total >= LONG_BYTES && !is_hidden && std::io::stderr().is_terminal();
     let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -91,18 +91,18 @@ pub fn bar(total: u64, is_hidden: bool) -> ProgressBar {
     bar
 }
 
-/// How many files are read or written at the same time, unless the user says so.
+/// How many files are read or written at the same time if the user does not say so.
 pub fn jobs_default() -> usize {
     std::thread::available_parallelism().map_or(1, |count| count.get().min(4))
 }
 
-/// One line on standard error.
+/// Prints one line to standard error.
 pub fn complain(text: &str) {
-    // Standard error may be closed; there is nobody left to tell then.
+    // Standard error may be closed; then nobody is left to tell.
     let _ = writeln!(std::io::stderr(), "bivouac: {}", message(text));
 }
 
-/// A table whose columns are as wide as their widest cell. Numbers go to the right, if `right` names their column.
+/// A table whose columns are as wide as their widest cell. The cells of the columns in `right` are aligned to the right.
 pub fn table(heads: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = heads.iter().map(|head| head.chars().count()).collect();
     for row in rows {
@@ -129,7 +129,7 @@ pub fn bytes(count: u64) -> String {
     Bytes(count).to_string()
 }
 
-/// How long ago, in the unit that fits.
+/// How long ago a time was, in a unit that fits.
 pub fn age(modified: Option<SystemTime>) -> String {
     let Some(modified) = modified else { return "?".into() };
     let Ok(passed) = SystemTime::now().duration_since(modified) else { return "in the future".into() };
@@ -163,11 +163,11 @@ pub fn ranks(ranks: impl IntoIterator<Item = u32>) -> String {
     self::ranges(&ranges)
 }
 
-/// Ranges of ranks that are shown.
+/// The maximum number of ranges of ranks that are shown.
 const RANGES_MAX: usize = 32;
 
-/// Ranges, each with its first and last rank, as text. Every second rank of a large job would fill pages: the number of ranks
-/// left out is said.
+/// Formats ranges, each given by its first and last rank, as text. A range for every second rank of a large job would fill pages, so the
+/// text ends with the number of ranks that it leaves out.
 pub fn ranges(ranges: &[(u32, u32)]) -> String {
     let text = |(first, last): &(u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
     let (shown, left) = ranges.split_at(ranges.len().min(RANGES_MAX));

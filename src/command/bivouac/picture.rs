@@ -1,6 +1,6 @@
 //! Pictures of a few series of points: as an SVG document, and the same numbers as CSV. `bivouac plan` draws its
-//! figures with it, `benches/plots.rs` those of measurements. What is drawn is a value; nothing is read or written
-//! here.
+//! figures with this module, and `benches/plots.rs` draws figures of measurements. A picture is a value; nothing is
+//! read or written here.
 #![forbid(unsafe_code)]
 
 use plotters::coord::Shift;
@@ -9,9 +9,9 @@ use plotters::prelude::*;
 use std::error::Error;
 use std::ops::Range;
 
-/// Pixels of the drawing, without its legend.
+/// The size of the drawing in pixels, without its legend.
 const SIZE: (u32, u32) = (720, 420);
-/// Pixels of a character of the legend, of a line, and before its words.
+/// Sizes in the legend, in pixels: the width of a character, the height of a line, and the indent of the words.
 const LEGEND: (usize, i32, i32) = (8, 20, 20);
 const COLOURS: [RGBColor; 10] = [
     RGBColor(31, 119, 180),
@@ -34,23 +34,23 @@ pub enum Look {
     Usual,
     /// A line.
     Line,
-    /// Dots, beside each other over a name.
+    /// Dots, side by side over a name.
     Dots,
 }
 
-/// Points of one colour.
+/// Points with the same colour.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    /// What the legend calls it.
+    /// Its name in the legend.
     pub name: String,
-    /// Places along x, and values.
+    /// Positions along x, and values.
     pub points: Vec<(f64, f64)>,
     /// How it is drawn.
     pub look: Look,
 }
 
 impl Series {
-    /// One that looks as usual.
+    /// A series that looks as usual.
     pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
         Series { name: name.into(), points, look: Look::Usual }
     }
@@ -61,24 +61,24 @@ impl Series {
 pub struct Picture {
     /// Its file's name, without an extension.
     pub file: String,
-    /// Above the drawing.
+    /// The title above the drawing.
     pub title: String,
-    /// What stands along x, with its unit.
+    /// What the x axis shows, with its unit.
     pub x: &'static str,
-    /// What stands along y, with its unit.
+    /// What the y axis shows, with its unit.
     pub y: &'static str,
-    /// x is 0, 1, 2 … and these are the names there; without any, x is a number.
+    /// x is 0, 1, 2 … and these are the names at these positions; without names, x is a number.
     pub names: Vec<String>,
-    /// A logarithmic y axis.
+    /// Is the y axis logarithmic?
     pub is_log: bool,
-    /// What the y axis shows; where it is not said, from 0 to a little more than the highest point.
+    /// The range of the y axis; `None`: from 0 to a little more than the highest point.
     pub range: Option<Range<f64>>,
-    /// What is drawn, the first one below the others; lines first.
+    /// What is drawn, the first series below the others; lines come first.
     pub series: Vec<Series>,
 }
 
 impl Picture {
-    /// The points as CSV: a line for each.
+    /// The points as CSV, one per line.
     pub fn csv(&self) -> String {
         let mut text = format!("series,{},{}\n", self.x, self.y);
         for series in &self.series {
@@ -93,7 +93,7 @@ impl Picture {
     /// The picture as an SVG document.
     ///
     /// # Errors
-    /// What the drawing library refuses; it writes into memory.
+    /// The drawing library refuses something; it writes into memory.
     pub fn svg(&self) -> Result<String, Box<dyn Error>> {
         let mut text = String::new();
         self.draw(&mut text)?;
@@ -101,7 +101,7 @@ impl Picture {
     }
 
     fn draw(&self, text: &mut String) -> Result<(), Box<dyn Error>> {
-        // The legend stands beside the drawing: inside it would cover data, wherever the data happen to be.
+        // The legend is beside the drawing: inside, it would cover data, wherever the data happen to be.
         let longest = self.series.iter().map(|series| series.name.chars().count()).max().unwrap_or_default();
         let size = (SIZE.0 + (longest * LEGEND.0) as u32 + LEGEND.2 as u32 * 2, SIZE.1);
         let whole = SVGBackend::with_string(text, size).into_drawing_area();
@@ -167,7 +167,7 @@ impl Picture {
             mesh.x_labels(self.names.len() * 2 + 1).disable_x_mesh();
         }
         mesh.draw()?;
-        // Bars, or dots, stand beside each other.
+        // Bars and dots are drawn side by side.
         let is_line = |series: &&Series| series.look == Look::Line;
         let lines = self.series.iter().take_while(is_line).count();
         let width = 0.8 / (self.series.len() - lines).max(1) as f64;

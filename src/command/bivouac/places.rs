@@ -1,4 +1,4 @@
-//! Where the tiers of a node are, when nobody says so: as a session would find them.
+//! Finds the tiers of a node if nobody says where they are, as a session would find them.
 #![forbid(unsafe_code)]
 
 use crate::ending::Problem;
@@ -23,11 +23,11 @@ use std::sync::Arc;
 /// The id of the store at `root`; `None` if there is none.
 ///
 /// # Errors
-/// The file is there and cannot be read, or holds something else.
+/// The file of the id exists but cannot be read, or it holds something else.
 pub fn store_of(storage: &dyn Storage, root: &Path) -> Result<Option<Incarnation>, String> {
     let path = root.join(STORE_FILE);
     match storage.read_all(&path, STORE_MAX) {
-        // Somebody is just making it, or died doing so: whoever may make one goes on from there.
+        // Somebody is making the store now, or died doing so: the next process that may make a store continues from there.
         Ok(bytes) if bytes.is_empty() => Ok(None),
         Ok(bytes) => {
             let wrong = || format!("{} holds no store id: is {} a global directory?", path.display(), root.display());
@@ -38,7 +38,7 @@ pub fn store_of(storage: &dyn Storage, root: &Path) -> Result<Option<Incarnation
     }
 }
 
-/// What to say about a directory without a store id.
+/// The message about a directory without a store id.
 pub fn no_store(root: &Path) -> String {
     format!(
         "{} is not a global directory of Bivouac (it has no file \"store\"). Is its file system mounted? Give --global DIR",
@@ -46,7 +46,7 @@ pub fn no_store(root: &Path) -> String {
     )
 }
 
-/// How many folders are looked at to find a store below one that is none.
+/// The maximum number of folders that are examined to find a store below one that is none.
 const LOOK_MAX: usize = 1000;
 
 /// What a command looks at: the paths that the user has named, or else the global directory of the configuration.
@@ -81,7 +81,7 @@ pub fn named_or_configured(config: &Config) -> PathBuf {
     }
 }
 
-/// What to say about a folder in which a command has found nothing.
+/// The message about a folder in which a command has found nothing.
 pub fn nothing_in(path: &Path) -> Problem {
     let shown = path.display();
     if object_url(path).is_some() {
@@ -106,11 +106,11 @@ pub fn nothing_in(path: &Path) -> Problem {
     })
 }
 
-/// The directories of the local tier where runs on the store at `root` put it: the configured one, unless it belongs to another store, and
-/// folders of that store in it or, when none is configured, in the temporary directory.
+/// The directories in which runs on the store at `root` put the local tier: the configured directory, unless it belongs to another store,
+/// and folders of the store at `root` in that directory or, if none is configured, in the temporary directory.
 ///
 /// # Errors
-/// What is there belongs to somebody else.
+/// A directory belongs to somebody else.
 pub fn local_directories(
     config: &Config,
     root: &Path,
@@ -120,7 +120,7 @@ pub fn local_directories(
     let names = local_names(store, job);
     let Some(directory) = &config.node.local_directory else { return folders_in(&std::env::temp_dir(), &names) };
     let storage = PosixStorage::new(Direct::Off);
-    // Without a store nobody can tell whose it is.
+    // Without a store, nobody can tell to whom a directory belongs.
     let owner = store.map(|store| owner(root, store));
     let is_of_it = |local: &Path| {
         let both = owner.as_ref().zip(LocalOwner::of(&storage, local));
@@ -130,14 +130,14 @@ pub fn local_directories(
     Ok(found.into_iter().filter(|local| is_of_it(local)).collect())
 }
 
-/// What runs on the store at `root` write into local directories.
+/// The owner that runs on the store at `root` record in local directories.
 fn owner(root: &Path, store: Incarnation) -> LocalOwner {
     let global = store_root(root).unwrap_or_else(|_| root.to_owned()).display().to_string();
     LocalOwner { name: local_name(Some(store), "", ours::user()), global }
 }
 
-/// What folders of the local tier are called that are this store's alone. A job without a global tier has no store, and its key
-/// takes the place of the id.
+/// The names of local-tier folders that belong to this store alone. A job without a global tier has no store; then its key takes
+/// the place of the id.
 pub fn local_names(store: Option<Incarnation>, job: Option<&str>) -> Vec<String> {
     let of_store = store.map(|store| local_name(Some(store), "", ours::user()));
     let of_job = job.map(|job| local_name(None, job, ours::user()));
@@ -155,11 +155,11 @@ fn folders_in(place: &Path, names: &[String]) -> Result<Vec<PathBuf>, String> {
     Ok(all)
 }
 
-/// Where sessions put the local tier if this directory is configured: the folders of these names in it, if there are any, because it
-/// belonged to another store when they came; otherwise the directory itself.
+/// Where sessions put the local tier if this directory is configured: in the folders of these names inside it, if there are any; otherwise
+/// in the directory itself. Such a folder exists if the directory belonged to another store when a session came.
 ///
 /// # Errors
-/// It belongs to somebody else.
+/// The directory or a folder belongs to somebody else.
 pub fn own_local(directory: &Path, names: &[String]) -> Result<Vec<PathBuf>, String> {
     let roots = ours::own_places(directory)
         .map_err(|source| TierError::io(TierId::LOCAL, "use", directory, source).to_string())?;
@@ -171,11 +171,10 @@ pub fn own_local(directory: &Path, names: &[String]) -> Result<Vec<PathBuf>, Str
     Ok(all)
 }
 
-/// A tier whose files are going to be believed or changed: it has to be this user's. One that does not exist is
-/// nobody's yet.
+/// A tier whose files will be trusted or changed: it must belong to this user. A tier that does not exist belongs to nobody yet.
 ///
 /// # Errors
-/// It belongs to somebody else, or others may write to it.
+/// The tier belongs to somebody else, or others may write to it.
 pub fn own_tier(kind: TierId, storage: Arc<dyn Storage>, root: PathBuf) -> Result<DirectoryTier, String> {
     match storage.hold(&root, Trust::Ours) {
         Err(source) if source.kind() != ErrorKind::NotFound => {
@@ -185,7 +184,7 @@ pub fn own_tier(kind: TierId, storage: Arc<dyn Storage>, root: PathBuf) -> Resul
     }
 }
 
-/// Where a store is, as runs name it: an absolute path, or a URL unchanged.
+/// The location of a store in the form in which runs name it: an absolute path, or a URL unchanged.
 ///
 /// # Errors
 /// There is no working directory.
@@ -196,10 +195,10 @@ pub fn store_root(root: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// The store at a place whose files are going to be believed or changed. What does not exist is nobody's yet.
+/// The store at a place whose files will be trusted or changed. A store that does not exist belongs to nobody yet.
 ///
 /// # Errors
-/// It belongs to somebody else, or others may write to it.
+/// The store belongs to somebody else, or others may write to it.
 pub fn own_store(root: &Path, config: &Config) -> Result<Arc<dyn Tier>, String> {
     if let Some(url) = object_url(root) {
         return object_tier(url);
@@ -208,11 +207,11 @@ pub fn own_store(root: &Path, config: &Config) -> Result<Arc<dyn Tier>, String> 
     Ok(Arc::new(own_tier(TierId::GLOBAL, storage, root.to_owned())?))
 }
 
-/// All directories of the local tier on this node, also of stores that are gone: the configured one, and what this user's runs
-/// have made in it or, when none is configured, in the temporary directory.
+/// All directories of the local tier on this node, including those of stores that are gone: the configured directory, and the folders that
+/// this user's runs have made in it or, if none is configured, in the temporary directory.
 ///
 /// # Errors
-/// What is configured belongs to somebody else, or the shared place cannot be looked into.
+/// The configured directory belongs to somebody else, or the shared place cannot be read.
 pub fn all_local_directories(config: &Config) -> Result<Vec<PathBuf>, String> {
     let configured = match &config.node.local_directory {
         Some(directory) => own_local(directory, &[])?.into_iter().filter(|directory| directory.is_dir()).collect(),
@@ -221,7 +220,7 @@ pub fn all_local_directories(config: &Config) -> Result<Vec<PathBuf>, String> {
     let places = if config.node.local_directory.is_some() { configured.clone() } else { vec![std::env::temp_dir()] };
     let mut all = configured;
     for place in places {
-        // Where somebody else had taken the first name, it has a number behind it.
+        // If somebody else had taken the first name, a number follows the name.
         let first_name = |entry: std::fs::DirEntry| {
             let name = entry.file_name().to_string_lossy().into_owned();
             is_local_name(&name).then(|| name.split('.').next().unwrap_or_default().to_owned())
@@ -233,7 +232,7 @@ pub fn all_local_directories(config: &Config) -> Result<Vec<PathBuf>, String> {
     Ok(all)
 }
 
-/// Is it the name of a folder of the local tier that is one store's alone?
+/// Is this the name of a local-tier folder that belongs to one store alone?
 pub fn is_local_name(name: &str) -> bool {
     let rest = name.strip_prefix(&format!("bivouac-{}-", ours::user())).unwrap_or_default();
     let hash = rest.split('.').next().unwrap_or_default();
@@ -247,13 +246,14 @@ pub struct Orphan {
     pub path: PathBuf,
     /// The global directory of its store.
     pub global: String,
-    /// Is that store no longer there? Also true of one whose file system is not mounted here.
+    /// Is that store gone? Also true of a store whose file system is not mounted here.
     pub is_gone: bool,
     /// Bytes of all files.
     pub bytes: u64,
 }
 
-/// What lies in the local tier of this node for other stores than that at `root`. Runs on it neither restore nor remove that.
+/// What the local tier of this node holds for stores other than the one at `root`. Runs on the store at `root` neither
+/// restore nor remove it.
 ///
 /// # Blocking
 /// Walks the directories.
@@ -277,13 +277,13 @@ pub fn orphans(config: &Config, root: &Path, store: Option<Incarnation>) -> Resu
     Ok(orphans.collect())
 }
 
-/// Is the store of that directory where it was?
+/// Does the store of that directory still exist where it was?
 fn is_at(storage: &dyn Storage, owner: &LocalOwner) -> bool {
     let store = store_of(storage, Path::new(&owner.global)).ok().flatten();
     store.is_some_and(|store| local_names(Some(store), None).contains(&owner.name))
 }
 
-/// Bytes of the files below a folder, but for those in other local directories; links are not followed.
+/// Bytes of the files below a folder, except those in other local directories; links are not followed.
 fn bytes_below(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries

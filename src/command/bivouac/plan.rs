@@ -1,5 +1,6 @@
-//! `bivouac plan`: how often a job had better checkpoint where, by the model of [`bivouac_core::policy::intervals`] and a machine in numbers.
-//! With `--figure`, figures of a paper by the same model; `figures`, `measured` and `losses` are pure.
+//! `bivouac plan`: how often a job should take checkpoints at which level, by the model of [`bivouac_core::policy::intervals`] and
+//! a machine described in numbers. With `--figure`, the command draws figures of a paper by the same model. `figures`, `measured`
+//! and `losses` are pure.
 #![forbid(unsafe_code)]
 
 mod figures;
@@ -103,11 +104,11 @@ pub fn time(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| "give a time greater than 0, such as 6h".to_owned())
 }
 
-/// A level that is used.
+/// A level that the plan uses.
 #[derive(Serialize)]
 struct LevelView {
     level: &'static str,
-    /// Seconds of work between two of its checkpoints.
+    /// Seconds of work between two checkpoints of this level.
     interval_s: f64,
     every: u64,
     blocking_s: f64,
@@ -120,7 +121,7 @@ struct LevelView {
     recovery: f64,
 }
 
-/// The efficiency where something is half of what was thought, and twice that.
+/// The efficiency if something is half of what was assumed, or twice as much.
 #[derive(Serialize)]
 struct Around {
     failures: [f64; 2],
@@ -137,7 +138,7 @@ struct View {
     efficiency: f64,
     efficiency_first_order: f64,
     levels: Vec<LevelView>,
-    /// Levels that the machine has and that do not pay.
+    /// Levels that the machine has but that are not worth their cost.
     left_out: Vec<&'static str>,
     same_intervals: Around,
     #[serde(flatten)]
@@ -146,7 +147,7 @@ struct View {
     own: own::View,
 }
 
-/// Plans.
+/// Runs `bivouac plan`.
 pub fn run(args: &Args) -> Ending {
     if let (Some(figure), Some(folder)) = (args.figure, &args.out) {
         return ended(write_figures(figure, folder));
@@ -172,7 +173,7 @@ pub fn run(args: &Args) -> Ending {
     ended(drawn.unwrap_or(Ok(())))
 }
 
-/// Good, or it complains.
+/// The ending of the command; an error is complained about.
 fn ended(outcome: Result<(), String>) -> Ending {
     match outcome {
         Ok(()) => Ending::Good,
@@ -183,7 +184,7 @@ fn ended(outcome: Result<(), String>) -> Ending {
     }
 }
 
-/// Writes an SVG and a CSV file for each picture, and says which.
+/// Writes an SVG file and a CSV file for each picture, and prints their names.
 fn write_figures(figure: Figure, folder: &Path) -> Result<(), String> {
     std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
     for picture in figures::pictures(figure) {
@@ -207,7 +208,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
-/// What the options change of it.
+/// Applies the options that change the machine.
 fn asked_for(mut machine: Machine, args: &Args) -> Machine {
     machine.nodes = args.nodes.unwrap_or(machine.nodes);
     machine.state = args.state.map_or(machine.state, |bytes| bytes as f64);
@@ -268,7 +269,7 @@ impl View {
     }
 }
 
-/// Seconds for people.
+/// Formats seconds for people.
 pub fn seconds(seconds: f64) -> String {
     match seconds {
         short if short < 100.0 => format!("{short:.1} s"),
@@ -282,7 +283,7 @@ fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 
-/// What it is planned for.
+/// The job and the machine that the plan is made for, as text.
 fn job(view: &View) -> String {
     let (nodes, gib) = (view.nodes, view.state_bytes / (1u64 << 30) as f64);
     let plural = if nodes == 1 { "" } else { "s" };
@@ -333,10 +334,10 @@ fn text(view: &View) -> String {
     text + &view.own.text() + &view.playing.text()
 }
 
-/// The keys that say so.
+/// The configuration keys that implement the plan.
 fn keys(view: &View) -> String {
     let mut text = format!("# bivouac plan: {}; {} of the time is work\n", job(view), percent(view.efficiency));
-    // Each of the first level; more of the others.
+    // Every checkpoint reaches the first level; only one in several reaches another level.
     if let Some(first) = view.levels.first() {
         let interval = match first.interval_s {
             short if short < 100.0 => format!("{:.0}ms", (short * 1000.0).max(1.0)),

@@ -1,4 +1,4 @@
-//! What `bivouac plan` adds to the closed form: schemes of redundancy side by side, jobs that are played, and what is worth a warning.
+//! What `bivouac plan` adds to the closed form: redundancy schemes side by side, jobs that are played, and warnings.
 #![forbid(unsafe_code)]
 
 use crate::output::table;
@@ -38,7 +38,7 @@ pub struct Options {
     threads: Option<u64>,
 }
 
-/// Which ones.
+/// The schemes to plan with.
 #[derive(Clone, Copy)]
 enum Schemes {
     All,
@@ -62,11 +62,11 @@ fn schemes(text: &str) -> Result<Schemes, String> {
 
 /// A plan for a machine.
 pub struct Planned {
-    /// With the scheme of this plan.
+    /// The machine with the scheme of this plan.
     pub machine: Machine,
-    /// Its levels, ascending.
+    /// The levels of the plan, ascending.
     pub names: Vec<Level>,
-    /// What they cost.
+    /// What the levels cost.
     pub costs: Vec<LevelCosts>,
     /// The best pattern.
     pub found: Best,
@@ -76,19 +76,20 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// The share of the time that is work: as played, where it was.
+    /// The share of the time that is work, taken from the played jobs if there are any.
     fn efficiency(&self) -> f64 {
         let planned = self.found.efficiency * (1.0 - self.waiting);
         self.played.map_or(planned, |played| played.efficiency.mean)
     }
 
-    /// Place of a level in the pattern.
+    /// The position of a level in the pattern.
     fn place(&self, level: Level) -> Option<usize> {
         self.found.pattern.levels.iter().position(|(at, _)| self.names[*at] == level)
     }
 }
 
-/// Plans for each scheme that is asked for, the best first. None if nothing fails. `levels`: what those of a machine cost.
+/// Makes a plan for each scheme that is asked for; the best comes first. If nothing fails, there is no plan. `levels` says what the
+/// levels of a machine cost.
 pub fn planned(
     machine: Machine,
     levels: &dyn Fn(&Machine) -> Vec<(Level, LevelCosts)>,
@@ -102,7 +103,7 @@ pub fn planned(
     };
     let plan = |scheme: Scheme| {
         let mut machine = Machine { scheme, ..machine.clone() };
-        // What finds no room in node memory is written to a file while the program stands still.
+        // A checkpoint that finds no room in node memory is written to a file while the program is stopped.
         machine.is_behind &= machine.versions() >= 2;
         let levels = levels(&machine);
         let (names, costs): (Vec<Level>, Vec<LevelCosts>) = levels.iter().copied().unzip();
@@ -117,7 +118,7 @@ pub fn planned(
     plans
 }
 
-/// Guesses, but for what was measured inside one GPU (`benches/README.md`).
+/// The numbers are guesses, except for those measured inside one GPU (`benches/README.md`).
 fn captured(mut machine: Machine, how: Option<How>) -> Machine {
     machine.capture = match how {
         None => machine.capture,
@@ -128,7 +129,7 @@ fn captured(mut machine: Machine, how: Option<How>) -> Machine {
     machine
 }
 
-/// All runs, in their order, whoever played them.
+/// Plays all runs. The results are in the order of the runs, whichever thread played them.
 fn played(setting: &Setting, runs: u64, options: &Options) -> Vec<Played> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let threads = options.threads.unwrap_or(cores).min(runs) as usize;
@@ -150,22 +151,22 @@ fn played(setting: &Setting, runs: u64, options: &Options) -> Vec<Played> {
     all.into_iter().map(|(_, played)| played).collect()
 }
 
-/// A scheme, compared with others.
+/// A scheme in a comparison with others.
 #[derive(Serialize)]
 pub struct SchemeView {
     scheme: String,
     efficiency: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     efficiency_played: Option<f64>,
-    /// With the time in which captures wait for room in node memory; as played, where it was.
+    /// Includes the time in which captures wait for room in node memory; taken from the played jobs if there are any.
     lost_h_per_day: f64,
     waiting: f64,
-    /// Node memory of a version, and of what it keeps for others.
+    /// The node memory that a version takes, and the part of it that is kept for other nodes.
     version_bytes: f64,
     parity_bytes: f64,
-    /// What a node sends for a checkpoint that is protected.
+    /// The bytes that a node sends for a protected checkpoint.
     traffic_bytes: f64,
-    /// Every how many-th is; `null`: none, because it does not pay or protects nothing here.
+    /// One in this many checkpoints is protected; `null`: none is, because protection does not pay or protects nothing here.
     every: Option<u64>,
 }
 
@@ -186,7 +187,7 @@ impl SchemeView {
     }
 }
 
-/// What the failures that need a level cost, as played.
+/// What the failures that need a level cost in the played jobs.
 #[derive(Serialize)]
 struct LossView {
     level: &'static str,
@@ -204,18 +205,18 @@ pub struct PlayedView {
     days: f64,
     efficiency: f64,
     standard_error: f64,
-    /// 5, 50 and 95 %.
+    /// The 5, 50 and 95 % percentiles of the efficiency.
     percentiles: [f64; 3],
     checkpoints: f64,
     waiting: f64,
     levels: Vec<LossView>,
-    /// Chance that a run loses all that is in memory and on the nodes at least once.
+    /// The probability that a run loses everything in memory and on the nodes at least once.
     lost_all: f64,
-    /// Share of the time in which one more lost node would have been beyond what nodes keep for each other.
+    /// The share of the time in which the loss of one more node would have exceeded what nodes keep for each other.
     unprotected: f64,
 }
 
-/// What is added to a plan.
+/// What this module adds to a plan.
 #[derive(Serialize)]
 pub struct View {
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -226,7 +227,7 @@ pub struct View {
 }
 
 impl View {
-    /// Of all plans, the first of which is shown.
+    /// The view of all plans, of which the first is shown.
     pub fn of(plans: &[Planned], options: &Options) -> View {
         let schemes = if options.scheme.is_some() { plans.iter().map(SchemeView::of).collect() } else { Vec::new() };
         let first = &plans[0];
@@ -254,7 +255,7 @@ impl View {
         View { schemes, simulated, warnings: warnings(first) }
     }
 
-    /// For people.
+    /// The view as text for people.
     pub fn text(&self) -> String {
         let mut text = String::new();
         if !self.schemes.is_empty() {
@@ -337,7 +338,7 @@ impl PlayedView {
     }
 }
 
-/// What whoever plans should know.
+/// Warnings for the user who plans.
 fn warnings(plan: &Planned) -> Vec<String> {
     let Planned { machine, names, found, waiting, .. } = plan;
     let mut warnings = Vec::new();

@@ -1,7 +1,7 @@
 //! `bivouac rebuild`: completes a checkpoint in the global directory from what is left of the nodes, redundancy included.
 //!
-//! One process reads everything: it needs no MPI, and no node but the one it runs on. Writing is `drain`'s
-//! ([`bivouac_core::recovery::drain`]); here it is decided which version is worth it.
+//! One process reads everything: it needs no MPI, and no node except its own. The code of `drain`
+//! ([`bivouac_core::recovery::drain`]) writes; this module decides which versions are worth it.
 #![forbid(unsafe_code)]
 
 use crate::drain::{self, Row, Skipped, Wanted, find_store, is_complete, is_same, ranges, row_text};
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Directories that are named.
+/// The maximum number of directories that are named.
 const DIRS_MAX: usize = 8;
 
 /// The arguments of `bivouac rebuild`.
@@ -87,7 +87,7 @@ struct Document {
     command: &'static str,
     dry_run: bool,
     global: String,
-    /// The versions that were looked at, newest first, of each series down to the one that was completed.
+    /// The versions that were examined, the newest first, for each series down to the version that was completed.
     checkpoints: Vec<Version>,
     /// Jobs that were left alone, and why.
     skipped: Vec<Skipped>,
@@ -108,7 +108,7 @@ struct Document {
 struct Version {
     #[serde(flatten)]
     row: Row,
-    /// Why it cannot be completed: nothing was written then.
+    /// Why the version cannot be completed; in this case nothing was written.
     lacking: Vec<Lack>,
 }
 
@@ -119,7 +119,7 @@ struct Lack {
     why: String,
 }
 
-/// Rebuilds.
+/// Runs `bivouac rebuild`.
 pub fn run(args: &Args) -> Ending {
     let mut document = Document { schema: SCHEMA, command: "rebuild", dry_run: args.dry_run, ..Default::default() };
     if let Err(problem) = rebuild(args, &mut document) {
@@ -146,7 +146,7 @@ fn rebuild(args: &Args, document: &mut Document) -> Result<(), String> {
             document.problems.add(problem);
         }
     }
-    // A path that is wrong would look like a lost node.
+    // A wrong path would look like a lost node.
     if !document.problems.is_empty() {
         return Ok(());
     }
@@ -169,7 +169,7 @@ fn rebuild(args: &Args, document: &mut Document) -> Result<(), String> {
     if !args.even_alive {
         drain::refuse_living(&global, &segments, &mut chosen, &mut document.problems);
     }
-    // What lies on the global tier is looked at where it lies.
+    // What is on the global tier is examined there, so it is not listed here.
     let is_elsewhere = |piece: &Piece| piece.tier() != TierId::GLOBAL;
     for chosen in &mut chosen {
         chosen.pieces.values_mut().for_each(|copies| copies.retain(is_elsewhere));
@@ -199,7 +199,7 @@ fn rebuild(args: &Args, document: &mut Document) -> Result<(), String> {
     Ok(())
 }
 
-/// Looks through one of the places that the user has named.
+/// Searches one of the places that the user has named.
 fn look(
     dir: &Path,
     global: &Arc<dyn Tier>,
@@ -234,7 +234,7 @@ fn look(
     Ok(())
 }
 
-/// Completes the newest version of a series that can be completed, and says what is wrong with those that are newer.
+/// Completes the newest version of a series that can be completed, and says what is wrong with the newer versions.
 fn complete_newest(
     drain: &Drain<'_>,
     versions: Vec<Chosen>,

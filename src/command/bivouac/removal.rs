@@ -1,6 +1,6 @@
-//! Removing what a plan names: shared by `rm`, `clean` and `reset`.
+//! Removes what a plan names: shared by `rm`, `clean` and `reset`.
 //!
-//! The plan is shown and confirmed first; then each thing is looked at once more, because a run may have begun since, and removed.
+//! The plan is shown and confirmed first. Then each item is checked once more, because a run may have begun since, and is removed.
 #![forbid(unsafe_code)]
 
 use crate::ending::{Ending, Problems};
@@ -18,19 +18,19 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A segment that nobody can read may just be being made: its creator locks it at once after it has made the file. An
-/// unreadable one is looked at twice, this long apart.
+/// A segment that nobody can read may be one that is just being made: its creator locks the file immediately after
+/// creating it. Therefore an unreadable segment is checked twice, this long apart.
 const CREATION: Duration = Duration::from_millis(200);
 
 /// What is to be removed, what stays, and what went wrong while that was decided.
 #[derive(Default)]
 pub struct Removal {
-    /// What goes.
+    /// What is removed.
     pub doomed: Vec<Doomed>,
     kept: Vec<Kept>,
     /// What was refused, could not be read, or was not there.
     pub problems: Problems,
-    /// With a problem, nothing is removed at all.
+    /// If there is a problem, nothing is removed at all.
     pub is_all_or_nothing: bool,
 }
 
@@ -63,28 +63,28 @@ pub enum Doomed {
     },
     /// A segment whose run is dead.
     Segment(Box<Stock>),
-    /// A segment by its name that is not readable.
+    /// An unreadable segment, by its folder and name.
     Garbage(PathBuf, String),
-    /// A file that a writer has left unfinished, on this tier. `is_locked_by_writer`: its writer holds a lock as long as it lives.
+    /// A file that a writer has left unfinished on this tier. `is_locked_by_writer`: its writer holds a lock for as long as it lives.
     Temp {
         /// The tier.
         tier: DirectoryTier,
         /// The file.
         path: PathBuf,
-        /// Does its writer hold a lock on it for as long as it lives?
+        /// Does the writer hold a lock on the file for as long as it lives?
         is_locked_by_writer: bool,
     },
 }
 
-/// The document.
+/// The document with `--json`.
 #[derive(Serialize)]
 struct Document<'a> {
     schema: u32,
     command: &'static str,
     dry_run: bool,
-    /// What was removed, or would be.
+    /// What was removed, or would be removed.
     removed: Vec<Removed>,
-    /// Bytes that this has freed, or would.
+    /// The bytes that this has freed, or would free.
     bytes: u64,
     /// What was spared, and why.
     kept: &'a [Kept],
@@ -92,7 +92,7 @@ struct Document<'a> {
     problems: Problems,
 }
 
-/// Something that is gone, or would be.
+/// Something that was removed, or would be removed.
 #[derive(Serialize)]
 struct Removed {
     path: String,
@@ -140,7 +140,7 @@ impl Doomed {
                 release(tier)
             }
             Doomed::Segment(stock) => {
-                // Only a living run matters that started since the plan was made; nobody attaches to another's segment.
+                // Only a living run that started after the plan was made matters; no run attaches to another run's segment.
                 match stock.segment.is_alive() {
                     Ok(false) => stock.segment.unlink().map_err(|error| error.to_string()),
                     Ok(true) => Err(format!("{}: its run is alive", stock.segment.path().display())),
@@ -149,7 +149,7 @@ impl Doomed {
             }
             Doomed::Garbage(folder, name) => match segment::is_held(folder, name) {
                 Ok(true) => Err(format!("{}: its run is alive", folder.join(name).display())),
-                // One that cannot be opened has no owner that we could ask for.
+                // A segment that cannot be opened has no owner that could be looked up.
                 Ok(false) | Err(_) => segment::remove(folder, name).map_err(|error| error.to_string()),
             },
             Doomed::Temp { tier, path, is_locked_by_writer } => {
@@ -166,7 +166,7 @@ impl Doomed {
     }
 }
 
-/// Removes a group without checkpoints: the claims last, because they number the runs.
+/// Removes a group without checkpoints. The claims are removed last, because they number the runs.
 fn remove_group(tier: &DirectoryTier, job: &Path, group: &str) -> Result<(), String> {
     let path = job.join(group);
     let name = job.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -189,7 +189,7 @@ fn remove_group(tier: &DirectoryTier, job: &Path, group: &str) -> Result<(), Str
     remove_folder(tier, &path)
 }
 
-/// A local directory in which nothing is left is nobody's: the next store that comes may have it.
+/// A local directory in which nothing is left belongs to nobody: the next store may have it.
 fn release(tier: &DirectoryTier) -> Result<(), String> {
     let left = tier.storage().list(tier.root()).unwrap_or_default();
     let owner = tier.root().join(OWNER_FILE);
@@ -220,7 +220,7 @@ impl Removal {
         self.kept.push(Kept { path: path.display().to_string(), why });
     }
 
-    /// Asks, removes, and says what came of it.
+    /// Asks the user, removes, and reports the outcome.
     pub fn carry_out(self, command: &'static str, how: How) -> Ending {
         let mut problems = self.problems;
         problems.complain();
@@ -273,7 +273,7 @@ fn text(document: &Document<'_>) -> String {
     text
 }
 
-/// Asks on a terminal; elsewhere the answer is no, with a word about `--yes`.
+/// Asks the user on a terminal. Without a terminal, the answer is no, with a hint about `--yes`.
 fn confirm(yes: bool, doomed: &[Doomed]) -> bool {
     if yes {
         return true;

@@ -1,7 +1,7 @@
 //! `bivouac report`: what became of a job, as a page to look at, a document for programs, or a trace.
 //!
-//! [`gather`](gather::Gathered) reads what sessions and `bivouac run` have written, [`story`] makes runs and sums of it, and [`page`] with
-//! [`chart`] the page; [`trace`] draws each rank's spans for Perfetto. All but the first are pure.
+//! [`gather`](gather::Gathered) reads what sessions and `bivouac run` have written, [`story`] turns it into runs and sums, [`page`] and
+//! [`chart`] make the page, and [`trace`] draws each rank's spans for Perfetto. All except the first are pure.
 #![forbid(unsafe_code)]
 
 mod chart;
@@ -21,7 +21,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use story::{Story, stories};
 
-/// Where the page goes, unless somebody says so.
+/// The file to which the page is written if the user names none.
 const PAGE: &str = "bivouac-report.html";
 
 /// The arguments of `bivouac report`.
@@ -60,7 +60,7 @@ struct Document<'a> {
     problems: &'a [String],
 }
 
-/// Reads, and writes what was asked for.
+/// Runs `bivouac report`.
 pub fn run(args: &Args) -> Ending {
     let directories = match args.directories.is_empty() {
         false => args.directories.clone(),
@@ -104,7 +104,7 @@ fn trouble(problem: &str) -> Ending {
     Ending::Trouble
 }
 
-/// Writes a file as a whole, and says which.
+/// Writes a whole file, and prints its name.
 fn put(file: &Path, text: &str) -> Result<(), String> {
     if file == Path::new("-") {
         print(text);

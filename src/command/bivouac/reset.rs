@@ -1,11 +1,11 @@
 //! `bivouac reset`: forgets a job, so that its next run begins from nothing.
 //!
-//! Removing the global directory alone does not do that: what a killed run had in node memory or on node disks is still
-//! there. Nor is that ever removed, where the local tier has its default place: another store means another folder.
+//! Removing the global directory alone does not do that: the data of a killed run in node memory and on node disks remain.
+//! If the local tier is in its default place, they would never be removed, because another store has another folder.
 //!
-//! Removed are all checkpoints and claims of the job in the global directory, in the local directories of this node (also
-//! those of stores that are gone), and its memory segments on this node. Memory and disks of other nodes are forgotten by the same
-//! command there; until then a run on the same store could restore what they hold.
+//! The command removes all checkpoints and claims of the job in the global directory and in the local directories of this node (including
+//! those of stores that are gone), and the job's memory segments on this node. The same command on other nodes forgets what is in their
+//! memory and on their disks; until then, a run on the same store could restore it.
 #![forbid(unsafe_code)]
 
 use crate::ending::Ending;
@@ -48,7 +48,7 @@ pub struct Args {
     how: How,
 }
 
-/// Forgets.
+/// Runs `bivouac reset`.
 pub fn run(args: &Args) -> Ending {
     let mut removal = Removal::default();
     if let Err(problem) = plan(args, &mut removal) {
@@ -85,10 +85,10 @@ fn plan(args: &Args, removal: &mut Removal) -> Result<(), String> {
     Ok(())
 }
 
-/// The names of folders that a job or a group may have.
+/// The names of the folders at `path` that a job or a group may have.
 ///
 /// # Errors
-/// They cannot be listed.
+/// The folders cannot be listed.
 pub fn folders(path: &Path) -> Result<Vec<String>, String> {
     let failed = |error| format!("cannot list {}: {error}", path.display());
     let mut names = Vec::new();
@@ -104,10 +104,10 @@ pub fn folders(path: &Path) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// All checkpoints of a job on a tier, then its claims and folders.
+/// Adds all checkpoints of a job on a tier, and then the job's claims and folders.
 ///
 /// # Errors
-/// It lives, or cannot be read.
+/// The job is alive, or it cannot be read.
 pub fn add_tree(tier: &DirectoryTier, job: &str, memory: &Path, removal: &mut Removal) -> Result<(), String> {
     let path = tier.root().join(job);
     let groups = folders(&path)?;

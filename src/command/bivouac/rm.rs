@@ -1,8 +1,8 @@
 //! `bivouac rm`: removes checkpoints and dead segments, and refuses what a living run may need.
 //!
-//! First everything is looked at and a plan is made; then the plan is shown and confirmed; then it is carried out. A
-//! checkpoint loses its manifest first, so that it stops being committed before it stops being whole. Claims and the store
-//! id stay: they number the runs.
+//! First, everything is examined and a plan is made; then the plan is shown and confirmed; finally it is carried out. A checkpoint
+//! loses its manifest first, so that it stops being committed before it stops being complete. Claims and the store id remain, because
+//! they number the runs.
 #![forbid(unsafe_code)]
 
 use crate::ending::{Ending, Problem};
@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Versions that are named.
+/// The maximum number of versions that are named.
 const VERSIONS_MAX: usize = 8;
 
 /// The arguments of `bivouac rm`.
@@ -63,12 +63,12 @@ pub struct Args {
 #[derive(Default)]
 struct Plan {
     removal: Removal,
-    /// Groups that were found to have no living run, or one: asked once per group.
+    /// For each group, its living run, if there is one; each group is looked up once.
     groups: BTreeMap<(PathBuf, String, String), Option<String>>,
     seen: BTreeSet<PathBuf>,
 }
 
-/// Removes.
+/// Runs `bivouac rm`.
 pub fn run(args: &Args) -> Ending {
     let mut plan = Plan::default();
     for path in &args.paths {
@@ -76,14 +76,14 @@ pub fn run(args: &Args) -> Ending {
             plan.removal.problems.add(problem);
         }
     }
-    // A refusal concerns what the user named: nothing else is touched either.
+    // A refusal concerns what the user named, so nothing else is removed, either.
     plan.removal.is_all_or_nothing = true;
     plan.removal.carry_out("rm", args.how)
 }
 
 // ------------------------------------------------------------------------------------------- the plan
 
-/// What was found, with all that refers to it, and to that, the newest first.
+/// The found checkpoints, and all checkpoints that refer to them directly or through others, the newest first.
 fn with_dependents(tier: &Arc<dyn Tier>, found: Vec<Checkpoint>) -> Result<Vec<Checkpoint>, Problem> {
     let mut all: BTreeMap<PathBuf, Checkpoint> = BTreeMap::new();
     let (mut referring, mut next) = (BTreeMap::new(), found);
@@ -129,7 +129,7 @@ impl Plan {
     fn add_scope(&mut self, args: &Args, scope: &Scope, named: &Path) -> Result<(), Problem> {
         let is_single = scope.parts.len() == 4;
         let Scope { tier, .. } = scope;
-        // Whose files are removed has to be this user.
+        // Files are removed only if they belong to this user.
         tier.find_store().map_err(|error| error.to_string())?;
         let (found, problems) = survey(scope)?;
         if let Some(problem) = problems.into_iter().next() {
@@ -139,7 +139,7 @@ impl Plan {
             return Err(nothing_in(named));
         }
         let histories = histories(scope, &found)?;
-        // What refers to another one goes before that.
+        // A checkpoint that refers to another one is removed before that one.
         let mut found = found;
         found.sort_by_key(|checkpoint| Reverse((checkpoint.order.0, checkpoint.order.2)));
         if args.with_dependents {
@@ -198,7 +198,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Is a run of the checkpoint's job and group alive, as far as this node can tell? Then: which.
+    /// The living run of the checkpoint's job and group, if this node can tell that there is one.
     fn living_run(&mut self, args: &Args, checkpoint: &Checkpoint) -> Option<String> {
         let Series { job, group, .. } = &checkpoint.series;
         let key = (checkpoint.tier.root().to_owned(), job.clone(), group.clone());
@@ -224,7 +224,7 @@ impl Plan {
         };
         let doomed = match Stock::open(folder, name) {
             Err(SegmentError::NotFound { .. }) => return Ok(()),
-            // One that is just being made looks unfinished, too.
+            // A segment that is just being made looks unfinished, too.
             Err(error) if !args.force => return spare(format!("{error}; --force removes it nevertheless")),
             Err(_) => Doomed::Garbage(folder.to_owned(), name.to_owned()),
             Ok(stock) if stock.is_alive => return spare("its run is alive".into()),

@@ -1,5 +1,5 @@
-//! The shards of one checkpoint in one place: a folder of the global or a local tier, or a container file alone. For commands that read
-//! regions of them.
+//! The shards of one checkpoint in one place: a folder of the global or a local tier, or only a container file. This module serves commands
+//! that read regions of the shards.
 #![forbid(unsafe_code)]
 
 use crate::ending::{self, Problem};
@@ -17,46 +17,46 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Regions that are named when another one was asked for.
+/// The maximum number of regions that are named if a region that does not exist was asked for.
 const REGIONS_MAX: usize = 20;
 
-/// A place to look in.
+/// A place that has shards.
 pub struct Place {
-    /// Folder or container.
+    /// The folder or container.
     pub path: PathBuf,
-    /// For reading.
+    /// The tier, for reading.
     pub tier: Arc<dyn Tier>,
     series: Option<Series>,
     manifest: Option<Manifest>,
     containers: Vec<PathBuf>,
-    /// A checkpoint folder, and no container alone.
+    /// It is a checkpoint folder, not only a container.
     is_folder: bool,
 }
 
-/// Where a shard lies.
+/// The place of a shard.
 #[derive(Clone)]
 pub struct Spot {
     /// Its container.
     pub path: PathBuf,
-    /// Where in it.
+    /// The container's entry for the shard.
     pub entry: ContainerEntry,
 }
 
 impl Spot {
-    /// Whose shard it is.
+    /// The rank whose shard it is.
     pub fn rank(&self) -> u32 {
         self.entry.rank.0
     }
 
-    /// It in words.
+    /// The place in words.
     pub fn title(&self) -> String {
         format!("rank {} of {}", self.rank(), plain(&self.path.display().to_string()))
     }
 }
 
-/// Whose shards were found in a place.
+/// The ranks whose shards were found in a place.
 pub struct Here {
-    /// Those ranks.
+    /// These ranks.
     pub ranks: BTreeSet<u32>,
     /// Ranks in the group.
     pub group_size: u32,
@@ -69,14 +69,14 @@ impl Here {
     }
 }
 
-/// What all shards of a checkpoint have in common: which it is, what its ranks have agreed on, how many they were.
+/// What all shards of a checkpoint have in common: which checkpoint it is, what its ranks have agreed on, and how many ranks it has.
 type Common = (CheckpointKey, u64, u32);
 
 impl Place {
-    /// The only checkpoint at a path.
+    /// Finds the only checkpoint at a path.
     ///
     /// # Errors
-    /// There is none, or there are several, or it is something without regions.
+    /// The path has no checkpoint, has several, or is something without regions.
     pub fn of(path: &Path) -> Result<Place, Problem> {
         match Target::of(path)? {
             Target::Scope(scope) => {
@@ -109,10 +109,11 @@ impl Place {
         }
     }
 
-    /// Hands out each rank's shard, or that of one rank, joined with what it refers to. Nothing of their regions has been read.
+    /// Passes each rank's shard, or that of one rank, to `take`, joined with what the shard refers to. The bodies of its
+    /// regions have not been read.
     ///
     /// # Errors
-    /// Those of `take`; and afterwards: shards that have to be here are not, cannot be read, or are of different checkpoints.
+    /// Those of `take`; and after all shards, if shards that must be here are missing, cannot be read, or belong to different checkpoints.
     pub fn each(
         &self,
         rank: Option<u32>,
@@ -164,17 +165,17 @@ impl Place {
         }
     }
 
-    /// Opens a shard that [`Place::each`] has handed out.
+    /// Opens a shard that [`Place::each`] has passed on.
     ///
     /// # Errors
-    /// It is not there any more, or not as it was.
+    /// The shard no longer exists, or it has changed.
     pub fn open(&self, spot: &Spot) -> Result<FileShard, TierError> {
         let file = self.tier.open(&spot.path);
         let file = file.map_err(|source| TierError::io(self.tier.kind(), "open", &spot.path, source))?;
         self.open_in(spot, file.into())
     }
 
-    /// What to say about a region that no shard has; `names` are those that exist.
+    /// The problem that no shard has a region; `names` are the regions that exist.
     pub fn no_region(&self, region: &str, names: &BTreeSet<String>) -> Problem {
         let names = list(names.iter().map(|name| short(name)), REGIONS_MAX, ", ");
         Problem::nothing(format!("{} has no region {:?}: it has {names}", self.path.display(), short(region)))
@@ -188,14 +189,14 @@ impl Place {
         }
     }
 
-    /// Is this where the manifest has the rank, if it says so?
+    /// May this container have the shard of the rank? The manifest decides, if it names the rank.
     fn may_hold(&self, container: &Path, rank: Option<u32>) -> bool {
         let named = rank.and_then(|rank| self.manifest.as_ref()?.container_of(Rank(rank)));
         named.is_none_or(|info| container.file_name().is_some_and(|name| name == info.file.as_str()))
     }
 
-    /// Ranks whose shards have to be here: on the global tier all, on others those that the manifest names, and in a container alone
-    /// whatever is there.
+    /// Ranks whose shards must be here: all ranks on the global tier; on other tiers, those that the manifest names; none in particular if
+    /// the place is only a container.
     fn expected(&self, group_size: u32) -> BTreeSet<u32> {
         let named = self.manifest.iter().flat_map(|manifest| &manifest.containers);
         let named = named.flat_map(|container| &container.ranks).map(|rank| rank.0);
@@ -207,7 +208,7 @@ impl Place {
     }
 }
 
-/// The problem if a shard is of a different checkpoint from the first one.
+/// The problem if a shard belongs to a different checkpoint than the first one.
 fn unlike_first(spot: &Spot, shard: &FileShard, first: &mut Option<(Common, u32)>) -> Option<Problem> {
     let header = &shard.head().header;
     let common = (header.key, header.agreement, header.group_size);
@@ -234,7 +235,7 @@ fn lacking(path: &Path, missing: BTreeSet<u32>, here: BTreeSet<u32>) -> Problem 
     Problem::nothing(format!("{} has no shard{what}: {here}", path.display()))
 }
 
-/// The one checkpoint that is meant.
+/// The only checkpoint that was found.
 fn only(path: &Path, mut found: Vec<Checkpoint>) -> Result<Checkpoint, Problem> {
     if found.len() > 1 {
         let newest = found.iter().find(|found| found.state == State::Committed).or(found.first());

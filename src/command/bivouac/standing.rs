@@ -1,5 +1,4 @@
-//! How the checkpoints of a series relate to each other, as far as one tier shows: `ls` prints this, and `rm` asks about
-//! it.
+//! How the checkpoints of a series relate to each other, according to one tier: `ls` prints this, and `rm` asks for it.
 #![forbid(unsafe_code)]
 
 use crate::survey::{Checkpoint, survey};
@@ -15,9 +14,9 @@ use std::collections::BTreeMap;
 pub enum Standing {
     /// A restart continues from it: it is removed only when there is a newer one.
     Newest,
-    /// The newest descends from it: it stays as long as `keep_last` and `keep_every` say.
+    /// The newest checkpoint descends from it: it stays for as long as `keep_last` and `keep_every` demand.
     Older,
-    /// A run went back to an earlier one, or started the series over: no restart takes it unless asked to.
+    /// A run went back to an earlier checkpoint, or began the series again: no restart takes this one unless asked to.
     LeftBehind,
 }
 
@@ -32,7 +31,7 @@ impl Standing {
     }
 }
 
-/// A series, as a restart would see it if there were this tier alone.
+/// A series, as a restart would see it if this tier were the only one.
 #[derive(Default)]
 pub struct History {
     newest: Option<Candidate>,
@@ -45,12 +44,12 @@ impl History {
         History { newest: catalog::newest(&usable).copied(), lineage: Lineage::of_newest(&usable, &usable) }
     }
 
-    /// The checkpoint that a restart would continue from.
+    /// The checkpoint from which a restart would continue.
     pub fn newest(&self) -> Option<Moment> {
         self.newest.map(|newest| Moment::of(&newest.key))
     }
 
-    /// Where one of its checkpoints stands; nowhere, if it cannot be restored.
+    /// The standing of one of the series's checkpoints; `None` if it cannot be restored.
     pub fn standing(&self, found: &Checkpoint) -> Option<Standing> {
         let candidate = found.candidate?;
         Some(match self.newest {
@@ -61,11 +60,11 @@ impl History {
     }
 }
 
-/// The histories of all series of which a survey of `scope` has `found` something: of the whole series, also when only one of its
-/// checkpoints was asked for.
+/// The histories of all series of which a survey of `scope` has `found` something. Each covers the whole series, even if only one
+/// checkpoint of it was asked for.
 ///
 /// # Errors
-/// The series of that one cannot be listed.
+/// The series of that checkpoint cannot be listed.
 pub fn histories(scope: &Scope, found: &[Checkpoint]) -> Result<BTreeMap<Series, History>, TargetError> {
     let Scope { tier, parts } = scope;
     let whole;

@@ -1,4 +1,4 @@
-//! `bivouac status`: how a job stands, from the status files that its sessions write.
+//! `bivouac status`: the state of a job, from the status files that its sessions write.
 #![forbid(unsafe_code)]
 
 use crate::ending::Ending;
@@ -14,9 +14,9 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A session writes about once a second. A status that is this old tells of a session that has died or hangs.
+/// A session writes about once a second. A status that is this old shows that its session has died or hangs.
 const STALE_SECONDS: f64 = 15.0;
-/// What `bivouac run` makes, if nobody names another directory.
+/// The directory that `bivouac run` makes if the user names no other.
 const DIRECTORY_DEFAULT: &str = "bivouac-run";
 const NAME_ONE: &str = "name a run directory, or set run.directory (BIVOUAC_RUN_DIRECTORY) to that of the job";
 
@@ -50,26 +50,26 @@ pub struct Args {
     json: bool,
 }
 
-/// What is in a run directory.
+/// The contents of a run directory.
 #[derive(Serialize)]
 pub struct View {
-    /// As all documents.
+    /// The same number as in all documents.
     pub schema: u32,
-    /// Where it was read.
+    /// The directory that was read.
     pub directory: PathBuf,
-    /// The attempt of the supervisor, from 1; absent without one.
+    /// The attempt of the supervisor, from 1; absent without a supervisor.
     pub attempt: Option<u32>,
-    /// How the last attempt that has ended did so.
+    /// How the last attempt that has ended ended.
     pub last_attempt: Option<String>,
     /// The groups, by name.
     pub groups: Vec<Status>,
     /// What could not be read.
     pub problems: Vec<String>,
-    /// When it was read, seconds since 1970.
+    /// When the directory was read, in seconds since 1970.
     pub unix: f64,
 }
 
-/// Shows a run directory, once or again and again.
+/// Shows a run directory, once or repeatedly.
 pub fn run(args: &Args) -> Ending {
     let (directory, job) = match place(args.target.as_deref()) {
         Ok(found) => found,
@@ -89,7 +89,7 @@ pub fn run(args: &Args) -> Ending {
         let is_screen = args.follow && !args.json && std::io::stdout().is_terminal();
         match args.json {
             true => print_json(&view),
-            // From the top left corner, over what was there.
+            // The view is drawn from the top left corner, over the previous one.
             false if is_screen => print(&format!("\x1b[H\x1b[2J{}", text(&view))),
             false => print(&text(&view)),
         }
@@ -125,22 +125,22 @@ fn place(target: Option<&str>) -> Result<(RunDirectory, Option<String>), String>
     }
 }
 
-/// The run directory of the configuration, or the one that `bivouac run` makes here, if it is there.
+/// The run directory of the configuration, or else the one that `bivouac run` makes here, if it exists.
 fn configured() -> Result<Option<PathBuf>, String> {
     let configured = Config::from_env().map_err(|error| error.to_string())?.node.run_directory;
     Ok(configured.or_else(|| Some(PathBuf::from(DIRECTORY_DEFAULT)).filter(|path| path.is_dir())))
 }
 
-/// The run directory, where none was named.
+/// The run directory, if the user named none.
 ///
 /// # Errors
-/// What to name.
+/// There is none; the error says what to name.
 pub fn here() -> Result<PathBuf, String> {
     configured()?.ok_or_else(|| NAME_ONE.into())
 }
 
 impl View {
-    /// Reads it, of all jobs or of one.
+    /// Reads a run directory, for all jobs or for one.
     pub fn read(directory: &RunDirectory, job: Option<&str>) -> View {
         let (mut groups, mut problems) = directory.read_statuses();
         groups.retain(|status| job.is_none_or(|job| is_named(&status.job, job)));
@@ -157,12 +157,12 @@ impl View {
     }
 }
 
-/// Is this the key of the job of that name? A key is the name and eight digits.
+/// Is this the key of the job with that name? A key is the name and eight digits.
 fn is_named(key: &str, name: &str) -> bool {
     key == name || key.rsplit_once('-').is_some_and(|(named, _)| named == name)
 }
 
-/// What a group is doing, in a word. Pure.
+/// What a group is doing, in one word. Pure.
 pub fn state(status: &Status, now: f64) -> String {
     let age = now - status.unix;
     match (&status.failed, status.closed) {
@@ -173,7 +173,7 @@ pub fn state(status: &Status, now: f64) -> String {
     }
 }
 
-/// Seconds in words, coarsely.
+/// Seconds in words, roughly.
 pub fn span(seconds: f64) -> String {
     match seconds {
         s if s < 120.0 => format!("{s:.0} s"),
@@ -183,7 +183,7 @@ pub fn span(seconds: f64) -> String {
     }
 }
 
-/// For people. Pure.
+/// The view as text for people. Pure.
 fn text(view: &View) -> String {
     let mut text = String::new();
     if let Some(attempt) = view.attempt {
@@ -358,12 +358,12 @@ fn openmetrics(view: &View) -> String {
     text + "# EOF\n"
 }
 
-/// Text inside the quotes of a label.
+/// Escapes text for the quotes of a label.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Replaces a file as a whole: its reader sees the old one or the new one.
+/// Replaces a whole file: a reader sees either the old one or the new one.
 fn replace(file: &Path, text: &str) -> std::io::Result<()> {
     let mut temp = file.as_os_str().to_owned();
     temp.push(format!(".{}.tmp", std::process::id()));

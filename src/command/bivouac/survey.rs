@@ -1,8 +1,8 @@
-//! Taking stock of the checkpoints of a directory tier, without reading their bodies.
+//! Takes stock of the checkpoints of a directory tier, without reading their bodies.
 //!
-//! What is committed is said by the manifest; lengths of files are compared with it, so that a missing or cut container
-//! shows at once. A folder without a manifest is incomplete, or, if all shards are there, only not written down
-//! yet: the next restart does that (roll forward).
+//! The manifest says what is committed. The lengths of files are compared with it, so that a missing or truncated
+//! container is noticed at once. A folder without a manifest is incomplete or, if all shards exist, only not recorded
+//! yet: the next restart writes the manifest (roll forward).
 #![forbid(unsafe_code)]
 
 use crate::output::list;
@@ -21,22 +21,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// Reasons that are given why a checkpoint is not committed. Each of a thousand containers may be missing.
+/// The maximum number of reasons that are given why a checkpoint is not committed: each of a thousand containers may be missing.
 const REASONS_MAX: usize = 8;
 
-/// What a checkpoint folder amounts to.
+/// The state of a checkpoint folder.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// A manifest, and all files that it names, in their length.
+    /// There is a manifest, and all files that it names exist in their full length.
     Committed,
-    /// All shards are there, but no manifest; the next restart writes it.
+    /// All shards exist, but no manifest; the next restart writes the manifest.
     Restorable,
-    /// Being written, or left behind by a crash.
+    /// It is being written, or a crash left it behind.
     Incomplete,
-    /// Files of others refer to it; what it refers to itself has gone, so that it can no longer be restored.
+    /// Files of other checkpoints refer to it. Something to which it refers itself is gone, so that it can no longer be restored.
     Held,
-    /// A manifest, and files that are not as it says; or an unreadable manifest.
+    /// There is a manifest, but files differ from what it says; or the manifest is unreadable.
     Damaged,
 }
 
@@ -59,7 +59,7 @@ pub struct FileFound {
     pub name: String,
     /// Its length.
     pub bytes: u64,
-    /// A folder, or something else that is not a file.
+    /// It is a folder, or something else that is not a file.
     pub is_odd: bool,
 }
 
@@ -69,7 +69,7 @@ impl FileFound {
         !self.is_odd && (is_rank_file(&self.name) || is_node_file(&self.name))
     }
 
-    /// Does its name say that it is a parity part? Those belong to no manifest and are nobody's shard.
+    /// Does its name say that it is a parity part? Parity parts belong to no manifest and are nobody's shard.
     pub fn is_part(&self) -> bool {
         !self.is_odd && is_parity_file(&self.name)
     }
@@ -77,7 +77,7 @@ impl FileFound {
 
 /// A checkpoint folder.
 pub struct Checkpoint {
-    /// Where it stands.
+    /// The tier on which it is.
     pub tier: Arc<dyn Tier>,
     /// Job, group, name.
     pub series: Series,
@@ -85,15 +85,15 @@ pub struct Checkpoint {
     pub folder: String,
     /// Its path.
     pub path: PathBuf,
-    /// Generation, version and operation, by the folder's name.
+    /// Generation, version and operation, according to the folder's name.
     pub order: (Generation, u64, u64),
-    /// What it amounts to.
+    /// The state of the folder.
     pub state: State,
-    /// Why, unless it is committed.
+    /// Why it is in this state, unless it is committed.
     pub why: Option<String>,
     /// The manifest, if it can be read.
     pub manifest: Option<Manifest>,
-    /// What a restart would see in it, if it is committed, or but for its manifest, which the restart writes.
+    /// What a restart would see in it, if it is committed, or lacks only its manifest, which the restart writes.
     pub candidate: Option<Candidate>,
     /// Ranks whose shards are here, ascending.
     pub ranks: Vec<u32>,
@@ -137,7 +137,7 @@ impl Checkpoint {
     }
 }
 
-/// All checkpoints of a scope: by job, group and name, newest first; and what could not be looked at.
+/// All checkpoints of a scope, by job, group and name, the newest first; and what could not be examined.
 pub fn survey(scope: &Scope) -> Result<(Vec<Checkpoint>, Vec<String>), TargetError> {
     let Scope { tier, parts } = scope;
     let part = |index: usize| parts.get(index).cloned();
@@ -235,7 +235,7 @@ fn judge_committed(checkpoint: &mut Checkpoint, manifest: Manifest) {
     for container in &manifest.containers {
         match checkpoint.files.iter().find(|file| file.name == container.file && !file.is_odd) {
             None => wrong.push(format!("{} is missing", container.file)),
-            // One that is being made whole, or was when that was stopped.
+            // The file is being made whole, or it was when that was interrupted.
             Some(file) if file.bytes != container.bytes && !is_made_whole(checkpoint, &manifest, file) => {
                 wrong.push(format!("{} has {} bytes instead of {}", container.file, file.bytes, container.bytes));
             }
@@ -253,7 +253,7 @@ fn judge_committed(checkpoint: &mut Checkpoint, manifest: Manifest) {
     checkpoint.manifest = Some(manifest);
 }
 
-/// Does a file hold all of its shards now, of which the manifest still says that they refer to others?
+/// Does a file now hold all of its shards, although the manifest still says that they refer to others?
 fn is_made_whole(checkpoint: &Checkpoint, manifest: &Manifest, file: &FileFound) -> bool {
     let is_whole = |shard: &FileShard| {
         let header = &shard.head().header;
@@ -263,7 +263,7 @@ fn is_made_whole(checkpoint: &Checkpoint, manifest: &Manifest, file: &FileFound)
         && heads(&checkpoint.tier, &checkpoint.path.join(&file.name)).is_ok_and(|shards| shards.iter().all(is_whole))
 }
 
-/// Are the checkpoints there that its files refer to?
+/// Checks whether the checkpoints exist to which the files of this one refer.
 fn judge_sources(checkpoint: &mut Checkpoint) {
     let Some(manifest) = &checkpoint.manifest else { return };
     let series = checkpoint.tier.series_path(&checkpoint.series);
@@ -289,14 +289,14 @@ fn judge_sources(checkpoint: &mut Checkpoint) {
     (checkpoint.state, checkpoint.candidate, checkpoint.why) = (state, None, Some(why));
 }
 
-/// The folders of a series on a tier that files of others refer to, with those others, oldest first.
+/// The folders of a series on a tier to which files of others refer, with those others, the oldest first.
 pub fn dependents(tier: &dyn Tier, series: &Series) -> BTreeMap<String, Vec<CheckpointKey>> {
     let mut by: BTreeMap<String, Vec<CheckpointKey>> = BTreeMap::new();
     for (generation, version, operation) in tier.folders(series).unwrap_or_default() {
         let name = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
         let (key, sources) = match tier.read_manifest(series, &name) {
             Ok(manifest) => (manifest.key, manifest.sources),
-            // It may be written by the next restart.
+            // The next restart may write the manifest.
             Err(_) => {
                 let key = CheckpointKey { generation, version, operation, ..Default::default() };
                 (key, sources_in(tier, &tier.folder_path(series, &key)))
@@ -310,7 +310,7 @@ pub fn dependents(tier: &dyn Tier, series: &Series) -> BTreeMap<String, Vec<Chec
     by
 }
 
-/// No manifest: which shards are there all the same?
+/// Finds the shards that exist although there is no manifest.
 fn judge_uncommitted(checkpoint: &mut Checkpoint) {
     let (mut ranks, mut broken) = (BTreeSet::new(), Vec::new());
     for file in checkpoint.files.iter().filter(|file| file.is_container()) {
@@ -358,7 +358,7 @@ pub fn heads(tier: &Arc<dyn Tier>, path: &std::path::Path) -> Result<Vec<FileSha
     container.entries.iter().map(|entry| FileShard::open_any(tier.kind(), path.into(), file.clone(), entry)).collect()
 }
 
-/// What is wrong, for places that name the file already.
+/// What is wrong, for messages that name the file already.
 pub fn without_path(error: &TierError) -> String {
     match error {
         TierError::Format { source, .. } => source.to_string(),
@@ -369,7 +369,7 @@ pub fn without_path(error: &TierError) -> String {
     }
 }
 
-/// Is this file part of what the format knows?
+/// Does the format know a file such as this?
 pub fn is_known(file: &FileFound) -> bool {
     !file.is_odd
         && (file.is_container() || file.is_part() || file.name == manifest::FILE_NAME || file.name.ends_with(".tmp"))

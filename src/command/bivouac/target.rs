@@ -16,17 +16,17 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What all segment files are called first.
+/// The prefix of all names of segment files.
 pub const SEGMENT_PREFIX: &str = "bivouac-";
 
-/// How many folders are looked at to find out where in a store a folder stands.
+/// The maximum number of folders that are examined to find the level of a folder in its store.
 const LOOK_MAX: usize = 100_000;
 
 /// A part of a directory tier: everything at or below the named components.
 pub struct Scope {
     /// The tier.
     pub tier: Arc<dyn Tier>,
-    /// Job, group, name and checkpoint folder, as far as the path names them.
+    /// Those of job, group, name and checkpoint folder that the path names.
     pub parts: Vec<String>,
 }
 
@@ -47,17 +47,17 @@ pub enum Target {
 /// Why a path cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// It cannot be looked at.
+    /// The path cannot be examined.
     #[error("cannot {action} {}: {source}{}", path.display(), advice(source))]
     Io {
         /// What was tried.
         action: &'static str,
         /// The path.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is a file of another kind.
+    /// The path is a file of another kind.
     #[error(
         "{} is not a Bivouac file. Give a root directory, a folder or a container file below it, or a memory segment",
         path.display()
@@ -66,10 +66,10 @@ pub enum TargetError {
         /// The path.
         path: PathBuf,
     },
-    /// An object store cannot be asked, or is none of ours.
+    /// An object store cannot be asked, or does not belong to Bivouac.
     #[error("{0}")]
     Store(String),
-    /// Not a name that text can hold.
+    /// The path is not one that text can hold.
     #[error("{} is not a UTF-8 path: Bivouac never creates such a path", path.display())]
     Name {
         /// The path.
@@ -108,22 +108,22 @@ impl Target {
     }
 }
 
-/// The URL of a place in an object store, if it is one.
+/// The URL of a path, if it is a place in an object store.
 pub fn object_url(path: &Path) -> Option<&str> {
     let text = path.to_str()?;
     OBJECT_SCHEMES.iter().any(|scheme| text.starts_with(&format!("{scheme}://"))).then_some(text)
 }
 
-/// The tier at a URL, of the server that the configuration names if it names one.
+/// The tier at a URL, on the server that the configuration names, if it names one.
 ///
 /// # Errors
-/// Nobody can be asked there.
+/// The object store cannot be reached.
 pub fn object_tier(url: &str) -> Result<Arc<dyn Tier>, String> {
     let config = Config::from_env().map_err(|error| error.to_string())?;
     object::at(url, config.job.object_endpoint.as_deref())
 }
 
-/// A place in an object store: its root is where a store says that it is one, at the place or above it.
+/// Finds the root of a place in an object store: the place itself, or the first one above it that says it is a store.
 fn of_object_store(url: &str) -> Result<Target, TargetError> {
     let url = url.trim_end_matches('/');
     let (mut root, mut parts) = (url, Vec::new());
@@ -163,7 +163,7 @@ fn of_file(path: PathBuf) -> Result<Target, TargetError> {
     if is_rank_file(&name) || is_node_file(&name) || is_parity_file(&name) {
         return Ok(Target::Container(path));
     }
-    // Renamed or copied somewhere: the first bytes tell.
+    // The file was renamed or copied: its first bytes say what it is.
     let mut magic = Vec::new();
     let file = File::open(&path).map_err(failed("open", &path))?;
     file.take(8).read_to_end(&mut magic).map_err(failed("read", &path))?;
@@ -175,7 +175,7 @@ fn of_file(path: PathBuf) -> Result<Target, TargetError> {
     }
 }
 
-/// A folder is placed by what it contains: checkpoint folders are always four levels below the root.
+/// Finds the level of a folder by its contents: checkpoint folders are always four levels below the root.
 fn of_folder(path: PathBuf) -> Result<Target, TargetError> {
     let names = path.iter().map(|part| part.to_str().map(str::to_owned)).collect::<Option<Vec<_>>>();
     let Some(names) = names else { return Err(TargetError::Name { path }) };
@@ -190,11 +190,11 @@ fn of_folder(path: PathBuf) -> Result<Target, TargetError> {
     Ok(Target::Scope(Scope { tier: tier_at(root), parts }))
 }
 
-/// Which tier a root directory is: only a global one has a store id.
+/// Finds out which tier has this root directory: only a global one has a store id.
 fn tier_at(root: PathBuf) -> Arc<dyn Tier> {
     let kind = if root.join("store").is_file() { TierId::GLOBAL } else { TierId::LOCAL };
     let storage = PosixStorage::new(Direct::Off);
-    // To look at it, it may be anybody's. A root that cannot be opened is said to be so by whoever reads in it.
+    // For a look at it, the root may belong to anybody. If it cannot be opened, the code that reads in it says so.
     let _ = storage.hold(&root, Trust::Anybodys);
     Arc::new(DirectoryTier::new(kind, Arc::new(storage), root))
 }
@@ -208,7 +208,7 @@ fn levels_below(path: &Path) -> Result<usize, TargetError> {
         let mut next = Vec::new();
         for folder in &level {
             let entries = match std::fs::read_dir(folder) {
-                // Other people's folders below the one that was named are no reason to stop.
+                // Other people's folders below the named folder are no reason to stop.
                 Err(_) if depth > 1 => continue,
                 other => other.map_err(failed("list", folder))?,
             };
@@ -241,7 +241,7 @@ pub fn place_of(file: &Path) -> Option<(Series, String)> {
     Some((Series { job, group, name }, folder))
 }
 
-/// The tier whose root is four levels above a file's folder; some local tier if it is not in a store.
+/// The tier whose root is four levels above a file's folder; a local tier if the file is not in a store.
 pub fn tier_of(file: &Path) -> Arc<dyn Tier> {
     let root = file.ancestors().nth(5).unwrap_or(Path::new("/")).to_owned();
     tier_at(root)

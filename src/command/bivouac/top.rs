@@ -1,6 +1,6 @@
 //! `bivouac top`: a live view of a job in a terminal.
 //!
-//! It shows what `status` shows, for how long the last checkpoints stopped the root, and its newest events. [`draw`] is pure; the rest
+//! It shows what `status` shows, how long the last checkpoints stopped the root, and the root's newest events. [`draw`] is pure; the rest
 //! reads the run directory and the keyboard.
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Events that are listed at most.
+/// The maximum number of events that are listed.
 const EVENTS_SHOWN: usize = 200;
 
 /// The arguments of `bivouac top`.
@@ -45,11 +45,11 @@ pub struct Args {
 /// What is shown of a group.
 struct Shown {
     view: View,
-    /// Of the root of each group, in the order of the groups.
+    /// The events of the root of each group, in the order of the groups.
     events: Vec<Vec<Event>>,
 }
 
-/// Shows, until somebody ends it.
+/// Shows the view until the user ends it.
 pub fn run(args: &Args) -> Ending {
     if !std::io::stdout().is_terminal() {
         complain(
@@ -87,7 +87,7 @@ fn follow(terminal: &mut ratatui::DefaultTerminal, directory: &RunDirectory, eve
             if left.is_zero() || !event::poll(left)? {
                 break;
             }
-            // Anything else, such as another size of the window, is an occasion to draw again.
+            // Anything else, such as a new size of the window, is a reason to draw again.
             let Some(key) = event::read()?.as_key_press_event() else { continue };
             match key.code {
                 KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),
@@ -219,7 +219,7 @@ fn last_stop(events: &[Event]) -> Option<(&str, u64, f64)> {
     })
 }
 
-/// An event in a line; `None`: it is shown otherwise.
+/// An event as one line; `None` if it is shown elsewhere.
 fn words(event: &Event, now: f64) -> Option<Line<'static>> {
     let words = match &event.what {
         What::Opened(opened) => format!("run {} opened: {} ranks", event.run, opened.ranks),

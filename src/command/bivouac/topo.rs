@@ -1,9 +1,9 @@
-//! `bivouac topo`: where things are. This machine, where the ranks of checkpoints had their threads and pages, where live
+//! `bivouac topo`: where things are. It shows this machine, where the ranks of checkpoints had their threads and pages, where live
 //! processes have them now, and how two of these differ.
 //!
-//! A [`Snapshot`](gather::Snapshot) is what was true at one time: for each rank of a checkpoint its affinity record, or for each process what
-//! `/proc` says, in the same form ([`live`]). [`gather`] reads them, [`hosts`] sorts ranks by the machines that they were on, [`compare`]
-//! sets two of them side by side; [`view`] is the document for programs, [`text`] the tables and [`svg`] the drawing.
+//! A [`Snapshot`](gather::Snapshot) is the state at one time: the affinity record of each rank of a checkpoint, or what `/proc` says of
+//! each process, in the same form ([`live`]). [`gather`] reads snapshots, [`hosts`] sorts ranks by their machines, and [`compare`] compares
+//! two snapshots; [`view`] is the document for programs, [`text`] makes the tables, and [`svg`] makes the drawing.
 #![forbid(unsafe_code)]
 
 mod compare;
@@ -57,7 +57,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Shows.
+/// Runs `bivouac topo`.
 pub fn run(args: &Args) -> Ending {
     let mut problems = Problems::default();
     let snapshots = gather(args, &mut problems);
@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> Ending {
             None
         }
     };
-    // Of nothing in particular: this machine.
+    // If the user names nothing, this machine is shown.
     let here = (args.paths.is_empty() && args.pid.is_empty()).then(Machine::here);
     if let Some(path) = &args.svg {
         let drawing = svg::draw(here, &snapshots);

@@ -1,4 +1,4 @@
-//! `bivouac unpack`: makes checkpoints whole whose files refer to earlier ones, to copy them away.
+//! `bivouac unpack`: makes checkpoints whole whose files refer to earlier ones, so that they can be copied elsewhere.
 #![forbid(unsafe_code)]
 
 use crate::ending::{self, Ending, Problem, Problems};
@@ -62,7 +62,7 @@ struct Row {
     bytes: u64,
 }
 
-/// Makes whole.
+/// Runs `bivouac unpack`.
 pub fn run(args: &Args) -> Ending {
     let mut document = Document {
         schema: SCHEMA,
@@ -91,7 +91,7 @@ fn add(args: &Args, document: &mut Document, path: &Path) -> Result<(), Problem>
         return Err(nothing_in(path));
     }
     document.problems.extend(problems);
-    // The oldest first: nothing that another one refers to is changed in what it stores itself.
+    // The oldest checkpoint comes first: unpacking does not change what it stores itself, to which others refer.
     for checkpoint in found.iter().rev() {
         match make_whole(args, checkpoint) {
             Ok(row) => document.checkpoints.extend(row),
@@ -101,11 +101,11 @@ fn add(args: &Args, document: &mut Document, path: &Path) -> Result<(), Problem>
     Ok(())
 }
 
-/// Makes one whole, if it is not, and can be restored.
+/// Makes a checkpoint whole if it is not, and if it can be restored.
 fn make_whole(args: &Args, checkpoint: &Checkpoint) -> Result<Option<Row>, Problem> {
     let Checkpoint { tier, series, path, state, .. } = checkpoint;
     let Some(manifest) = &checkpoint.manifest else {
-        // The next restart may write one.
+        // The next restart may write a manifest.
         return match sources_in(&**tier, path).is_empty() {
             true => Ok(None),
             false => Err(format!("{} is not made whole: it has no manifest that can be read", path.display()).into()),

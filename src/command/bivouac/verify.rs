@@ -1,8 +1,8 @@
 //! `bivouac verify`: reads everything and checks every header, index, manifest, digest and filling byte.
 //!
-//! The paths are turned into a list of [`Item`]s, one per file or slot, which a few threads take one by one. What they
-//! find is put in the order of the list, so that the output does not depend on who was faster. At the end, what the shards of
-//! each checkpoint say about [how its regions are spread over the ranks](dealt) is examined together.
+//! The paths are turned into a list of [`Item`]s, one per file or slot, which a few threads take one by one. Their findings are put in the
+//! order of the list, so that the output does not depend on which thread was faster. At the end, what the shards of each checkpoint say
+//! about [how its regions are spread over the ranks](dealt) is examined together.
 #![forbid(unsafe_code)]
 
 mod dealt;
@@ -37,11 +37,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes per read from a file: a whole number of blocks of any allowed size.
 pub const READ_BYTES: u64 = 8 * MIB;
-/// Findings per shard; a file of noise would give one for each block.
+/// The maximum number of findings per shard; a file of noise would give one for each block.
 const FINDINGS_MAX: usize = 64;
-/// Findings that are shown for people.
+/// The maximum number of findings that are shown to people.
 const SHOWN_MAX: usize = 100;
-/// A manifest is metadata, of which the format allows 64 MiB.
+/// The maximum size of a manifest: it is metadata, for which the format allows 64 MiB.
 const MANIFEST_MAX: u64 = 65 << 20;
 
 /// The arguments of `bivouac verify`.
@@ -73,15 +73,15 @@ pub struct Args {
     json: bool,
 }
 
-/// How bad it is.
+/// How bad a finding is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Something is not as it was written.
+    /// Something differs from what was written.
     Damage,
     /// The system would not let us look.
     Unreadable,
-    /// Worth knowing, and no fault: an incomplete checkpoint, a file that does not belong here.
+    /// It is worth knowing, but no fault: an incomplete checkpoint, a file that does not belong here.
     Note,
 }
 
@@ -94,7 +94,7 @@ impl Kind {
         }
     }
 
-    /// How a command ends that has found this.
+    /// How a command ends that has made such a finding.
     pub fn ending(self) -> Ending {
         match self {
             Kind::Damage => Ending::Damage,
@@ -113,9 +113,9 @@ pub struct Finding {
     pub tier: Option<&'static str>,
     /// File, folder or segment.
     pub path: String,
-    /// Whose shard.
+    /// The rank whose shard it is.
     pub rank: Option<u32>,
-    /// Which region.
+    /// The region.
     pub region: Option<String>,
     /// Start of the damaged block, from the start of the region.
     pub offset: Option<u64>,
@@ -123,7 +123,7 @@ pub struct Finding {
     pub expected: Option<String>,
     /// The digest of the bytes as read.
     pub found: Option<String>,
-    /// All of it in words.
+    /// The whole finding in words.
     pub message: String,
 }
 
@@ -152,7 +152,7 @@ impl Finding {
         self
     }
 
-    /// All in one line, the tier first.
+    /// The whole finding in one line, with the tier first.
     fn line(&self) -> String {
         let message = plain(&output::message(&self.message));
         match self.tier.map(|tier| format!("{tier} tier: ")) {
@@ -166,13 +166,13 @@ impl Finding {
         self
     }
 
-    /// A tier's error.
+    /// The finding for a tier's error.
     fn of(path: &Path, error: &TierError) -> Finding {
         Finding::new(Kind::of(ending::of_tier(error)), path, error.to_string())
     }
 }
 
-/// What was looked at.
+/// What was examined.
 #[derive(Serialize, Default, Clone, Copy, PartialEq, Eq)]
 struct Checked {
     checkpoints: u64,
@@ -184,7 +184,7 @@ struct Checked {
     parts: u64,
     blocks: u64,
     bytes: u64,
-    /// Arrays that the parts of all ranks were proved to tile.
+    /// Arrays for which it was proved that the parts of all ranks tile them.
     arrays: u64,
 }
 
@@ -207,40 +207,40 @@ impl Checked {
 struct Document {
     schema: u32,
     command: &'static str,
-    /// No damage, and nothing unreadable.
+    /// There is no damage, and everything could be read.
     good: bool,
     checked: Checked,
     findings: Vec<Finding>,
-    /// Of each series on each tier.
+    /// The newest good version of each series on each tier.
     newest_good: Vec<Newest>,
-    /// Where there was nothing.
+    /// Problems of paths at which there was nothing.
     problems: Problems,
 }
 
-/// The newest version of a series of which all that is on a tier is good.
+/// The newest version of a series whose data on a tier are all good.
 #[derive(Serialize)]
 struct Newest {
     tier: &'static str,
     job: String,
     group: String,
     name: String,
-    /// None: no version is good.
+    /// `None`: no version is good.
     version: Option<u64>,
     generation: Option<u64>,
     operation: Option<u64>,
 }
 
-/// A checkpoint that was looked at.
+/// A checkpoint that was examined.
 struct Seen {
     tier: TierId,
     series: Series,
     order: (Generation, u64, u64),
     path: PathBuf,
-    /// Could a restart take it, as far as its files and their lengths tell?
+    /// Could a restart take it, judging by its files and their lengths?
     is_whole: bool,
 }
 
-/// The newest good one of each series, in the order of the list, which is by series and newest first.
+/// The newest good version of each series. The list is sorted by series, the newest first, and the result has its order.
 fn newest_good(seen: &[Seen], findings: &[Finding]) -> Vec<Newest> {
     let bad: Vec<&Path> =
         findings.iter().filter(|found| found.kind != Kind::Note).map(|found| Path::new(&found.path)).collect();
@@ -267,9 +267,9 @@ struct Expected {
     folder: String,
     /// The manifest of the folder.
     manifest: Option<Arc<Manifest>>,
-    /// The container's entry there.
+    /// The container's entry in the manifest.
     record: Option<ContainerInfo>,
-    /// What it refers to has gone, and it is only there for what others refer to.
+    /// Something to which the checkpoint refers is gone; the checkpoint exists only because others refer to it.
     is_held: bool,
 }
 
@@ -280,8 +280,8 @@ impl Expected {
         Expected { series, folder, manifest, record, is_held: false }
     }
 
-    /// Does the manifest take this shard (or, without a rank, every shard) from another file? Such a copy was damaged, and
-    /// the rank has got a file of its own since.
+    /// Does the manifest take this shard (or, without a rank, every shard) from another file? If so, this copy was damaged, and the rank
+    /// has received a file of its own since.
     fn is_replaced(&self, file: &Path, rank: Option<Rank>) -> bool {
         let Some(manifest) = self.manifest.as_ref().filter(|manifest| manifest.is_complete()) else { return false };
         let here = |info: &ContainerInfo| file.file_name().is_some_and(|name| name == info.file.as_str());
@@ -307,7 +307,7 @@ impl Item {
     }
 }
 
-/// What came of one item.
+/// The outcome of one item.
 #[derive(Default)]
 struct Outcome {
     findings: Vec<Finding>,
@@ -321,13 +321,13 @@ struct Outcome {
 struct Plan {
     items: Vec<Item>,
     first: Outcome,
-    /// The checkpoints among them.
+    /// The checkpoints in the list.
     seen: Vec<Seen>,
-    /// Where there was nothing.
+    /// Problems of paths at which there was nothing.
     problems: Problems,
 }
 
-/// Checks.
+/// Runs `bivouac verify`.
 pub fn run(args: &Args) -> Ending {
     let mut plan = Plan::default();
     match named_or_global(&args.paths) {
@@ -369,7 +369,7 @@ fn text(checked: &Checked, findings: &[Finding], newest: &[Newest]) -> String {
         format!("{word}: {}", finding.line())
     };
     let mut text = String::new();
-    // Damage first: what is left out is the least.
+    // Damage comes first, so that the least important findings are left out.
     let mut ordered: Vec<&Finding> = findings.iter().collect();
     ordered.sort_by_key(|finding| std::cmp::Reverse(finding.kind.ending()));
     let shown = most(ordered.into_iter().map(line), SHOWN_MAX, "and", "more findings (--json shows all)");
@@ -453,7 +453,7 @@ impl Plan {
             Ok(Target::Container(path)) => {
                 let tier = tier_of(&path);
                 let expected = place_of(&path).map(|(series, folder)| {
-                    // What is wrong with the manifest is not asked here.
+                    // The state of the manifest does not matter here.
                     let manifest = tier.read_manifest(&series, &folder).ok().map(Arc::new);
                     Expected::new(series, folder, manifest, &path)
                 });
@@ -524,7 +524,7 @@ impl Plan {
     fn add_bad_manifest(&mut self, tier: &Arc<dyn Tier>, series: &Series, folder: &str, path: &Path) {
         match tier.read_manifest(series, folder) {
             Err(error) => self.find(Finding::of(path, &error).on(tier.kind())),
-            // It was damaged a moment ago: somebody has just written it again.
+            // The manifest was damaged a moment ago: somebody has just written it again.
             Ok(_) => self.first.checked.manifests += 1,
         }
     }
@@ -570,7 +570,7 @@ impl Plan {
     }
 }
 
-/// Reads a manifest that may stand anywhere.
+/// Reads a manifest that may be anywhere.
 ///
 /// # Errors
 /// A finding that says what is wrong.
@@ -630,7 +630,7 @@ fn check_container(
     if let Some((manifest, record)) = named {
         let ranks: BTreeSet<Rank> = container.entries.iter().map(|entry| entry.rank).collect();
         let has_all = record.ranks.iter().all(|rank| ranks.contains(rank));
-        // A rank whose part of its node's container was damaged may have got a file of its own, which the manifest names.
+        // If a rank's part of its node's container was damaged, the rank may have received a file of its own, which the manifest names.
         let is_known = |rank: &Rank| manifest.container_of(*rank).is_some();
         let length = file.len().map_err(|source| wrong(TierError::io(tier.kind(), "read", path, source)))?;
         if !has_all || !ranks.iter().all(is_known) || length != record.bytes {
@@ -703,14 +703,15 @@ fn check_shard(
     }
 }
 
-/// Is a packed shard, joined with what it refers to, the one that was captured? That one.
+/// Checks that a packed shard, joined with what it refers to, is the one that was captured. Returns the joined shard.
 fn check_join(tier: &dyn Tier, path: &Path, shard: FileShard, outcome: &mut Outcome) -> Option<FileShard> {
     let rank = shard.head().header.rank;
     let joined = join(tier, shard).and_then(|joined| Source::File(joined.clone()).verify(|_| ()).map(|()| joined));
     joined.map_err(|error| outcome.findings.push(Finding::of(path, &error).of_rank(rank))).ok()
 }
 
-/// How long a file is, and how long its manifest says it should be, if they differ. Without a manifest nobody knows.
+/// The length of a file and, if its manifest says that it should have another one, that one. Without a manifest, only
+/// the length is known.
 fn lengths(path: &Path, record: Option<&ContainerInfo>) -> String {
     let Ok(found) = path.metadata().map(|metadata| metadata.len()) else { return String::new() };
     match record.map(|record| record.bytes) {
@@ -720,7 +721,7 @@ fn lengths(path: &Path, record: Option<&ContainerInfo>) -> String {
     }
 }
 
-/// A parity part stands in a file of its own and describes its set; nothing else stands there.
+/// A parity part has a file of its own and describes its set; such a file holds nothing else.
 fn why_no_part(path: &Path, shard: &FileShard) -> Option<String> {
     let is_part = shard.head().header.content == Content::Parity;
     let is_named = path.file_name().and_then(|name| name.to_str()).is_some_and(is_parity_file);
@@ -733,7 +734,7 @@ fn why_no_part(path: &Path, shard: &FileShard) -> Option<String> {
     }
 }
 
-/// Does the shard belong where it stands, and to the manifest that names it?
+/// Does the shard belong to its place, and to the manifest that names it?
 fn why_foreign(expected: &Expected, head: &Head) -> Option<String> {
     let (meta, header) = (&head.meta, &head.header);
     let Series { job, group, name } = &expected.series;
@@ -758,7 +759,7 @@ fn check_slot(stock: &Stock, slot: &OldSlot, outcome: &mut Outcome, bar: &Progre
     if (head.header.key.version, head.header.key.operation) != (slot.version, slot.operation) {
         outcome.findings.push(Finding::damage(path, format!("{place}: it holds {}", head.header.key)));
     }
-    // The slot's length is the shard's, and the head keeps all offsets inside that.
+    // The slot has the length of the shard, and the head keeps all offsets within that length.
     let read = |at: u64, length: u64, look: &mut dyn FnMut(&[u8])| {
         look(&bytes[at as usize..(at + length) as usize]);
         Ok(())
@@ -770,7 +771,7 @@ fn check_slot(stock: &Stock, slot: &OldSlot, outcome: &mut Outcome, bar: &Progre
     }
 }
 
-/// Checks all blocks of a shard, and that the rest of each last page is zero.
+/// Checks all blocks of a shard, and that the rest of the last page of each region is zero.
 fn check_bodies(
     path: &Path,
     head: &Head,
@@ -811,7 +812,7 @@ fn check_bodies(
     }
 }
 
-/// The blocks of a region that `bytes` holds, which start at `at` in it; `at` is the start of a block.
+/// Checks the blocks of a region that `bytes` holds. These begin at byte `at` of the region, which is the start of a block.
 pub fn damaged_blocks(path: &Path, head: &Head, region: &Region, at: u64, bytes: &[u8]) -> Vec<Finding> {
     let block = u64::from(head.header.block_size);
     let (rank, name) = (head.header.rank, output::short(&region.name));

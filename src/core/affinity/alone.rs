@@ -1,12 +1,13 @@
-//! Tests that move and count the threads of their process run alone in a process: next to other tests, whose threads come and
-//! go, each would find and move the threads of the others.
+//! Tests that move and count the threads of their process each run alone in a process. Among other tests, whose threads start
+//! and end at any time, each would find and move the threads of the others.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
 
 const VARIABLE: &str = "BIVOUAC_TEST_ALONE";
 
-/// The first line of such a test: starts this program again to run only this test, and returns when it has passed.
+/// To be the first line of such a test: if this is not the test's own process, runs the test in one, and returns
+/// when it has passed there.
 macro_rules! alone {
     () => {{
         fn here() {}
@@ -17,7 +18,7 @@ macro_rules! alone {
 }
 
 /// Is this the process of one test? If not, runs the test in a process of its own, where it must pass. `path` is the path of
-/// a function inside it.
+/// a function inside the test.
 pub fn is_alone(path: &str) -> bool {
     if std::env::var_os(VARIABLE).is_some() {
         return true;

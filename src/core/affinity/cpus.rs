@@ -1,4 +1,4 @@
-//! Sets of CPUs, and those of a thread.
+//! Sets of CPUs, and the CPUs on which a thread may run.
 #![forbid(unsafe_code)]
 
 use crate::base::log;
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 /// CPU numbers of the operating system.
 pub type Cpus = BTreeSet<usize>;
 
-/// The CPUs of the calling thread; empty if the system does not say.
+/// The CPUs on which the calling thread may run; empty if the system does not say.
 pub fn of_this_thread() -> Cpus {
     match sched_getaffinity(None) {
         Ok(set) => (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect(),
@@ -16,7 +16,8 @@ pub fn of_this_thread() -> Cpus {
     }
 }
 
-/// Lets the calling thread run on these CPUs, as far as its control group allows. Where that does not work it stays where it is.
+/// Lets the calling thread run on those of these CPUs that its control group allows. If that fails, the
+/// thread stays where it is.
 pub fn run_on(cpus: &Cpus) {
     let mut set = CpuSet::new();
     cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));

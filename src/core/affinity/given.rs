@@ -1,11 +1,12 @@
-//! Which CPUs the job was given, and which of them background threads run on.
+//! Which CPUs the job was given, and on which of them background threads run.
 //!
 //! A launcher often binds each process to some cores (Open MPI to a single one for two processes or fewer), and threads inherit that.
-//! Background threads that share the application's cores get in its way, and in each other's: on a machine with 16 cores
-//! preparing host memory took 2.3 times as long on one core. So where a launcher has bound the processes of a node and cores are
-//! left that none of them has, they run there, and of a process with a single core they may run wherever the launcher itself
-//! may, of all that on the CPUs that are near the device they serve. A process that no launcher started keeps its threads where
-//! its user put it, and so does a job that shares its node with others and is not confined to its CPUs.
+//! Background threads that share the application's cores get in its way, and in each other's: on a machine with 16 cores, preparing
+//! host memory took 2.3 times as long on one core. Therefore, if a launcher has bound the processes of a node and has left CPUs that
+//! none of them has, background threads run on those CPUs. If it has left none, the background threads of a process with a single
+//! core may run wherever the launcher itself may, and those of other processes stay where the process runs. In the first two cases,
+//! CPUs that are near the device that they serve are preferred. A process that no launcher started keeps its threads where its user
+//! put it, and so does a job that shares its node with others and is not confined to its CPUs.
 #![forbid(unsafe_code)]
 
 use super::cpus::{Cpus, of_this_thread};
@@ -14,7 +15,7 @@ use crate::base::threads::PREFIX;
 use crate::base::units::parse_cpus;
 use std::sync::OnceLock;
 
-/// Ancestors that are looked at: wrappers between a launcher and the process.
+/// The maximum number of ancestors to look at. There may be wrappers between a launcher and the process.
 const ANCESTORS_MAX: usize = 8;
 
 /// The CPUs that the job was given on this node.
@@ -22,29 +23,29 @@ const ANCESTORS_MAX: usize = 8;
 pub struct Given {
     /// Their numbers.
     pub cpus: Cpus,
-    /// A launcher said so: they are the same for all processes that it started here. Otherwise they are those of this process, as far as
-    /// its threads show them.
+    /// True if they come from a launcher, in which case they are the same for all processes that it started here. Otherwise, they are
+    /// the CPUs of this process, as its threads show them.
     pub is_jobs: bool,
 }
 
-/// The CPUs that the job was given on this node: those of the launcher that started its processes, or else those of the `threads` of this
-/// process together, since whatever bound them did so inside of what the process had.
+/// The CPUs that the job was given on this node: those of the launcher that started its processes, or else those of all `threads` of this
+/// process together, because whatever bound these threads did so within the CPUs that the process had.
 pub fn given(threads: impl IntoIterator<Item = Cpus>) -> Given {
     remember_start();
     let own: Cpus = threads.into_iter().flatten().chain(of_this_thread()).collect();
-    // A thread that has left what the launcher had shows that this is not all that the process may use: the other ranks cannot know.
+    // A thread outside the launcher's CPUs shows that the process may use more than these, which the other ranks cannot know.
     match Launcher::of_this_process(&own) {
         Some(launcher) => Given { cpus: launcher.cpus, is_jobs: true },
         None => Given { cpus: own, is_jobs: false },
     }
 }
 
-/// How many processes its launcher started on this node, by what it told this one; `None`: it did not say.
+/// The number of processes that the launcher of this process started on this node, as it told this process; `None` if it did not say.
 pub fn processes_here() -> Option<usize> {
     processes(&|name| std::env::var(name).ok())
 }
 
-/// The most particular variable first: `mpirun` in a batch job has those of the job, too.
+/// Looks at the most specific variable first, because `mpirun` in a batch job also has the variables of the job.
 fn processes(variable: &dyn Fn(&str) -> Option<String>) -> Option<usize> {
     let number = |name: &str| variable(name)?.parse::<usize>().ok();
     let own = ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"];
@@ -54,7 +55,7 @@ fn processes(variable: &dyn Fn(&str) -> Option<String>) -> Option<usize> {
     })
 }
 
-/// The number for a node of a list such as `4(x2),3`.
+/// The number for one node in a list such as `4(x2),3`.
 fn tasks_of_node(list: &str, node: usize) -> Option<usize> {
     let mut first = 0;
     for part in list.split(',') {
@@ -87,11 +88,12 @@ fn remember_start() -> &'static Cpus {
     START.get_or_init(of_this_thread)
 }
 
-/// Where background threads of this process may run that serve a PCI device (such as `0000:17:00.0`; empty: none in particular). What
-/// the application's threads have together counts, whichever thread asks.
+/// The CPUs on which those background threads of this process may run that serve a PCI device. `device` is its address,
+/// such as `0000:17:00.0`, or empty for no particular device. The CPUs of all threads of the application together
+/// count, whichever thread asks.
 ///
 /// # Blocking
-/// Where a launcher started this process: for a look at all threads of the processes that it started on this node.
+/// If a launcher started this process: for a look at all threads of the processes that it started on this node.
 pub fn for_background(device: &str) -> Cpus {
     let start = remember_start();
     let own = threads::cpus_of_application();
@@ -115,8 +117,9 @@ fn node_of(cpu: usize) -> Option<usize> {
     entries.flatten().find_map(|entry| entry.file_name().to_str()?.strip_prefix("node")?.parse().ok())
 }
 
-/// Of a launcher's CPUs, where background threads of a process with the CPUs `own` go: to CPUs that no process was given, and if
-/// there are none, out of a single `core`; near the device if that is possible.
+/// Chooses from a launcher's CPUs those for the background threads of a process with the CPUs `own`. These are CPUs that no
+/// process was given. If there are none, they are all of the launcher's CPUs if `own` is within a single `core`, and `own`
+/// otherwise. CPUs near the device are preferred.
 fn choose(own: &Cpus, core: &Cpus, launchers: &Cpus, busy: &Cpus, near: &Cpus) -> Cpus {
     if own.is_empty() || !launchers.is_superset(own) {
         return own.clone();
@@ -134,26 +137,28 @@ fn choose(own: &Cpus, core: &Cpus, launchers: &Cpus, busy: &Cpus, near: &Cpus) -
     }
 }
 
-/// The process that started the processes of the job on this node: `mpirun`, or a daemon of it or of a batch system.
+/// The process that started the processes of the job on this node: `mpirun`, or a daemon of `mpirun` or of a batch system.
 #[derive(Debug, PartialEq, Eq)]
 struct Launcher {
     cpus: Cpus,
     pid: u32,
 }
 
-/// What is known of a process.
+/// What is known about a process.
 struct Ancestor {
     cpus: Cpus,
     parent: u32,
-    /// Its environment says that it is a rank, as a wrapper's does.
+    /// Its environment says that it is a rank. The environment of a wrapper says so, too.
     is_rank: bool,
 }
 
-/// The variables by which launchers tell a process its rank: the most particular first, because `mpirun` in a batch job has those of the job.
+/// The variables in which launchers tell a process its rank, the most specific first, because `mpirun` in a batch job
+/// also has those of the job.
 const RANK_VARIABLES: [&str; 4] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"];
 
 impl Launcher {
-    /// The launcher of this process, if it was started as a rank, and what it may use is the job's and no other's.
+    /// The launcher of this process, if the process was started as a rank, and if the CPUs that the launcher may use are
+    /// the job's and nobody else's.
     fn of_this_process(own: &Cpus) -> Option<Launcher> {
         Launcher::of(std::process::id(), own, &|name| std::env::var(name).ok())
     }
@@ -173,32 +178,32 @@ impl Launcher {
                     let mut variables = environment.split(|byte| *byte == 0);
                     variables.any(|it| it.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'=')))
                 }
-                // A process of this user that hides its own may be a wrapper as well as the launcher.
+                // A process of this user that hides its environment may be a wrapper as well as the launcher.
                 Err(_) if field("Uid:").is_none_or(is_ours) => return None,
-                // Somebody else's is no wrapper.
+                // A process of another user is not a wrapper.
                 Err(_) => false,
             };
             let cpus = parse_cpus(field("Cpus_allowed_list:")?)?;
             Some(Ancestor { cpus, parent: field("PPid:")?.parse().ok()?, is_rank })
         };
         let mut launcher = Launcher::find(look(process)?.parent, &look)?;
-        // The list of a process names CPUs that are not there, where more could be plugged in.
+        // Where more CPUs could be plugged in, the list of a process also names CPUs that do not exist.
         let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|list| parse_cpus(&list));
         launcher.cut_to(online.as_ref());
-        // A daemon may be outside of what the batch system confines the job to.
+        // A daemon may not be confined to the CPUs to which the batch system confines the job.
         launcher.cut_to(of_control_group(process).as_ref());
         let is_plausible = launcher.cpus.is_superset(own) && launcher.is_within_grant(variable);
         is_plausible.then_some(launcher)
     }
 
-    /// Leaves it what is in a set.
+    /// Leaves the launcher only those of its CPUs that are in `set`, if there is a set.
     fn cut_to(&mut self, set: Option<&Cpus>) {
         if let Some(set) = set {
             self.cpus = &self.cpus & set;
         }
     }
 
-    /// The first ancestor that is no rank.
+    /// The first ancestor that is not a rank.
     fn find(mut pid: u32, look: &dyn Fn(u32) -> Option<Ancestor>) -> Option<Launcher> {
         for _ in 0..ANCESTORS_MAX {
             let found = if pid > 0 { look(pid)? } else { return None };
@@ -210,13 +215,13 @@ impl Launcher {
         None
     }
 
-    /// SLURM without control groups leaves its own processes the whole node: then they say nothing about the job.
+    /// Without control groups, SLURM leaves its own processes the whole node. Their CPUs then say nothing about the job.
     fn is_within_grant(&self, variable: &dyn Fn(&str) -> Option<String>) -> bool {
         let granted = variable("SLURM_CPUS_ON_NODE").and_then(|count| count.parse::<usize>().ok());
         granted.is_none_or(|granted| self.cpus.len() <= granted)
     }
 
-    /// The CPUs that the threads of its children have, other than Bivouac's; all of them where that is not to be known.
+    /// The CPUs of its children's threads, except those of Bivouac's threads; all of the launcher's CPUs if these cannot be found out.
     fn busy(&self) -> Cpus {
         let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid)).unwrap_or_default();
         let tasks = children.split_whitespace().filter_map(|pid| std::fs::read_dir(format!("/proc/{pid}/task")).ok());
@@ -230,7 +235,7 @@ impl Launcher {
     }
 }
 
-/// The CPUs that a process's control group has (version 2); `None`: there is no such limit, or it cannot be read.
+/// The CPUs to which a process's control group (version 2) is limited; `None` if there is no such limit, or if it cannot be read.
 fn of_control_group(process: u32) -> Option<Cpus> {
     let text = std::fs::read_to_string(format!("/proc/{process}/cgroup")).ok()?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;

@@ -1,8 +1,9 @@
-//! Keeps account of where the threads and pages of one rank are, and brings them back after a restart.
+//! Keeps track of where the threads and pages of one rank are, and brings them back after a restart.
 //!
-//! One for each session. The application's thread asks it for the record of a checkpoint ([`Keeper::record`]) and lets it restore one
-//! ([`Keeper::restore`]); a background thread lends it time ([`Keeper::work`]) to look at whole regions, and to see what
-//! has wandered. Nothing of it ever fails a checkpoint or a restart: what cannot be done is counted, told once and left.
+//! Each session has one keeper. The application's thread asks it for the record of a checkpoint ([`Keeper::record`]) and has
+//! it restore one ([`Keeper::restore`]). A background thread lends it time ([`Keeper::work`]) to look at whole regions, and
+//! to see what has wandered. None of its failures ever makes a checkpoint or a restart fail: whatever cannot be done is
+//! counted, logged and left undone.
 #![forbid(unsafe_code)]
 
 mod crew;
@@ -37,7 +38,7 @@ const THREADS_AGE: Duration = Duration::from_secs(10);
 /// How old the whole map of a region gets before it is made again, while checkpoints are taken.
 const MAP_AGE: Duration = Duration::from_secs(60);
 
-/// Where a region is, as the one who saves it knows.
+/// Where a region is, as the code that saves it knows.
 #[derive(Clone, Copy, Debug)]
 pub enum Whereabouts<'a> {
     /// In host memory: address and length in bytes. It is only asked about, never read.
@@ -72,16 +73,16 @@ pub struct AffinityReport {
 /// The account of one rank.
 pub struct Keeper {
     settings: Settings,
-    /// The threads that there were when the session was opened.
+    /// The threads that existed when the session was opened.
     early: BTreeSet<i32>,
-    /// Processes that the launcher started on this node, if it says so.
+    /// The number of processes that the launcher started on this node, if the launcher says so.
     processes: Option<usize>,
-    /// A thread of the background reads the machine.
+    /// A background thread is reading the machine.
     is_reading: AtomicBool,
     state: Lock<State>,
 }
 
-/// What a keeper is told.
+/// The settings of a keeper.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// What is recorded and restored.
@@ -90,7 +91,7 @@ pub struct Settings {
     pub config: AffinityConfig,
     /// This rank.
     pub rank: u32,
-    /// The ranks of the group on this node, ascending, this one among them.
+    /// The ranks of the group on this node, in ascending order and including this one.
     pub neighbours: Vec<u32>,
 }
 
@@ -106,19 +107,19 @@ struct State {
     maps: BTreeMap<(usize, usize), Mapped>,
     /// Records made.
     records: u64,
-    /// The last one without a map of pages, and its bytes: mostly nothing has changed when the next one is wanted.
+    /// The last record without maps of pages, and its bytes. Usually, nothing has changed when the next record is wanted.
     encoded: Option<(Record, Vec<u8>)>,
-    /// Threads have been moved, and other ranks may still be moving theirs: once these have begun to compute, which the next checkpoint
-    /// shows, it is looked again where Bivouac's threads are out of the way.
+    /// Threads have been moved, and other ranks may still be moving theirs. The next checkpoint shows that these ranks have begun to
+    /// compute; the keeper then looks again for CPUs where Bivouac's threads are out of the way.
     is_unsettled: bool,
-    /// The background is to send Bivouac's threads out of the way.
+    /// The background thread is to move Bivouac's threads out of the way.
     is_in_the_way: bool,
     checked: Instant,
     report: AffinityReport,
 }
 
 impl Keeper {
-    /// An account that begins now.
+    /// A keeper whose account begins now.
     pub fn new(settings: Settings) -> Keeper {
         let live = threads::list();
         let given = given::given(live.iter().map(|thread| thread.cpus.clone()));
@@ -142,8 +143,8 @@ impl Keeper {
         Keeper { settings, early, processes, is_reading, state: Lock::new(state) }
     }
 
-    /// What is restored from now on. What is recorded stays as configured, because all ranks record alike. Without threads nothing more is
-    /// done about those that start later.
+    /// Sets what is restored from now on. What is recorded stays as configured, because all ranks record alike. If `mode` does not include
+    /// threads, nothing more is done about threads that start later.
     pub fn set_mode(&self, mode: AffinityMode) {
         let mut state = self.lock();
         state.mode = mode;
@@ -152,15 +153,15 @@ impl Keeper {
         }
     }
 
-    /// This rank uses the device with this PCI address.
+    /// Notes that this rank uses the device with this PCI address.
     pub fn use_device(&self, address: &str) {
         if !address.is_empty() {
             self.lock().gpus.insert(address.to_owned());
         }
     }
 
-    /// The node with memory that is nearest to the GPU of this rank: bytes of regions come and go between them. `None`: there is no
-    /// GPU, or nobody knows yet where it is.
+    /// The node with memory that is nearest to the GPU of this rank: bytes of regions travel between the two. `None`: there is no
+    /// GPU, or its place is not known yet.
     pub fn node_of_device(&self) -> Option<Node> {
         let machine = Machine::is_read().then(Machine::here).filter(|machine| machine.nodes_with_memory().len() > 1)?;
         let device = self.lock().gpus.iter().find_map(|address| machine.device(address))?;
@@ -182,8 +183,9 @@ impl Keeper {
         self.state.lock()
     }
 
-    /// May processes have the same CPUs that do not share them by the rules that this one does? So it is where more processes of the job
-    /// are on the node than ranks of the group, and where nobody says what the job was given: the other ranks may believe something else.
+    /// May there be processes that have the same CPUs as this one but do not share them by the same rules? This is the case if the node
+    /// has more processes of the job than ranks of the group, or if nobody says what the job was given, because the other ranks may
+    /// then believe something else.
     fn has_strangers(&self, state: &State) -> bool {
         let ranks = self.settings.neighbours.len().max(1);
         self.processes.is_some_and(|processes| processes > ranks) || (ranks > 1 && !state.crew.given.is_jobs)
@@ -192,8 +194,8 @@ impl Keeper {
     /// The record of a checkpoint with these regions, encoded.
     ///
     /// # Blocking
-    /// For about a millisecond: threads are listed every ten seconds unless their number changes, and of the pages of
-    /// large regions few are asked for. Whole maps come from the background.
+    /// For about a millisecond: threads are listed only every ten seconds unless their number changes, and the system
+    /// is asked about few pages of large regions. Whole maps are made in the background.
     pub fn record<'a>(&self, regions: impl IntoIterator<Item = (&'a str, Whereabouts<'a>)>) -> Vec<u8> {
         let mut state = self.lock();
         state.crew.main = threads::own_id();
@@ -236,7 +238,7 @@ impl Keeper {
         };
         drop(state);
         let bytes = record.encode().unwrap_or_else(|error| {
-            // Pages that lie in short runs on changing nodes, over many gigabytes.
+            // Many gigabytes of pages are in short runs on changing nodes.
             let count = record.keep_what_fits();
             log::debug!("event=maps-left-out rank={} maps={count} error=\"{error}\"", self.settings.rank);
             record.encode().unwrap_or_default()
@@ -257,8 +259,9 @@ impl Keeper {
         state.report.losses.extend(losses.iter().map(ToString::to_string));
     }
 
-    /// The checkpoint that is restored was taken by `then` ranks, and there are `now`: its records are those of other ranks, so threads and memory
-    /// stay where they are, and the report says so. All ranks find the same, so rank 0 alone logs it, once for all attempts of a restart.
+    /// Notes that the checkpoint that is restored was taken by `then` ranks, whereas there are `now` ranks. Its records are those of other
+    /// ranks, so threads and memory stay where they are, and the report says so. All ranks find the same, so only rank 0 logs it, once for
+    /// all attempts of a restart.
     pub fn stay(&self, then: u32, now: u32) {
         let mut state = self.lock();
         let loss = Loss::Resized { then, now };
@@ -277,7 +280,7 @@ impl Keeper {
     /// Gives threads that have started since a restart the masks of their predecessors.
     ///
     /// # Blocking
-    /// Nearly nothing while no thread has come or gone.
+    /// For next to no time while no thread has started or ended.
     pub fn catch_up(&self) {
         let mut state = self.lock();
         state.crew.main = threads::own_id();
@@ -286,9 +289,10 @@ impl Keeper {
         }
     }
 
-    /// Puts the threads of this rank where a policy says, and those that start later at the next call to the session. The ranks of the
-    /// node share what the job was given; if others may use it, too, the threads stay where they are, and the report says so. Of
-    /// the threads that existed when the session was opened, only the calling one gets its own core: others may be MPI's.
+    /// Puts the threads of this rank where a policy says; threads that start later are placed at the next call to the session. The
+    /// ranks of the node share the CPUs that the job was given. If other processes may use these CPUs as well, the threads stay where
+    /// they are, and the report says so. Of the threads that existed when the session was opened, only the calling one gets its own
+    /// core, because the others may be MPI's.
     pub fn pin(&self, pin: Pin) {
         let mut state = self.lock();
         state.crew.main = threads::own_id();
@@ -307,7 +311,7 @@ impl Keeper {
         (state.is_unsettled, state.is_in_the_way) = (true, true);
     }
 
-    /// Sets the masks that are wished for, of the threads that have not been served.
+    /// Sets the masks that are wished for the threads that have not been served.
     fn serve_threads(&self, state: &mut State) {
         let live = threads::list();
         state.crew.widen(&live);
@@ -318,13 +322,14 @@ impl Keeper {
             };
         }
         let arrivals = state.crew.arrivals(&live);
-        // And whether the record or the policy has a place for it: the main thread counts when it arrives, and not again.
+        // The threads, their masks, and whether each counts, which it does if the record or the policy has a place for it. The main thread
+        // counts when it arrives, and not again.
         let masks: Vec<(&Thread, Cpus, bool)> = match &state.crew.wish {
             Wish::Nothing => return,
             Wish::Recorded(wanted) => {
                 let is_other =
                     |arrival: &&Arrival<'_>| arrival.place.role == Role::Other && wanted.is_pinned(&arrival.place);
-                // With the first of the others the main thread goes to its own place.
+                // When the first of the other threads arrives, the main thread goes to its own place.
                 let is_time = !state.crew.is_main_placed && arrivals.iter().any(|arrival| is_other(&arrival));
                 let is_main = |arrival: &&Arrival<'_>| arrival.place.role == Role::Main;
                 let rest = arrivals.iter().filter(|arrival| !is_time || !is_main(arrival));
@@ -357,13 +362,13 @@ impl Keeper {
                 }
             }
         }
-        // What was set here has not wandered.
+        // Threads that were moved here have not wandered.
         state.threads.clear();
         state.threads_seen = None;
     }
 
-    /// What a record wants, now that more is known to be given: it may fit better. Where nothing comes of it, threads that were served stay as
-    /// they are.
+    /// What a record wants, now that it is known that the job was given more CPUs, with which the record may fit better. If the masks stay
+    /// the same, threads that were served stay as they are.
     fn mapped_again(&self, state: &mut State, last: Recorded) -> Recorded {
         let machine = with_allowed_memory(Machine::here());
         let mapping = self.map(state, &machine, &last.record);
@@ -380,7 +385,7 @@ impl Keeper {
         wanted
     }
 
-    /// The masks of a policy: of the calling thread first, and of the application's others by age.
+    /// The masks of a policy: first that of the calling thread, then those of the application's other threads by age.
     fn pinned<'a>(&self, pin: &Pin, state: &State, arrivals: &[Arrival<'a>]) -> Vec<(&'a Thread, Cpus)> {
         let ranks = &self.settings.neighbours;
         let given = &state.crew.given.cpus;
@@ -394,13 +399,13 @@ impl Keeper {
         let main = |arrival: &&Arrival<'_>| u32::from(arrival.place.role != Role::Main);
         let mut own: Vec<&Arrival<'a>> = arrivals.iter().filter(is_own).collect();
         own.sort_by_key(main);
-        // Those that were served before have the first cores.
+        // Threads that were served before have the first cores.
         let before = state.crew.placed;
         let masks = pinning::masks(pin, Machine::here(), given, &share, before + own.len());
         own.into_iter().zip(masks.into_iter().skip(before)).map(|(arrival, cpus)| (arrival.thread, cpus)).collect()
     }
 
-    /// Has the background something to do?
+    /// Does the background thread have something to do?
     pub fn has_work(&self) -> bool {
         if !Machine::is_read() {
             return !self.is_reading.load(Relaxed);
@@ -412,15 +417,15 @@ impl Keeper {
             || (!every.is_zero() && state.checked.elapsed() >= every)
     }
 
-    /// Does one thing of these, in this order: reads the machine, if that has not been done (some tens of milliseconds); sends Bivouac's
-    /// threads out of the way, if threads have been moved (for that it reads `/proc` of the other ranks of the node); makes one whole map;
-    /// looks whether something has wandered.
+    /// Does the first of these things that is due: reads the machine, if this has not been done (some tens of milliseconds); moves
+    /// Bivouac's threads out of the way, if threads have been moved (for this, it reads `/proc` of the other ranks of the node); makes one
+    /// whole map; looks whether something has wandered.
     ///
     /// # Blocking
-    /// For about 40 ms for each GiB of a region in small pages.
+    /// For about 40 ms per GiB of a region in small pages.
     pub fn work(&self, goes_on: &mut dyn FnMut() -> bool) {
         if !Machine::is_read() {
-            // One is enough: the others would wait for it.
+            // One thread is enough: the others would only wait for it.
             if !self.is_reading.swap(true, Relaxed) {
                 Machine::here();
             }
@@ -445,7 +450,7 @@ impl Keeper {
                 if let Some(mapped) = self.lock().maps.get_mut(&key) {
                     match map {
                         Ok(Some(map)) => *mapped = mapped.remade(map, key.0),
-                        // Something more urgent came.
+                        // Something more urgent has come up.
                         Ok(None) => mapped.is_wished = true,
                         Err(Refused) => {}
                     }
@@ -455,7 +460,7 @@ impl Keeper {
         }
     }
 
-    /// Looks whether threads or pages are where they were last seen, and takes where they are now for the next look.
+    /// Looks whether threads and pages are where they were last seen, and notes where they are now for the next look.
     fn check(&self, goes_on: &mut dyn FnMut() -> bool) {
         let known: Vec<(usize, usize)> = {
             let mut state = self.lock();
@@ -490,7 +495,7 @@ impl Keeper {
 }
 
 impl State {
-    /// Lists the threads, unless that was done a moment ago and none has come or gone.
+    /// Lists the threads, unless this was done a moment ago and no thread has started or ended since.
     fn see_threads(&mut self) {
         let count = threads::count();
         let is_fresh = self.threads_seen.is_some_and(|seen| seen.elapsed() < THREADS_AGE);
@@ -505,7 +510,7 @@ impl State {
     }
 }
 
-/// Sends Bivouac's writers to where they are out of the way of threads that have just been moved.
+/// Moves Bivouac's writers out of the way of threads that have just been moved.
 fn settle_own_threads() {
     let cpus = given::for_background("");
     let writers = threads::list().into_iter().filter(|thread| {

@@ -6,9 +6,9 @@
 //! node get the same numbers without communicating. A GPU without a bridge (directly on the host bridge, as in many virtual
 //! machines) counts as its own link.
 //!
-//! The bridges come from hwloc (feature `hwloc`). Without it, or where hwloc does not show the GPU, a GPU is assumed to have
-//! its own link, whose number is made from its bus id; two such numbers may collide, which makes two GPUs take turns that
-//! need not.
+//! The bridges come from hwloc (feature `hwloc`). Without it, or where hwloc does not show the GPU, a GPU is assumed
+//! to have its own link, whose number is made from its bus id. Two such numbers may collide; the two GPUs then take
+//! turns although they need not.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "hwloc")]
@@ -17,7 +17,7 @@ mod hwloc;
 use crate::base::log;
 use std::fmt;
 
-/// Links that can be told apart on a node; numbers above wrap around.
+/// The number of links that can be told apart on a node; higher numbers wrap around.
 pub const LINKS_MAX: u32 = 16;
 
 /// A PCI address: `domain:bus:device.function`.
@@ -40,7 +40,8 @@ impl BusId {
         Some(BusId { domain, bus, device, function: u8::from_str_radix(function, 16).ok()? })
     }
 
-    /// A link number for a GPU of which nothing but this is known. Neighbours on a bus and on neighbouring buses differ.
+    /// A link number for a GPU of which only the address is known. GPUs on the same bus or on neighbouring
+    /// buses get different numbers.
     fn number(self) -> u32 {
         (self.domain + u32::from(self.bus) + u32::from(self.device)) % LINKS_MAX
     }
@@ -61,7 +62,7 @@ struct Gpu {
 }
 
 impl Gpu {
-    /// What names its link: the root port, or itself.
+    /// The address that names its link: that of the root port, or its own.
     fn link(&self) -> BusId {
         self.root_port.unwrap_or(self.at)
     }
@@ -134,7 +135,7 @@ mod tests {
     fn devices_without_a_known_place_have_a_number() {
         assert_eq!(link_of(""), 0);
         assert_eq!(link_of("nonsense"), 0);
-        // No such bus exists: what is not in the topology has a number of its own.
+        // No such bus exists: a device that is not in the topology has its own number.
         assert_eq!(link_of("fffe:fe:1e.0"), id("fffe:fe:1e.0").number());
         assert_ne!(id("0000:00:06.0").number(), id("0000:00:07.0").number());
         assert_ne!(id("0000:18:00.0").number(), id("0000:2a:00.0").number());

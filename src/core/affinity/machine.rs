@@ -1,13 +1,13 @@
 //! The parts of a machine that matter for placement: CPUs, NUMA nodes, and the PCI devices whose place matters.
 //!
-//! Numbers are those of the operating system, because masks and page queries speak them. The order of the lists is the logical
-//! one: CPUs that share a core, a cache, a node or a package are side by side, so that a position means the same
-//! on two machines that are built alike but numbered differently. Nodes are in the order of their first CPUs; those
-//! without CPUs (high-bandwidth memory, memory of accelerators) follow, each group after the nodes that it is nearest to, and
-//! those without memory, which hwloc does not show, come last.
+//! Numbers are those of the operating system, because masks and page queries use them. The order of the lists is the logical
+//! one: CPUs that share a core, a cache, a node or a package are next to each other, so a position means the same on two
+//! machines that are built alike but numbered differently. Nodes are in the order of their first CPUs. Nodes without CPUs
+//! (high-bandwidth memory, memory of accelerators) follow, in the order of the nodes that they are nearest to. Nodes without
+//! memory, which hwloc does not show, come last.
 //!
-//! [`Machine::here`] reads this machine through hwloc (feature `hwloc`), or from `/sys` with our own small reader. Both come to the
-//! same answer, and all ranks of a node do, whatever each of them is confined to.
+//! [`Machine::here`] reads this machine through hwloc (feature `hwloc`), or from `/sys` with our own small reader. Both give the
+//! same answer, and all ranks of a node get the same answer, whatever each of them is confined to.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "hwloc")]
@@ -20,13 +20,13 @@ use super::cpus::Cpus;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most CPUs, and one more than the highest number of one: what Linux itself can be built for on any platform.
+/// The maximum number of CPUs, and one more than the highest number of a CPU: the most that Linux can be built for on any platform.
 pub const CPUS_MAX: usize = 8192;
-/// The most NUMA nodes, and one more than the highest number of one: Linux has no more bits for them.
+/// The maximum number of NUMA nodes, and one more than the highest number of a node: Linux has no more bits for them.
 pub const NODES_MAX: usize = 1024;
 /// The maximum number of devices that are listed.
 pub const DEVICES_MAX: usize = 4096;
-/// The largest number of nodes that a device is attached to. If it is near more, these are the first of them.
+/// The maximum number of nodes that are listed for a device. If it is near more nodes, only the first of them are listed.
 pub const DEVICE_NODES_MAX: usize = 64;
 
 /// A logical processor.
@@ -36,11 +36,11 @@ pub struct Cpu {
     pub number: u32,
     /// Which core it belongs to: cores are counted in logical order over the whole machine.
     pub core: u32,
-    /// Which last-level cache it shares, counted likewise; on a machine without such a cache the package.
+    /// Which last-level cache it shares, counted likewise; the package on a machine without such a cache.
     pub cache: u32,
     /// Which package.
     pub package: u32,
-    /// The number of the NUMA node that is nearest.
+    /// The number of the nearest NUMA node.
     pub node: u32,
 }
 
@@ -69,7 +69,7 @@ pub struct PciDevice {
     pub address: String,
     /// What it is.
     pub kind: PciKind,
-    /// Numbers of the nodes that it hangs at: those of the CPUs that are nearest, in logical order.
+    /// Numbers of the nodes to which it is attached, which are those of the nearest CPUs, in logical order.
     pub nodes: Vec<u32>,
 }
 
@@ -86,18 +86,18 @@ pub struct Machine {
     pub devices: Vec<PciDevice>,
 }
 
-/// A machine without the operating system's numbers: two machines of one shape are built alike.
+/// A machine without the operating system's numbers: two machines of the same shape are built alike.
 ///
-/// How much memory a node has is not part of it (it changes with the kernel), nor are network cards (virtual ones come and
-/// go).
+/// The shape does not include how much memory a node has, which changes with the kernel, or network cards, because
+/// virtual ones come and go.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// Core, cache, package and position of the node of each CPU.
     cpus: Vec<(u32, u32, u32, Option<usize>)>,
-    /// Has it memory?
+    /// Does each node have memory?
     nodes: Vec<bool>,
     distances: Vec<u16>,
-    /// Positions of the nodes of each GPU, sorted: the addresses are numbers, too.
+    /// Positions of the nodes of each GPU, sorted by position, because the addresses are numbers, too.
     gpus: Vec<Vec<Option<usize>>>,
 }
 
@@ -106,7 +106,7 @@ pub struct Shape {
 pub enum Likeness {
     /// Shape and numbers are the same.
     Same,
-    /// The shape is the same, the numbers of CPUs or nodes differ.
+    /// The shape is the same, but the numbers of CPUs or nodes differ.
     Renumbered,
     /// The shape differs.
     Other,
@@ -128,7 +128,7 @@ impl Machine {
         self.nodes.iter().position(|node| node.number == number)
     }
 
-    /// The device with this address; case does not count.
+    /// The device with this address, in upper or lower case.
     pub fn device(&self, address: &str) -> Option<&PciDevice> {
         self.devices.iter().find(|device| device.address.eq_ignore_ascii_case(address))
     }
@@ -143,13 +143,13 @@ impl Machine {
         self.cpus.iter().filter(|cpu| cpu.node == number).map(|cpu| cpu.number as usize).collect()
     }
 
-    /// Of these CPUs those that the machine has, in logical order.
+    /// Those of these CPUs that the machine has, in logical order.
     pub fn in_order(&self, cpus: &Cpus) -> Vec<u32> {
         let numbers = self.cpus.iter().map(|cpu| cpu.number);
         numbers.filter(|number| cpus.contains(&(*number as usize))).collect()
     }
 
-    /// Numbers of the nodes with memory, in logical order. With one or none of them there is nothing to place.
+    /// Numbers of the nodes with memory, in logical order. If there is at most one, there is nothing to place.
     pub fn nodes_with_memory(&self) -> Vec<u32> {
         self.nodes.iter().filter(|node| node.bytes > 0).map(|node| node.number).collect()
     }
@@ -160,7 +160,7 @@ impl Machine {
         self.distances.get(from * self.nodes.len() + to).copied()
     }
 
-    /// The node itself if it has memory, otherwise the nearest that has: by distance, then by the place in the logical order.
+    /// The node itself if it has memory, otherwise the nearest node that does: by distance, then by place in the logical order.
     pub fn nearest_with_memory(&self, number: u32) -> Option<u32> {
         let own = self.node_position(number)?;
         let with_memory = self.nodes.iter().enumerate().filter(|(_, node)| node.bytes > 0);
@@ -194,8 +194,9 @@ impl Machine {
         if cpus && nodes { Likeness::Same } else { Likeness::Renumbered }
     }
 
-    /// Is it consistent, and within bounds? For machines that came from elsewhere: numbers are unique and below [`CPUS_MAX`] and
-    /// [`NODES_MAX`], cores, caches and packages are counted without gaps in logical order, and every node that is named exists.
+    /// Is it consistent, and within bounds? This is asked of machines that come from elsewhere. Numbers must be unique and below
+    /// [`CPUS_MAX`] and [`NODES_MAX`]; cores, caches and packages must be counted without gaps in logical order; and every node
+    /// that is named must exist.
     ///
     /// # Errors
     /// What is wrong, in words.

@@ -1,24 +1,25 @@
-//! From where things were to where they belong now: a pure function of a [`Record`] and of this rank's resources [`Now`].
+//! Maps where things were to where they belong now: a pure function of a [`Record`] and of this rank's resources, [`Now`].
 //!
 //! The rules, in their order:
-//! 1. What the job was given now is never left. Within it a list of CPUs in the configuration goes before all that follows.
-//! 2. The same machine with the same numbers: every CPU and node to itself.
-//! 3. The same machine with other numbers: by place in the logical order.
-//! 4. Otherwise neighbourhoods are kept: CPUs that shared a node go to one node with enough CPUs together, in it those that shared a cache to
-//!    one cache, and in that those of one core to one core (`fit`). Pages follow the CPUs of their old node. Pages of a node on which
-//!    this rank had no thread go to the node of the same number if that has memory, else to the node at the same place in the
-//!    logical order, else they are spread over all nodes with memory.
-//! 5. Where the ranks of the node are not those of the record, each takes its own share of what the job was given, in logical order, and
-//!    rule 4 applies in it.
+//! 1. Nothing is placed outside of what the job was given now. Within that, a list of CPUs in the configuration takes
+//!    precedence over all that follows.
+//! 2. On the same machine with the same numbers, every CPU and node is mapped to itself.
+//! 3. On the same machine with other numbers, CPUs and nodes are mapped by place in the logical order.
+//! 4. Otherwise, neighbourhoods are kept: CPUs that shared a node go to one node with enough CPUs for all of them; within it, those that
+//!    shared a cache go to one cache, and within that, those of one core go to one core (`fit`). Pages follow the CPUs of their old node.
+//!    Pages of a node on which this rank had no thread go to the node of the same number if that has memory, else to the node at the same
+//!    place in the logical order; otherwise, they are spread over all nodes with memory.
+//! 5. If the ranks of the node are not those of the record, each takes its own share of what the job was given, in logical order, and
+//!    rule 4 applies within this share.
 //!
-//! 6. If processes other than the ranks of the group may take the same CPUs, nothing is dealt out: threads go back where the record says by
-//!    rule 2 or 3, with the ranks of before, or else stay where they are.
+//! 6. If processes other than the ranks of the group may take the same CPUs, nothing is shared out: threads return to where the record says
+//!    by rule 2 or 3 if the ranks are the same as before, and stay where they are otherwise.
 //!
-//! Ranks do not collide, although they decide without communicating. With the ranks of before, rules 2 to 4 are applied to all CPUs that
-//! the job had on the node rather than to those of one rank: all ranks come to the same one-to-one map, and each uses its part. Where
-//! there is no such map (fewer CPUs, or no node with room for all of an old one) rule 5 applies.
+//! Ranks do not collide, although they decide without communicating. If the ranks are the same as before, rules 2 to 4 are applied to
+//! all CPUs that the job had on the node rather than to those of one rank: all ranks arrive at the same one-to-one map, and each uses
+//! its part. If there is no such map (because there are fewer CPUs, or no node has room for all CPUs of an old one), rule 5 applies.
 //!
-//! Anything that could not be kept is reported, as [`Loss`].
+//! Anything that could not be kept is reported as a [`Loss`].
 #![forbid(unsafe_code)]
 
 mod fit;
@@ -36,22 +37,22 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What a rank has now.
 #[derive(Clone, Copy, Debug)]
 pub struct Now<'a> {
-    /// The node that it runs on. Nodes whose memory this run may not use are without memory here.
+    /// The machine that it runs on. Nodes whose memory this run may not use are without memory here.
     pub machine: &'a Machine,
-    /// The node that it runs on, with all of its memory. It is compared with the machine of the record.
+    /// The machine that it runs on, with all of its memory. It is compared with the machine of the record.
     pub whole: &'a Machine,
-    /// The CPUs that the job was given on that node.
+    /// The CPUs that the job was given on that machine.
     pub allowed: &'a Cpus,
     /// The ranks of the group that run there, ascending.
     pub neighbours: &'a [u32],
-    /// Processes that are none of these may have been given the same CPUs.
+    /// Processes other than these ranks may have been given the same CPUs.
     pub has_strangers: bool,
     /// Its own rank in the group.
     pub rank: u32,
     /// PCI addresses of the GPUs that it uses; empty if it uses none, or none is known yet.
     pub gpus: &'a [String],
     /// CPUs that the user names for the restart, for all ranks of a node: each takes its share, in the order of the list, and its
-    /// threads' CPUs go there one by one in logical order. What is not allowed is left out.
+    /// threads' CPUs go there one by one in logical order. CPUs that are not allowed are left out.
     pub cpus: Option<&'a [u32]>,
 }
 
@@ -60,14 +61,14 @@ pub struct Now<'a> {
 pub enum Target {
     /// On this node.
     Node(u32),
-    /// On these nodes, in turn; without any: wherever the system puts them.
+    /// On these nodes, in turn; if there are none, wherever the system puts them.
     Spread(Vec<u32>),
 }
 
 /// Where threads and pages of a record belong now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mapping {
-    /// The CPU now for each CPU that a pinned thread could run on.
+    /// The new CPU for each CPU that a pinned thread could run on.
     images: BTreeMap<u32, u32>,
     given: Cpus,
     /// The rank's share of the CPUs that the user named.
@@ -79,7 +80,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps what the record says to what there is now. Any record will do: what makes no sense is left where it falls.
+    /// Maps what the record says to what there is now. Any record is accepted: what makes no sense in it is ignored.
     pub fn new(record: &Record, now: &Now<'_>) -> Mapping {
         let decision = Decision::new(record, now);
         let targets = decision.targets();
@@ -95,8 +96,9 @@ impl Mapping {
         }
     }
 
-    /// The CPUs that a thread of the record may run on now, never none; `None`: leave it alone. That is so for threads of
-    /// Bivouac, which are placed anew, for threads that were not pinned (unless the user names CPUs), and where nothing is known.
+    /// The CPUs that a thread of the record may run on now, never an empty set; `None` if it is to be left alone. This is
+    /// the case for threads of Bivouac, which are placed anew, for threads that were not pinned (unless the user names
+    /// CPUs), and if nothing is known.
     pub fn cpus_for(&self, thread: &ThreadPlace) -> Option<Cpus> {
         if thread.role == Role::Bivouac {
             return None;
@@ -118,8 +120,8 @@ impl Mapping {
         }
     }
 
-    /// The wanted nodes of a region of `bytes` bytes, now at `address`, of which the record has this map. What is spread changes
-    /// its node with each 2 MiB of the address, so that huge pages stay possible.
+    /// The wanted nodes of a region of `bytes` bytes, now at `address`, for which the record has this map. Pages that are spread
+    /// change nodes with each 2 MiB of the address, so that huge pages stay possible.
     pub fn place(&self, map: &PageMap, bytes: u64, address: u64) -> PageMap {
         let moved = map.moved(bytes, address);
         let (per_block, mut page) = (HUGE_BYTES / PAGE_BYTES, address / PAGE_BYTES);
@@ -160,7 +162,7 @@ enum Rule {
     Named,
     /// By number or by place: the machine is the same.
     SamePlace,
-    /// One map for all ranks of the node, or this is the only one.
+    /// One map for all ranks of the node, or for this rank if it is the only one.
     Neighbourhoods,
     /// Each rank within its share.
     Shares,
@@ -168,7 +170,7 @@ enum Rule {
     Left,
 }
 
-/// All that the mapping is made of. CPUs are meant by their places in `Machine::cpus`, old and new.
+/// All that the mapping is made from. CPUs, old and new, are given by their places in `Machine::cpus`.
 struct Decision<'a> {
     record: &'a Record,
     now: &'a Now<'a>,
@@ -176,9 +178,9 @@ struct Decision<'a> {
     rule: Rule,
     /// Old CPUs that pinned threads of this rank could run on, in logical order.
     used: Vec<usize>,
-    /// New CPUs that this rank may take, in logical order, or in the user's.
+    /// New CPUs that this rank may take, in logical order or in the user's order.
     share: Vec<usize>,
-    /// Old to new; covers `used` unless `share` is empty, as it is where threads are left.
+    /// Maps old CPUs to new ones; covers `used`, unless `share` is empty because threads are left where they are.
     images: BTreeMap<usize, usize>,
 }
 
@@ -186,7 +188,7 @@ impl<'a> Decision<'a> {
     fn new(record: &'a Record, now: &'a Now<'a>) -> Decision<'a> {
         let pinned = record.threads.iter().filter(|thread| thread.role != Role::Bivouac && thread.cpus != record.given);
         let pinned: Cpus = if now.cpus.is_some() {
-            // The user's list is for those that were not pinned as well.
+            // The user's list also applies to threads that were not pinned.
             record
                 .threads
                 .iter()
@@ -205,7 +207,7 @@ impl<'a> Decision<'a> {
         decision.by_list().decide()
     }
 
-    /// Restricts it to the user's list, if there is one with any CPU that is allowed.
+    /// Restricts it to the user's list, if there is one and any CPU of it is allowed.
     fn by_list(mut self) -> Decision<'a> {
         let Some(list) = self.now.cpus else { return self };
         let allowed: BTreeMap<u32, usize> =
@@ -231,7 +233,7 @@ impl<'a> Decision<'a> {
         }
         let is_alone = self.now.neighbours.len() < 2;
         if self.record.neighbours == self.now.neighbours || (is_alone && self.record.neighbours.len() < 2) {
-            // What has to have a place, so that all ranks decide alike.
+            // The CPUs that must have a place, so that all ranks decide alike.
             let all = if is_alone { self.used.clone() } else { places(&self.record.machine, &self.record.given) };
             let knows_all = self.used.iter().all(|at| all.binary_search(at).is_ok());
             let fit = |gpus| Fit::new(&self.record.machine, self.now.machine, gpus);
@@ -258,7 +260,7 @@ impl<'a> Decision<'a> {
         self
     }
 
-    /// Everything in its place of before, or nothing. What the job had counts as a whole, so that all ranks decide alike.
+    /// Puts everything back in its place, or nothing. What the job had counts as a whole, so that all ranks decide alike.
     fn back_or_left(mut self) -> Decision<'a> {
         let all = places(&self.record.machine, &self.record.given);
         let knows_all = self.used.iter().all(|at| all.binary_search(at).is_ok());
@@ -270,14 +272,14 @@ impl<'a> Decision<'a> {
         self
     }
 
-    /// Every CPU at its own place, if the machines are alike and all of that is allowed.
+    /// Maps every CPU to its own place, if the machines are alike and all of these CPUs are allowed.
     fn same_place(&self, all: &[usize]) -> Option<BTreeMap<usize, usize>> {
         let is_allowed = |at: &usize| self.share.binary_search(at).is_ok();
         let fits = self.likeness != Likeness::Other && all.iter().all(is_allowed);
         fits.then(|| all.iter().map(|at| (*at, *at)).collect())
     }
 
-    /// Nodes of the GPUs that this rank used, and of those that it uses.
+    /// Nodes of the GPUs that this rank used, and of those that it uses now.
     fn own_gpus(&self) -> Gpus {
         let old = self.record.regions.iter().filter_map(|(_, place)| match place {
             RegionPlace::Device(address) => Some(address),
@@ -286,7 +288,7 @@ impl<'a> Decision<'a> {
         Gpus { old: nodes_of(&self.record.machine, old), new: nodes_of(self.now.machine, self.now.gpus.iter()) }
     }
 
-    /// Nodes of all GPUs of the machines.
+    /// Nodes of all GPUs of both machines.
     fn all_gpus(&self) -> Gpus {
         let all = |machine: &Machine| {
             let gpus = machine.devices.iter().filter(|device| device.kind == PciKind::Gpu);
@@ -300,7 +302,7 @@ impl<'a> Decision<'a> {
         self.images.iter().map(|(from, to)| (old[*from].number, new[*to].number)).collect()
     }
 
-    /// Where the pages of each node belong that the record knows or names.
+    /// Where the pages of each node that the record knows or names belong.
     fn targets(&self) -> BTreeMap<u32, Target> {
         let mut nodes: BTreeSet<u32> = self.record.machine.nodes.iter().map(|node| node.number).collect();
         nodes.extend(self.nodes_with_pages());
@@ -321,7 +323,7 @@ impl<'a> Decision<'a> {
         nodes.into_iter().map(|node| (node, target(node))).collect()
     }
 
-    /// Nodes on which pages of the record lie.
+    /// Nodes that hold pages of the record.
     fn nodes_with_pages(&self) -> BTreeSet<u32> {
         let maps = self.record.regions.iter().filter_map(|(_, place)| match place {
             RegionPlace::Host { pages, .. } => Some(pages),
@@ -330,7 +332,7 @@ impl<'a> Decision<'a> {
         maps.flat_map(|map| map.runs.iter().filter_map(|run| run.node)).collect()
     }
 
-    /// Where pages belong that follow no thread.
+    /// Where pages that follow no thread belong.
     fn orphan(&self, node: u32) -> Target {
         let machine = self.now.machine;
         let position = self.record.machine.node_position(node);
@@ -346,7 +348,7 @@ impl<'a> Decision<'a> {
     }
 }
 
-/// Nodes that GPUs hang at, by number, then and now.
+/// Nodes to which GPUs are attached, by number, then and now.
 struct Gpus {
     old: BTreeSet<u32>,
     new: BTreeSet<u32>,
@@ -362,8 +364,8 @@ fn places(machine: &Machine, cpus: &Cpus) -> Vec<usize> {
     all.filter(|(_, cpu)| cpus.contains(&(cpu.number as usize))).map(|(at, _)| at).collect()
 }
 
-/// The part of a list that belongs to a rank: as equal parts as may be, in the order of the ranks; with more ranks than CPUs,
-/// neighbours share one.
+/// The part of a list that belongs to a rank. The parts are as equal as possible, in the order of the ranks. If there are
+/// more ranks than CPUs, neighbours share a CPU.
 fn own_part(list: &[usize], neighbours: &[u32], rank: u32) -> Vec<usize> {
     let (count, length) = (neighbours.len().max(1), list.len());
     let at = neighbours.iter().position(|other| *other == rank).unwrap_or(0);
@@ -372,14 +374,14 @@ fn own_part(list: &[usize], neighbours: &[u32], rank: u32) -> Vec<usize> {
     list[start..end].to_vec()
 }
 
-/// One by one; more than there are CPUs in equal parts, neighbours together.
+/// Maps CPUs one by one; if there are more old CPUs than new ones, in equal parts, with neighbours together.
 fn in_turn(used: &[usize], share: &[usize]) -> BTreeMap<usize, usize> {
     let count = used.len().max(share.len());
     let image = |at: usize| if used.len() <= share.len() { at } else { at * share.len() / count };
     used.iter().enumerate().filter_map(|(at, old)| Some((*old, *share.get(image(at))?))).collect()
 }
 
-/// The map, if it leaves all CPUs of every old node on one node, each on a CPU of its own.
+/// The map, if it keeps all CPUs of every old node on one node and gives each a CPU of its own.
 fn whole(images: BTreeMap<usize, usize>, record: &Record, now: &Now<'_>) -> Option<BTreeMap<usize, usize>> {
     let (mut nodes, mut taken) = (BTreeMap::new(), BTreeSet::new());
     let is_whole = images.iter().all(|(from, to)| {

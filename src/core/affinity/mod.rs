@@ -1,22 +1,23 @@
-//! Where things lie in a node: the NUMA node that a rank computes on, and the PCIe links of its GPUs ([`links`]).
+//! Where things are in a node: the NUMA node that a rank computes on, and the PCIe links of its GPUs ([`links`]).
 //!
 //! Memory that the application's thread touches first is placed by the system. Memory that a background thread populates
-//! ahead for it would land wherever that thread happens to run, so the background thread is told which node to prefer.
-//! Without the `numa` feature, on a machine with one node, or where libnuma cannot work, nothing is done.
+//! in advance would be placed wherever that thread happens to run, so the background thread is told which node to
+//! prefer. Without the `numa` feature, on a machine with one node, or where libnuma cannot work, nothing is done.
 //!
 //! # When what is done
 //!
-//! A session has one [`keeper::Keeper`], unless affinity is off. A checkpoint asks it for the record (the region `.bivouac/affinity`, the
-//! last of the shard). The writers lend it time when they have nothing else to do: it reads page maps, looks for what has
-//! wandered, and takes Bivouac's own threads out of the way of those that were moved. For that it reads `/proc` of the other ranks,
-//! and no checkpoint waits for it.
+//! A session has one [`keeper::Keeper`], unless affinity is off. A checkpoint asks it for the record (the region `.bivouac/affinity`,
+//! which is the last of the shard). The writers lend it time when they have nothing else to do. In this time, it reads page maps, looks
+//! for what has wandered, and moves Bivouac's own threads out of the way of those that were moved. For the latter, it reads `/proc` of
+//! the other ranks. No checkpoint waits for this.
 //!
-//! A restart lets it read the record of each elected candidate before the application's closure runs. Where the node has no copy
-//! this happens with the first load, so that a rank that loads nothing asks no other node. [`mapping`] decides, masks are set, and
-//! each region's pages are placed before its bytes are read.
+//! A restart has it read the record of each elected candidate before the application's closure runs. If the node has no copy, this
+//! happens with the first load, so that a rank that loads nothing asks no other node. [`mapping`] decides, masks are set, and each
+//! region's pages are placed before its bytes are read.
 //!
-//! Bivouac's threads ([`given::for_background`]) run on CPUs that no process of the launcher has, near the rank or its device. Those
-//! of a process with a single core run wherever the launcher may; otherwise they run where the process runs.
+//! Bivouac's threads ([`given::for_background`]) run on CPUs that no process of the launcher has, near the rank or its device. If
+//! there are no such CPUs, the threads of a process with a single core run wherever the launcher may, and those of any other process
+//! run where the process runs.
 
 #[cfg(test)]
 #[macro_use]
@@ -52,7 +53,7 @@ pub fn current_node() -> Option<Node> {
     None
 }
 
-/// Runs `body` with the calling thread's fresh memory placed on `node` while that has room.
+/// Runs `body` with the calling thread's fresh memory placed on `node` while that node has room.
 pub fn with_preferred<T>(node: Option<Node>, body: impl FnOnce() -> T) -> T {
     #[cfg(feature = "numa")]
     return match node {

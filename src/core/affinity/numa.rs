@@ -1,12 +1,12 @@
-//! What the operating system does about NUMA nodes, as safe calls: on which node a page lies, moving it, the memory policy of a
-//! thread, and making memory present or absent. The declarations of libnuma are written by hand (the crate `libnuma` panics
-//! on ordinary machines).
+//! What the operating system does about NUMA nodes, as safe calls: on which node a page is, moving it, the memory policy of
+//! a thread, and making memory present or absent. The declarations of libnuma are our own, because the crate `libnuma`
+//! panics on ordinary machines.
 //!
 //! Addresses are plain numbers here: the system looks them up itself and answers those that mean nothing with an error. No
 //! call reads through them, and moving a page changes neither its bytes nor its address.
 //!
-//! A system may refuse all of this: containers commonly forbid these calls without `CAP_SYS_NICE`. Callers continue without;
-//! [`told`] says so in the log, once.
+//! A system may refuse all of this: containers commonly forbid these calls without `CAP_SYS_NICE`. Callers then do without
+//! them, and [`told`] says so in the log, once.
 
 use super::Node;
 use super::record::Policy;
@@ -39,26 +39,26 @@ unsafe extern "C" {
 const PREFERRED: u32 = 1;
 /// Memory comes from these nodes and from nowhere else (`MPOL_BIND`).
 const BIND: u32 = 2;
-/// What a mode says beside: `MPOL_F_STATIC_NODES`, `MPOL_F_RELATIVE_NODES`, `MPOL_F_NUMA_BALANCING`.
+/// The flags that a mode may also contain: `MPOL_F_STATIC_NODES`, `MPOL_F_RELATIVE_NODES`, `MPOL_F_NUMA_BALANCING`.
 const MODE_FLAGS: u32 = 0xe000;
-/// Pages that other processes map, too, stay where they are (`MPOL_MF_MOVE`).
+/// Pages that other processes also map stay where they are (`MPOL_MF_MOVE`).
 const MOVE_OWN: c_int = 1 << 1;
 /// Asks for the node of an address instead of a policy (`MPOL_F_NODE`, `MPOL_F_ADDR`).
 const POLICY_NODE: c_uint = 1 << 0;
 const POLICY_ADDRESS: c_uint = 1 << 1;
 /// Nodes of a mask: as many as Linux can be built for.
 const NODES_MAX: usize = 1024;
-/// The mask, and its length as the system wants it: it takes one off.
+/// The bits of a word of a mask, and the length of a mask as the system wants it: the system subtracts one.
 const WORD_BITS: usize = c_ulong::BITS as usize;
 const MASK_BITS: c_ulong = NODES_MAX as c_ulong + 1;
 type Mask = [c_ulong; NODES_MAX / WORD_BITS];
 
-/// Bytes of a huge page. Each page of a held one fails as a separate batch, slowly: after this many, the others of its
-/// block are given up.
+/// Bytes of a huge page, and after how many failed batches the rest of its block is given up: if a huge page is held,
+/// each of its pages fails as a separate batch, slowly.
 const BLOCK_BYTES: usize = 2 << 20;
 const BLOCK_TRIES: u32 = 3;
 
-/// What a page has for a status that the system did not get to.
+/// The status of a page that the system did not get to.
 const UNTRIED: c_int = c_int::MIN;
 
 /// Bytes of the smallest page.
@@ -66,7 +66,7 @@ fn page() -> usize {
     rustix::param::page_size()
 }
 
-/// The highest node number; 0 where libnuma cannot work, or there is one node only.
+/// The highest node number; 0 where libnuma cannot work, or if there is only one node.
 fn max_node() -> c_int {
     static MAX: OnceLock<c_int> = OnceLock::new();
     *MAX.get_or_init(|| {
@@ -81,7 +81,7 @@ pub(super) fn current_node() -> Option<Node> {
         return None;
     }
     let cpu = c_int::try_from(rustix::thread::sched_getcpu()).ok()?;
-    // SAFETY: libnuma is available (max_node); a CPU that it does not know is answered with -1.
+    // SAFETY: libnuma is available (max_node); for a CPU that it does not know, it returns -1.
     let node = unsafe { numa_node_of_cpu(cpu) };
     u32::try_from(node).ok().map(Node)
 }
@@ -91,7 +91,7 @@ pub(super) fn with_preferred<T>(node: Node, body: impl FnOnce() -> T) -> T {
         return body();
     }
     let before = match policy_and_flags() {
-        // Whoever binds memory means it, also against us.
+        // A program that binds its memory means it, even if Bivouac would prefer another node.
         Ok(policy) if policy.mode & !MODE_FLAGS == BIND => return body(),
         Ok(policy) => policy,
         Err(error) => {
@@ -119,12 +119,12 @@ pub fn told(call: &str, error: &io::Error) {
     }
 }
 
-/// Where the pages with these addresses lie: the number of a node, or the negative of an error number: `-ENOENT` for one that
-/// has no memory, `-EFAULT` for one that is the shared page of zeros, or not mapped. Nothing is touched. Where automatic balancing
-/// is on, Linux 6.1 to 6.5 report pages that it has just marked as having no memory.
+/// The node of the page at each of these addresses: its number, or the negative of an error number, which is `-ENOENT` for a page
+/// that has no memory, and `-EFAULT` for one that is the shared page of zeros or is not mapped. Nothing is touched. If automatic
+/// balancing is on, Linux 6.1 to 6.5 report pages that it has just marked as if they had no memory.
 ///
 /// # Errors
-/// From the system, for all of them: it has no NUMA, or forbids the query.
+/// Those of the system, for all pages together: it has no NUMA, or forbids the query.
 pub fn query(addresses: &[usize]) -> io::Result<Vec<i32>> {
     let mut status = vec![UNTRIED; addresses.len()];
     if addresses.is_empty() {
@@ -143,7 +143,7 @@ pub fn query(addresses: &[usize]) -> io::Result<Vec<i32>> {
 /// would by being read, and are found.
 ///
 /// # Errors
-/// As [`query`].
+/// The same as for [`query`].
 pub fn query_before_reading(addresses: &[usize]) -> io::Result<Vec<i32>> {
     let mut found = query(addresses)?;
     if is_balancing() {
@@ -154,7 +154,7 @@ pub fn query_before_reading(addresses: &[usize]) -> io::Result<Vec<i32>> {
     Ok(found)
 }
 
-/// Does the system move pages after the threads that use them?
+/// Does the system move pages to the threads that use them?
 fn is_balancing() -> bool {
     static IS: OnceLock<bool> = OnceLock::new();
     *IS.get_or_init(|| std::fs::read_to_string("/proc/sys/kernel/numa_balancing").is_ok_and(|text| text.trim() != "0"))
@@ -164,7 +164,7 @@ fn is_balancing() -> bool {
 fn marked(address: usize) -> Option<c_int> {
     let mut is_there = 0u8;
     let at = (address / page() * page()) as *mut c_void;
-    // SAFETY: of one page the call writes one byte, which there is; the address itself is not read through.
+    // SAFETY: for one page, the call writes one byte, for which there is room; the address itself is not read through.
     let result = unsafe { libc::mincore(at, 1, &raw mut is_there) };
     if result != 0 || is_there & 1 == 0 {
         return None;
@@ -176,12 +176,13 @@ fn marked(address: usize) -> Option<c_int> {
     (result == 0 && node >= 0).then_some(node)
 }
 
-/// Moves the pages with these addresses to a node, contents and all, and says for each where it is now, or the negative of an
-/// error number: `-EBUSY` for one that could not be moved because somebody holds it, `-ENOMEM` if the node is full, `-EACCES` if
-/// other processes map it, too. A huge page moves as a whole. Pages without memory remain without.
+/// Moves the pages with these addresses to a node, contents and all, and says for each where it is now, or gives the negative of
+/// an error number: `-EBUSY` for one that could not be moved because something holds it, `-ENOMEM` if the node is full,
+/// `-EACCES` if other processes also map it. A huge page moves as a whole. Pages without memory remain without it.
 ///
 /// # Errors
-/// The system forbids it (`EPERM`), or there is no such node or none with memory (`ENODEV`), or this process may not use it (`EACCES`).
+/// The system forbids it (`EPERM`), there is no such node or it has no memory (`ENODEV`), or this process may
+/// not use the node (`EACCES`).
 pub fn migrate(addresses: &[usize], node: u32) -> io::Result<Vec<i32>> {
     let target = c_int::try_from(node).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
     let mut status = Vec::with_capacity(addresses.len());
@@ -193,7 +194,7 @@ pub fn migrate(addresses: &[usize], node: u32) -> io::Result<Vec<i32>> {
         match outcome {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
-                // What comes after would fail alike.
+                // The pages after this one would fail in the same way.
                 failure = libc::ENOMEM;
                 answers.resize(rest.len(), UNTRIED);
             }
@@ -214,9 +215,9 @@ pub fn migrate(addresses: &[usize], node: u32) -> io::Result<Vec<i32>> {
     Ok(status)
 }
 
-/// One call: the status of as many of the first pages as it has handled (at least one); call it again for the rest. The system
-/// moves pages in batches and ends with the first one that fails, without a status for it; the next status after it has
-/// already been written.
+/// Makes one call, and returns the status of as many of the first pages as it has handled (at least one). Call this again for
+/// the rest. The system moves pages in batches and ends with the first batch that fails, for which it gives no status; the
+/// next status after that batch has already been written.
 fn migrate_some(addresses: &[usize], target: c_int) -> (Vec<c_int>, io::Result<()>) {
     let nodes = vec![target; addresses.len()];
     let mut status = vec![UNTRIED; addresses.len()];
@@ -238,9 +239,9 @@ fn migrate_some(addresses: &[usize], target: c_int) -> (Vec<c_int>, io::Result<(
     (status, Ok(()))
 }
 
-/// Asks for the pages again that do not seem to be on their node: the second page of a huge page is said to be busy while the
-/// first one takes it along, and a batch that failed has no status. Those that are elsewhere have failed with `failure` unless
-/// the system gave them a reason of their own.
+/// Asks again for the pages that do not seem to be on their node: the second page of a huge page is said to be busy while the
+/// first one takes it along, and a batch that failed has no status. Pages that are elsewhere have failed with `failure`,
+/// unless the system gave them a reason of their own.
 fn settle(addresses: &[usize], target: c_int, failure: c_int, status: &mut [c_int]) -> io::Result<()> {
     let open: Vec<usize> = (0..status.len()).filter(|i| status[*i] != target).collect();
     let found = query(&open.iter().map(|i| addresses[*i]).collect::<Vec<_>>())?;
@@ -257,12 +258,13 @@ fn settle(addresses: &[usize], target: c_int, failure: c_int, status: &mut [c_in
 /// The NUMA policy of the calling thread.
 ///
 /// # Errors
-/// Of the system.
+/// Those of the system.
 pub fn policy() -> io::Result<Policy> {
     policy_and_flags().map(|policy| Policy { mode: policy.mode & !MODE_FLAGS, ..policy })
 }
 
-/// The NUMA policy of the calling thread with the flags of its mode: whether nodes are meant absolutely, whether pages are balanced.
+/// The NUMA policy of the calling thread with the flags of its mode, which say whether nodes are meant absolutely and
+/// whether pages are balanced.
 fn policy_and_flags() -> io::Result<Policy> {
     let (mut mode, mut mask): (c_int, Mask) = (0, [0; _]);
     // SAFETY: `mask` has room for the bits that are announced, less the one that the system takes off; without an address and
@@ -275,10 +277,10 @@ fn policy_and_flags() -> io::Result<Policy> {
     Ok(Policy { mode: mode as u32, nodes: (0..NODES_MAX as u32).filter(is_set).collect() })
 }
 
-/// Sets the NUMA policy of the calling thread: where memory comes from that it touches first from now on.
+/// Sets the NUMA policy of the calling thread, which says where memory comes from that the thread touches first from now on.
 ///
 /// # Errors
-/// Of the system: it knows no such policy, or none of the nodes has memory that this process may use.
+/// Those of the system: it knows no such policy, or none of the nodes has memory that this process may use.
 pub fn set_policy(policy: &Policy) -> io::Result<()> {
     let mut mask: Mask = [0; _];
     for node in &policy.nodes {
@@ -292,7 +294,7 @@ pub fn set_policy(policy: &Policy) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The whole pages inside.
+/// The whole pages inside these bytes.
 fn whole_pages(bytes: &mut [u8]) -> &mut [u8] {
     let page = page();
     let skip = bytes.as_ptr().align_offset(page).min(bytes.len());
@@ -300,8 +302,8 @@ fn whole_pages(bytes: &mut [u8]) -> &mut [u8] {
     &mut bytes[skip..skip + length]
 }
 
-/// Gives memory to all pages of these bytes by the policy of the calling thread, without changing a byte. The pages at both ends
-/// may be shared with other data, and get it, too.
+/// Gives memory to all pages of these bytes by the policy of the calling thread, without changing a byte. The pages at both
+/// ends, which may be shared with other data, also get memory.
 ///
 /// # Errors
 /// `ENOMEM`: there is no memory.
@@ -322,8 +324,8 @@ pub fn populate(bytes: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Does the system know `MADV_POPULATE_WRITE`? Kernels before 5.14 do not. Asked once, of memory that is like any other: what a
-/// special mapping answers says nothing about the next one.
+/// Does the system know `MADV_POPULATE_WRITE`? Kernels before 5.14 do not. This is asked once, with ordinary memory: the answer
+/// for a special mapping says nothing about the next one.
 fn can_populate() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| {
@@ -338,22 +340,22 @@ fn populate_whole(whole: &mut [u8]) -> rustix::io::Result<()> {
     unsafe { rustix::mm::madvise(whole.as_mut_ptr().cast(), whole.len(), Advice::LinuxPopulateWrite) }
 }
 
-/// Writes one byte in so many, and the last one, with what they hold.
+/// Writes one byte in every `step` bytes, and the last one, with the values that they already have.
 fn touch(bytes: &mut [u8], step: usize) {
     let last = bytes.len().saturating_sub(1);
     for at in (0..bytes.len()).step_by(step.max(1)).chain([last]) {
         if let Some(byte) = bytes.get_mut(at) {
-            // Without the box the compiler would see that nothing changes.
+            // Without `black_box`, the compiler would see that nothing changes.
             *byte = std::hint::black_box(*byte);
         }
     }
 }
 
-/// Takes the memory of the whole pages inside away: private anonymous ones are zero from now on, and get memory when they are
-/// written to again.
+/// Takes away the memory of the whole pages inside: private anonymous pages are zero from now on, and get memory when
+/// they are written to again.
 ///
 /// # Errors
-/// Of the system: the pages are locked.
+/// Those of the system: the pages are locked.
 pub fn discard(bytes: &mut [u8]) -> io::Result<()> {
     let whole = whole_pages(bytes);
     if whole.is_empty() {
@@ -365,10 +367,10 @@ pub fn discard(bytes: &mut [u8]) -> io::Result<()> {
         .map_err(io::Error::from)
 }
 
-/// The whole pages inside get no huge pages from now on. A huge page that is there stays until it is discarded.
+/// From now on, the whole pages inside get no huge pages. An existing huge page stays until it is discarded.
 ///
 /// # Errors
-/// Of the system. One that knows no huge pages is fine.
+/// Those of the system. A system that knows no huge pages is not an error.
 pub fn forbid_huge(bytes: &mut [u8]) -> io::Result<()> {
     let whole = whole_pages(bytes);
     if whole.is_empty() {
@@ -385,7 +387,7 @@ pub fn forbid_huge(bytes: &mut [u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// 16 pages, and whether this machine lets them be asked for; none: the reason is printed.
+    /// Memory and the addresses of 16 of its pages, if this machine allows pages to be queried; otherwise, the reason is printed.
     fn pages() -> Option<(Vec<u8>, Vec<usize>)> {
         let bytes = vec![0; 8 << 20];
         let start = bytes.as_ptr() as usize;
@@ -460,7 +462,7 @@ mod tests {
         let wanted = Policy { mode: PREFERRED, nodes: vec![0] };
         set_policy(&wanted).unwrap();
         assert_eq!(policy().unwrap(), wanted);
-        // Nodes that are meant absolutely: not of interest to those who ask what it is.
+        // The flag for absolute nodes is of no interest to those who ask what the policy is.
         set_policy(&Policy { mode: 0x8000 | BIND, nodes: vec![0] }).unwrap();
         assert_eq!(policy().unwrap(), Policy { mode: BIND, nodes: vec![0] });
         let inside = with_preferred(Node(0), || policy_and_flags().unwrap());

@@ -1,4 +1,4 @@
-//! In the place of `numa.rs` where the feature `numa` is off: nothing can be done, and everything says so.
+//! Takes the place of `numa.rs` if the feature `numa` is off: nothing can be done, and everything says so.
 #![forbid(unsafe_code)]
 
 use super::record::Policy;
@@ -9,12 +9,12 @@ fn cannot<T>() -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "built without the feature numa"))
 }
 
-/// Says nothing: whoever left the feature out knows.
+/// Says so only at the debug level: whoever left the feature out knows.
 pub fn told(call: &str, error: &io::Error) {
     log::debug!("event=no-numa call={call} error=\"{error}\"");
 }
 
-/// Cannot tell where pages lie.
+/// Cannot tell where pages are.
 ///
 /// # Errors
 /// Always.
@@ -22,7 +22,7 @@ pub fn query(_addresses: &[usize]) -> io::Result<Vec<i32>> {
     cannot()
 }
 
-/// Cannot tell where pages lie.
+/// Cannot tell where pages are.
 ///
 /// # Errors
 /// Always.

@@ -13,7 +13,7 @@ pub(super) fn pack(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
     bytes
 }
 
-/// The numbers, up to the first that is none: `None` in its place.
+/// The numbers, up to the first bytes that are not a number, for which there is a `None`.
 pub(super) fn unpack(bytes: &[u8]) -> impl Iterator<Item = Option<u64>> + '_ {
     let (mut rest, mut before) = (bytes, 0u64);
     std::iter::from_fn(move || {

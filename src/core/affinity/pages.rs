@@ -1,8 +1,8 @@
 //! On which NUMA node each page of a region is, in runs. Pure.
 //!
-//! A map is recorded at one address and used at another: after a restart the region may start elsewhere in its page. So a map is
-//! read by byte ([`PageMap::ranges`]) and moved ([`PageMap::moved`]): a page of the target belongs where the region's first
-//! byte in it was.
+//! A map is recorded at one address and used at another: after a restart, the region may start elsewhere in its page.
+//! Therefore, a map is read by byte ([`PageMap::ranges`]) and moved ([`PageMap::moved`]): a page of the target belongs where
+//! the region's first byte in it was.
 #![forbid(unsafe_code)]
 
 use super::machine::NODES_MAX;
@@ -10,13 +10,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Bytes of a page in a map. Larger pages are runs of them.
+/// Bytes of a page in a map. Larger pages are runs of such pages.
 pub const PAGE_BYTES: u64 = 4096;
 /// Bytes of a huge page, and what it is aligned to.
 pub const HUGE_BYTES: u64 = 2 << 20;
-/// Consecutive pages that are worth keeping together: shorter runs are pages that were spread over nodes in turn.
+/// The least number of consecutive pages that are worth keeping together: shorter runs are pages that were spread over nodes in turn.
 pub const SHORT_PAGES: u64 = 16;
-/// The maximum number of runs in a map: 4 GiB whose pages alternate between nodes one by one, and 16 MiB of memory. The rest is unknown.
+/// The maximum number of runs in a map: enough for 4 GiB whose pages alternate between nodes one by one. Such a map takes 16 MiB of
+/// memory. The rest is unknown.
 pub const RUNS_MAX: usize = 1 << 20;
 
 /// Consecutive pages on one node.
@@ -115,7 +116,7 @@ impl PageMap {
         counts
     }
 
-    /// Is it well formed, and no larger than a map may be? For maps that came from elsewhere.
+    /// Is it well formed, and no larger than a map may be? This is asked of maps that come from elsewhere.
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -151,8 +152,8 @@ impl PageMap {
         }
     }
 
-    /// The bytes of a region of `bytes` bytes, in order, and the node that they are on. Without gaps, for a map that passes
-    /// [`PageMap::check`].
+    /// The bytes of a region of `bytes` bytes, in order, and the node that they are on. There are no gaps if the map
+    /// passes [`PageMap::check`].
     pub fn ranges(&self, bytes: u64) -> impl Iterator<Item = (Range<u64>, Option<u32>)> + '_ {
         let mut page = 0u64;
         let byte = move |page: u64| page.saturating_mul(PAGE_BYTES).saturating_sub(self.offset.into()).min(bytes);
@@ -168,8 +169,8 @@ impl PageMap {
     pub fn moved(&self, bytes: u64, address: u64) -> PageMap {
         let offset = offset_of(address);
         let mut left = pages_of(offset, bytes).unwrap_or(0);
-        // Where the target begins later in its page, a page of it begins with the last bytes of the source's page before;
-        // only the first page of both begins with the same byte.
+        // If the target begins later in its page, each of its pages begins with the last bytes of the source's previous
+        // page; only the first pages of the two begin with the same byte.
         let ahead = self.runs.first().filter(|_| offset > self.offset).map(|run| Run { pages: 1, node: run.node });
         let mut runs: Vec<Run> = Vec::with_capacity(self.runs.len() + 2);
         for run in ahead.iter().chain(&self.runs) {
@@ -200,7 +201,7 @@ impl PageMap {
             while left > 0 {
                 let room = per_block - page % per_block;
                 let pages = if block.is_empty() && room == per_block {
-                    // Whole blocks that lie alike.
+                    // Whole blocks on one node.
                     left / per_block * per_block
                 } else {
                     0
@@ -218,7 +219,7 @@ impl PageMap {
         PageMap::from_runs(address, runs)
     }
 
-    /// How the pages of `found` compare with this, which is wanted. Both are maps of one region at one address.
+    /// How the pages of `found` compare with this map of wanted nodes. Both are maps of the same region at the same address.
     pub fn compare(&self, found: &PageMap) -> Tally {
         let mut tally = Tally::default();
         let mut found = found.runs.iter().copied();
@@ -241,13 +242,13 @@ impl PageMap {
         tally
     }
 
-    /// Where blocks of [`HUGE_BYTES`] begin, of the region at `address` to which this map of wanted nodes belongs, that hold pages
-    /// wanted on different nodes: no huge page may be there. Ascending. Pages without a wanted node fit any.
+    /// The addresses of the blocks of [`HUGE_BYTES`] that hold pages wanted on different nodes, in ascending order: no huge page
+    /// may be there. This is the map of wanted nodes of a region at `address`. Pages without a wanted node fit any.
     pub fn mixed_blocks(&self, address: u64) -> Vec<u64> {
         let first = address - u64::from(offset_of(address));
         let block = |page: u64| first.saturating_add(page.saturating_mul(PAGE_BYTES)) / HUGE_BYTES * HUGE_BYTES;
         let (mut blocks, mut page) = (Vec::new(), 0u64);
-        // The last page before that is wanted somewhere.
+        // The last page before this run that is wanted on a node.
         let mut before: Option<(u32, u64)> = None;
         for run in &self.runs {
             let end = page.saturating_add(run.pages);
@@ -266,7 +267,7 @@ impl PageMap {
     }
 }
 
-/// Appends the runs of a block to others: unchanged, or as one on the node that lacks most.
+/// Appends the runs of a block to `runs`: unchanged, or as one run on the node that is owed most.
 fn settle(block: &mut Vec<Run>, owed: &mut BTreeMap<u32, i64>, runs: &mut Vec<Run>) {
     let pages: u64 = block.iter().map(|run| run.pages).sum();
     if block.len() as u64 * SHORT_PAGES <= pages {
@@ -316,7 +317,7 @@ mod tests {
         let map = PageMap::from_nodes(100, [Some(0), Some(1), Some(2)]);
         let bytes = 3 * PAGE_BYTES - 200;
         map.check(bytes).expect("it fits");
-        // Later in the page: the second page begins with bytes of the first.
+        // Later in its page: the second page begins with bytes of the first.
         assert_eq!(nodes(&map.moved(bytes, 200)), [Some(0), Some(0), Some(1)]);
         assert_eq!(nodes(&map.moved(bytes, 201)), [Some(0), Some(0), Some(1), Some(2)], "one byte more, one page more");
         // Earlier: it begins with bytes of the second.
@@ -341,7 +342,7 @@ mod tests {
         ] {
             let map = PageMap { offset, runs: runs(&list) };
             assert!(map.check_form().is_err(), "{map:?}");
-            // Whoever uses it without a look is not harmed either.
+            // Using it without checking it does no harm, either.
             let _ =
                 (map.moved(1 << 40, 77), map.counts(), map.compare(&good), map.mixed_blocks(0), map.ranges(9).count());
         }

@@ -20,7 +20,8 @@ pub enum Pin {
     Launcher,
 }
 
-/// The part of `cpus` (in logical order) of the rank at `position` among `count` ranks: whole cores, as long as there are enough.
+/// The part of `cpus` (in logical order) that belongs to the rank at `position` among `count` ranks: whole cores, as
+/// long as there are enough.
 pub fn share(machine: &Machine, cpus: &Cpus, position: usize, count: usize) -> Vec<u32> {
     let cores = cores(machine, &machine.in_order(cpus));
     let part = |items: usize| items * position / count.max(1)..items * (position + 1) / count.max(1);
@@ -35,13 +36,14 @@ pub fn share(machine: &Machine, cpus: &Cpus, position: usize, count: usize) -> V
     }
 }
 
-/// These CPUs by core.
+/// These CPUs, grouped by core.
 fn cores(machine: &Machine, cpus: &[u32]) -> Vec<Vec<u32>> {
     let core = |number: u32| machine.cpu(number).map_or(u32::MAX, |cpu| cpu.core);
     cpus.chunk_by(|a, b| core(*a) == core(*b)).map(<[u32]>::to_vec).collect()
 }
 
-/// Where the `threads` threads of a rank go; empty: they stay where they are. `share` is the rank's, `given` the job's.
+/// Where the `threads` threads of a rank go; empty if they stay where they are. `share` is what the rank has, and
+/// `given` what the job has.
 pub fn masks(pin: &Pin, machine: &Machine, given: &Cpus, share: &[u32], threads: usize) -> Vec<Cpus> {
     let cores = cores(machine, share);
     let order = match pin {

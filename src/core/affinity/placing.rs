@@ -1,18 +1,18 @@
-//! Bringing the pages of some memory to the nodes they are wanted on, before it is loaded.
+//! Brings the pages of some memory to the nodes on which they are wanted, before the memory is loaded.
 //!
-//! The caller may write to the memory and is about to overwrite it: its content is unspecified afterwards where pages were dropped. A small
-//! memory that is right already is only looked at, and costs nothing more. Otherwise there are three steps:
+//! The caller may write to the memory and is about to overwrite it: where pages were dropped, its content is unspecified afterwards. Small
+//! memory that is already right is only looked at, which costs nothing more. Otherwise, there are three steps:
 //!
-//! 1. **Blocks with several owners** (`blocks`): 2 MiB that are wanted on several nodes, or that other memory has a part in. A
-//!    huge page there is taken apart, and huge pages are forbidden for the memory's part of the block. On the calling thread.
+//! 1. **Blocks with several owners** (`blocks`): these are 2 MiB that are wanted on several nodes, or in which other memory
+//!    has a part. A huge page there is taken apart, and huge pages are forbidden for the memory's part of the block. The
+//!    calling thread does this.
 //! 2. **The rest**, on threads of each node that is wanted: pages that are present elsewhere are *migrated*, because they may be
-//!    registered with a device (the system then refuses, and they stay); pages without memory get it, from a thread
-//!    that runs on the node and prefers it.
-//!    Of a large part few pages are asked for first: where all of these are right the part is left as it is, since no more than
-//!    single pages of it can be elsewhere.
-//! 3. **The count**: where every page is now, with the reason for each that is not where it is wanted. The threads count what they
-//!    have in hand, so that a page that was right is asked for once, and others twice; only those of blocks with several
-//!    owners are looked at again when all threads are done, because what one of them does there may move another one's pages.
+//!    registered with a device (the system then refuses, and they stay); pages without memory get it, from a thread that runs on
+//!    the node and prefers it. Few pages of a large part are queried first. If all of these are right, the part is left as it
+//!    is, because no more than single pages of it can be elsewhere.
+//! 3. **The count**: where every page is now, with the reason for each that is not where it is wanted. The threads count the pages
+//!    that they handle, so a page that was right is queried once, and other pages twice. Only the pages of blocks with several
+//!    owners are queried again when all threads are done, because one thread may move another one's pages there.
 //!
 //! Nothing here fails: what could not be done is in the report.
 #![forbid(unsafe_code)]
@@ -34,32 +34,33 @@ use report::Progress;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Bytes of the memory, counted from its start, and the number of the node that they are wanted on; `None`: no matter where.
+/// Bytes of the memory, counted from its start, and the number of the node on which they are wanted; `None`: no matter where.
 pub type Wanted = (Range<u64>, Option<u32>);
 
-/// Pages that a thread handles at once: 64 MiB. With each call to move pages the system empties the page caches of all CPUs under a
-/// lock of the whole machine, so that calls should be few; what is kept of so many pages while they move is half a MiB.
+/// The number of pages that a thread handles at once: 64 MiB. With each call to move pages, the system empties the page
+/// caches of all CPUs under a machine-wide lock, so calls should be few. The data that are kept about these pages while
+/// they move take half a MiB.
 const PART_PAGES: u64 = (64 << 20) / PAGE_BYTES;
-/// So few pages are asked for before anything is done: 4 MiB.
+/// Up to this many pages are all queried before anything is done: 4 MiB.
 const FIRST_PAGES: u64 = (4 << 20) / PAGE_BYTES;
-/// The pages of a part, and the step at which they are queried first, which makes a few hundred queries. The steps are primes, so that
-/// pages that are dealt to nodes in turn do not all seem to be on one.
+/// The least number of pages of a part, and the step at which they are queried first, which makes a few hundred queries. The steps are
+/// primes, so that pages that are spread over nodes in turn do not all seem to be on one.
 const SAMPLE_STEPS: [(u64, usize); 2] = [((32 << 20) / PAGE_BYTES, 61), ((4 << 20) / PAGE_BYTES, 13)];
-/// So few pages are placed by the calling thread: 1 MiB.
+/// Up to this many pages are placed by the calling thread: 1 MiB.
 const SMALL_PAGES: u64 = (1 << 20) / PAGE_BYTES;
-/// Threads of one node: one clears pages at a fraction of what memory can take.
+/// The maximum number of threads of one node: a single thread clears pages at a fraction of what memory can take.
 const THREADS_MAX: usize = 4;
 /// Pages that are worth a thread of their own: 64 MiB.
 const THREAD_PAGES: u64 = (64 << 20) / PAGE_BYTES;
 
-/// Pages of the memory (counted from the one that its first byte lies in) that are wanted on a node.
+/// Pages of the memory, counted from the one that contains its first byte, that are wanted on a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Piece {
     pages: Range<u64>,
     node: u32,
 }
 
-/// Where some memory lies.
+/// Where some memory is.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     start: usize,
@@ -76,12 +77,12 @@ impl Place {
         self.start as u64 % PAGE_BYTES
     }
 
-    /// Pages of the machine before its first one.
+    /// The number of the machine's pages before its first one.
     fn first(&self) -> u64 {
         self.start as u64 / PAGE_BYTES
     }
 
-    /// Its pages, also those that it has a part of.
+    /// The number of its pages, including those of which it has only a part.
     fn pages(&self) -> u64 {
         if self.bytes == 0 { 0 } else { (self.offset() + self.bytes).div_ceil(PAGE_BYTES) }
     }
@@ -93,12 +94,12 @@ impl Place {
         start..end.max(start)
     }
 
-    /// The first page that begins at this byte or behind it; the very first one, of which it may have a part, begins at 0.
+    /// The first page that begins at this byte or after it. The very first page, of which the memory may have only a part, begins at 0.
     fn page_from(&self, byte: u64) -> u64 {
         if byte == 0 { 0 } else { (self.offset() + byte).div_ceil(PAGE_BYTES).min(self.pages()) }
     }
 
-    /// What it has of these pages, in bytes from its start.
+    /// The part of these pages that belongs to it, in bytes from its start.
     fn bytes_of(&self, pages: &Range<u64>) -> Range<usize> {
         let byte = |page: u64| (page * PAGE_BYTES).saturating_sub(self.offset()).min(self.bytes) as usize;
         byte(pages.start)..byte(pages.end)
@@ -112,28 +113,28 @@ impl Place {
         pages.map(|page| self.address(page)).collect()
     }
 
-    /// Some of its pages, the last one among them; none if it has so few that all may be asked for.
+    /// Some of its pages, including the last one; none if it has so few that all may be queried.
     fn sample(&self) -> Vec<u64> {
         let step = SAMPLE_STEPS.into_iter().find(|(pages, _)| self.pages() >= *pages);
         let last = self.pages().saturating_sub(1);
         step.map_or_else(Vec::new, |(_, step)| (0..last).step_by(step).chain([last]).collect())
     }
 
-    /// Are these of its pages on this node?
+    /// Are these pages of the memory on this node?
     fn are_on(&self, pages: &[u64], node: u32) -> bool {
         let addresses: Vec<usize> = pages.iter().map(|page| self.address(*page)).collect();
         let is_there = |status: &i32| u32::try_from(*status) == Ok(node);
         numa::query(&addresses).is_ok_and(|found| found.iter().all(is_there))
     }
 
-    /// The block that a page lies in, counted over the whole address space.
+    /// The block that contains a page, counted over the whole address space.
     fn block(&self, page: u64) -> u64 {
         (self.first() + page) / BLOCK_PAGES
     }
 }
 
-/// The wanted nodes, page by page: a page belongs to the range that its first byte is in. Ranges lose whatever they share with
-/// others, and anything beyond the memory is left out.
+/// The wanted nodes, page by page: a page belongs to the range that its first byte is in. A range loses whatever it shares
+/// with an earlier one, and anything beyond the memory is left out.
 fn pieces(place: Place, wanted: &[Wanted]) -> Vec<Piece> {
     let mut ranges: Vec<&Wanted> = wanted.iter().collect();
     ranges.sort_by_key(|(range, _)| range.start);
@@ -143,7 +144,7 @@ fn pieces(place: Place, wanted: &[Wanted]) -> Vec<Piece> {
             continue;
         }
         let pages = place.page_from(range.start).max(done)..place.page_from(range.end.min(place.bytes));
-        // The last page ends behind the memory.
+        // The last page ends beyond the memory.
         let pages = pages.start..if range.end >= place.bytes { place.pages() } else { pages.end };
         if pages.is_empty() {
             continue;
@@ -160,8 +161,8 @@ fn pieces(place: Place, wanted: &[Wanted]) -> Vec<Piece> {
     pieces
 }
 
-/// Brings the pages of `target` to the nodes that are wanted, as far as the system allows, and says what became of each. `cpus`
-/// are the CPUs of each node that this process may use; threads of a node that has none run where they may.
+/// Brings the pages of `target` to the wanted nodes, where the system allows it, and says what became of each. `cpus` are the
+/// CPUs of each node that this process may use; threads of a node that has none run where they may.
 ///
 /// Contents are lost where a huge page had to be taken apart; memory outside of `target` keeps its contents and its nodes.
 ///
@@ -173,7 +174,7 @@ pub fn place(target: &mut [u8], wanted: &[Wanted], cpus: &BTreeMap<u32, Cpus>) -
     let pieces = pieces(place, wanted);
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return PlaceReport::default() };
     let is_small = last.pages.end - first.pages.start <= FIRST_PAGES;
-    // Of more than that one shows whether the system answers.
+    // If there are more pages, the first one shows whether the system answers.
     let pages = first.pages.start..if is_small { last.pages.end } else { first.pages.start + 1 };
     match numa::query(&place.addresses(pages.clone())) {
         Ok(found) if is_small && are_right(&pieces, &found) => {
@@ -207,7 +208,7 @@ fn are_right(pieces: &[Piece], found: &[i32]) -> bool {
 /// Says where the pages of `target` are, compared with what is wanted. Changes nothing.
 ///
 /// # Blocking
-/// About 40 ms for each GiB.
+/// For about 40 ms per GiB.
 pub fn verify(target: &[u8], wanted: &[Wanted]) -> PlaceReport {
     let place = Place::of(target);
     let mut progress = Progress::default();
@@ -219,9 +220,9 @@ pub fn verify(target: &[u8], wanted: &[Wanted]) -> PlaceReport {
 struct Share<'a> {
     place: Place,
     bytes: &'a mut [u8],
-    /// Page of the memory that the bytes begin in.
+    /// The page of the memory in which the bytes begin.
     first: u64,
-    /// Lies in a block with several owners, where nothing more is migrated.
+    /// It lies in a block with several owners, where nothing more is migrated.
     is_shared: bool,
 }
 
@@ -293,12 +294,12 @@ impl Queue<'_> {
     }
 }
 
-/// Handles all shares, each on a thread of its node; a few pages on the calling thread.
+/// Handles all shares, each on a thread of its node; if there are few pages, on the calling thread.
 fn run(shares: BTreeMap<u32, Vec<Share>>, cpus: &BTreeMap<u32, Cpus>) -> Progress {
     let queues: Vec<Queue> = shares
         .into_iter()
         .map(|(node, mut shares)| {
-            // They are taken from the end.
+            // Shares are taken from the end.
             shares.reverse();
             Queue { node, shares: Lock::new(shares) }
         })
@@ -307,7 +308,7 @@ fn run(shares: BTreeMap<u32, Vec<Share>>, cpus: &BTreeMap<u32, Cpus>) -> Progres
     if queues.iter().map(Queue::pages).sum::<u64>() > SMALL_PAGES {
         run_threads(&queues, cpus).into_iter().for_each(|part| progress.add(part));
     }
-    // Few pages, or no thread could be had.
+    // There are few pages, or no thread could be started.
     queues.iter().filter(|queue| queue.pages() > 0).for_each(|queue| progress.add(queue.drain()));
     progress
 }
@@ -342,8 +343,8 @@ fn missed(node: u32) -> Reason {
 }
 
 impl Share<'_> {
-    /// Migrates what is on other nodes, populates what is nowhere, and counts. The calling thread prefers the node; what it
-    /// populates elsewhere is there because of `missed`.
+    /// Migrates pages that are on other nodes, populates pages without memory, and counts. The calling thread prefers the
+    /// node; pages that it populates elsewhere are there because of `missed`.
     fn settle(self, node: u32, missed: Reason, progress: &mut Progress) {
         let Share { place, bytes, first, is_shared } = self;
         let all = first..first + place.pages();
@@ -368,7 +369,7 @@ impl Share<'_> {
                     Ok(()) => progress.populate(first + pages.start..first + pages.end, missed),
                     Err(error) => progress.note(first + pages.start..first + pages.end, Reason::of(&error)),
                 }
-                // Linux 6.1 to 6.5 take pages for absent that automatic balancing has marked; populating takes the mark off.
+                // With Linux 6.1 to 6.5, a page that automatic balancing has marked seems absent; populating it removes the mark.
                 if let Ok(found) = numa::query(&place.addresses(pages.clone())) {
                     now[pages.start as usize..pages.end as usize].copy_from_slice(&found);
                     bring(place, first, pages, &mut now, node, progress);
@@ -398,7 +399,7 @@ fn is_astray(status: i32, node: u32) -> bool {
     u32::try_from(status).is_ok_and(|found| found != node)
 }
 
-/// Migrates some pages and says how many came, and of each where it is then or why it did not come.
+/// Migrates some pages. Says how many arrived and, for each, where it is now or why it did not arrive.
 fn migrate(place: Place, pages: &[u64], node: u32, mut tell: impl FnMut(u64, Result<i32, Reason>)) -> u64 {
     if pages.is_empty() {
         return 0;

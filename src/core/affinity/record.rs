@@ -1,6 +1,6 @@
-//! What a checkpoint says about where things were: the record that lies in each shard.
+//! What a checkpoint says about where things were: the record in each shard.
 //!
-//! It is small: a few hundred bytes for the machine, a few for each pinned thread, and two or more for each run of pages. It comes back
+//! It is small: a few hundred bytes for the machine, a few for each pinned thread, and two or more for each run of pages. It is read
 //! from files that may be damaged or foreign, so everything is checked before it is used, and its size is bounded.
 #![forbid(unsafe_code)]
 
@@ -13,18 +13,18 @@ use crate::format::FormatError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// The maximum number of bytes in the name of a thread: four times what the system gives.
+/// The maximum number of bytes in the name of a thread: four times what the system allows.
 const NAME_BYTES_MAX: usize = 64;
 
-/// The most threads.
+/// The maximum number of threads.
 const THREADS_MAX: usize = 1 << 16;
 
-/// Whose a thread is.
+/// To whom a thread belongs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Role {
     /// The thread that holds the session.
     Main,
-    /// Another one of the application, of MPI or of another library.
+    /// Another thread of the application, of MPI or of another library.
     Other,
     /// One of Bivouac's own.
     Bivouac,
@@ -33,7 +33,7 @@ pub enum Role {
 /// A thread, and where it may run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ThreadPlace {
-    /// Whose it is.
+    /// To whom it belongs.
     pub role: Role,
     /// Its name, which the system cuts after 15 bytes.
     pub name: String,
@@ -52,7 +52,7 @@ pub struct Policy {
     pub nodes: Vec<u32>,
 }
 
-/// Where a region lies.
+/// Where a region is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RegionPlace {
     /// In host memory.
@@ -61,8 +61,7 @@ pub enum RegionPlace {
         pages: PageMap,
         /// How old the map was when the checkpoint was taken, in milliseconds.
         age_ms: u64,
-        /// The nodes of every page were queried; otherwise of one in this many, with a search for the borders between
-        /// them.
+        /// Every page was queried. Otherwise, only a sample of the pages was queried, with a search for the borders between them.
         is_whole: bool,
     },
     /// In the memory of the GPU with this PCI address.
@@ -90,14 +89,14 @@ impl Record {
     /// As bytes, for a shard.
     ///
     /// # Errors
-    /// [`FormatError`] if it breaks a rule of [`Record::check`] or takes more than 16 MiB (millions of runs of pages): it could not be
-    /// decoded.
+    /// [`FormatError`] if it breaks a rule of [`Record::check`] or takes more than 16 MiB (millions of runs of pages): such a
+    /// record could not be decoded.
     pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
         self.check().map_err(|reason| FormatError::invalid("affinity record", reason))?;
         wire::encode(self)
     }
 
-    /// How many of the threads may be read back.
+    /// How many of the threads can be read back.
     fn threads_that_fit(&self) -> usize {
         let mut left = wire::MASKS_MAX;
         let fits = |thread: &&ThreadPlace| {
@@ -108,8 +107,8 @@ impl Record {
         self.threads.iter().take(THREADS_MAX).take_while(fits).count()
     }
 
-    /// Leaves threads out of which there are too many, the regions that are damaged, and then those whose maps take most, until it can be
-    /// encoded; says how many regions.
+    /// Leaves out surplus threads, then the regions that are damaged, and then the regions with the largest maps, until the record can be
+    /// encoded. Returns how many regions were left out.
     pub fn keep_what_fits(&mut self) -> usize {
         self.threads.truncate(self.threads_that_fit());
         let before = self.regions.len();
@@ -130,7 +129,7 @@ impl Record {
         before - self.regions.len()
     }
 
-    /// From bytes of a shard, checked. Any bytes are harmless.
+    /// The record from bytes of a shard, checked. Any bytes are harmless.
     ///
     /// # Errors
     /// [`FormatError`] if they are damaged, of a newer version, or break a rule of [`Record::check`].
@@ -138,8 +137,8 @@ impl Record {
         wire::decode(bytes)
     }
 
-    /// Is it consistent, and within bounds? Nodes of pages need not be those of the machine: little may be known of that. That a map fits
-    /// its region is checked where the region is known ([`PageMap::check`]).
+    /// Is it consistent, and within bounds? Pages may be on nodes that the machine does not have, because little may be known about the
+    /// machine. Whether a map fits its region is checked where the region is known ([`PageMap::check`]).
     ///
     /// # Errors
     /// What is wrong, in words.

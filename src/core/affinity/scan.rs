@@ -1,9 +1,9 @@
-//! Finding out on which nodes the pages of some memory lie, by asking for a few of them or for all. The question is a closure
-//! (in production [`numa::query`](super::numa::query)), so nothing here knows a machine.
+//! Finds out on which nodes the pages of some memory are, by asking for a few of them or for all. The question is a closure
+//! (in production [`numa::query`](super::numa::query)), so nothing here depends on a machine.
 //!
-//! Placement is usually piecewise: a thread's share lies on its node. So one page in each 2 MiB is asked for (a huge page lies
-//! on one node), and where two neighbours in this sample differ, the border between them is searched by halving the gap. What
-//! changes and changes back between two samples stays unseen; a whole scan sees it, and takes as many questions as there are pages.
+//! Placement is usually piecewise: a thread's share is on its node. Therefore, one page in each 2 MiB is asked for (a huge page is
+//! on one node), and where two neighbours in this sample differ, the border between them is found by halving the gap. A change that
+//! is undone between two samples stays unseen. A whole scan sees it, but takes as many questions as there are pages.
 #![forbid(unsafe_code)]
 
 use super::pages::{PAGE_BYTES, PageMap, Run};
@@ -12,16 +12,16 @@ use std::io;
 
 /// Pages of a block, which a huge page would fill.
 pub const BLOCK_PAGES: u64 = 512;
-/// Pages that are asked for at once: the system answers them under locks that the application may want, too.
+/// The number of pages that are asked for at once: the system answers under locks that the application may also want.
 const PART_PAGES: usize = 4096;
 /// The maximum number of runs that a whole scan distinguishes: more are single pages on changing nodes, for which the individual nodes say
 /// little.
 pub const WHOLE_RUNS_MAX: usize = 1 << 16;
 
-/// The node of each of these pages (by their addresses) or a negative number, as `move_pages` says it.
+/// The node of each of these pages (by their addresses) or a negative number, as `move_pages` gives it.
 pub type Query<'a> = dyn FnMut(&[usize]) -> io::Result<Vec<i32>> + 'a;
 
-/// Pages from the one of the first byte to the one of the last byte.
+/// The number of pages from the one of the first byte to the one of the last byte.
 fn page_count(start: usize, bytes: u64) -> u64 {
     match bytes {
         0 => 0,
@@ -33,7 +33,7 @@ fn offset(start: usize) -> u32 {
     (start as u64 % PAGE_BYTES) as u32
 }
 
-/// Adds pages to runs of which neighbours differ.
+/// Adds pages to runs, so that neighbouring runs differ.
 fn push(runs: &mut Vec<Run>, pages: u64, node: Option<u32>) {
     match runs.last_mut() {
         _ if pages == 0 => {}
@@ -57,7 +57,7 @@ fn ask(start: usize, pages: &[u64], query: &mut Query) -> io::Result<Vec<Option<
     Ok(answers)
 }
 
-/// Two pages that lie differently, with pages between them that nobody has asked for.
+/// Two pages on different nodes, with pages between them that nobody has asked for.
 #[derive(Clone, Copy)]
 struct Gap {
     low: (u64, Option<u32>),
@@ -104,8 +104,9 @@ pub fn bounded(start: usize, bytes: u64, questions_max: usize, query: &mut Query
     Ok(PageMap { offset: offset(start), runs: runs_of(&known, count) })
 }
 
-/// The first page, one in as many as a block has (or in a multiple of that, if these are too many), and the last one. One page less lies
-/// between them than in a block, so that pages that are dealt to two, four or eight nodes in turn do not all seem to be on one.
+/// The first page, one page in each block (or in a multiple of a block, if these are too many), and the last page. The
+/// distance between two of them is one page less than that, so that pages that are spread over two, four or eight nodes in
+/// turn do not all seem to be on one.
 fn samples(count: u64, samples_max: usize) -> Vec<u64> {
     // Half of the questions are for the borders.
     let fit = (samples_max as u64 / 2).saturating_sub(2).max(1);
@@ -117,7 +118,8 @@ fn samples(count: u64, samples_max: usize) -> Vec<u64> {
     samples
 }
 
-/// Runs from some pages: what is between two of them lies as they do, half as the one and half as the other if these differ.
+/// Makes runs from some known pages. Pages between two of them count as being on the same node; if the two differ, half of
+/// these pages go with each.
 fn runs_of(known: &BTreeMap<u64, Option<u32>>, count: u64) -> Vec<Run> {
     let mut runs = Vec::new();
     let mut done = 0;
@@ -129,8 +131,8 @@ fn runs_of(known: &BTreeMap<u64, Option<u32>>, count: u64) -> Vec<Run> {
     runs
 }
 
-/// The map, with a query for every page. Between parts of a few thousand pages `goes_on` is asked; `None`: it said no. After 65,536
-/// runs there are no more queries, and the pages after them are reported as unknown.
+/// The map, with a query for every page. `goes_on` is called between parts of a few thousand pages; `None` if it said no. After
+/// 65,536 runs, there are no more queries, and the pages after them are reported as unknown.
 ///
 /// # Errors
 /// Those of `query`.
@@ -251,7 +253,7 @@ mod tests {
         for first_unknown in [0, 1] {
             let node = |page: u64| (page % 2 == first_unknown).then_some(1u32);
             let runs = merged(&(0..pages).map(|page| (1, node(page))).collect::<Vec<_>>());
-            // By address, since looking through all runs for each page takes long.
+            // By address, because looking through all runs for each page takes long.
             let mut asked = 0;
             let mut query = |addresses: &[usize]| {
                 asked += addresses.len();

@@ -1,7 +1,7 @@
 //! The threads of this process, and where they may run.
 //!
-//! Threads come and go while they are listed, and `/proc` may be hidden: what cannot be found out is left out, and the calling
-//! thread is always there. Tools list the threads of other processes ([`list_of`]).
+//! Threads start and end while they are listed, and `/proc` may be hidden. What cannot be found out is left out; the calling
+//! thread is always listed. Tools list the threads of other processes ([`list_of`]).
 #![forbid(unsafe_code)]
 
 use super::cpus::{self, Cpus};
@@ -13,7 +13,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-/// The threads of this process, each in a folder of its number.
+/// The folder with the threads of this process, each in a folder named by its number.
 const FOLDER: &str = "/proc/self/task";
 
 /// A thread of a process.
@@ -29,7 +29,7 @@ pub struct Thread {
     pub cpus: Cpus,
 }
 
-/// How many threads there are; cheap, so that a change is noticed by asking often. `None`: nobody knows.
+/// The number of threads; `None` if it is not known. The call is cheap, so a change can be noticed by asking often.
 pub fn count() -> Option<u64> {
     // Two of the links of a folder are its own.
     fs::metadata(FOLDER).ok()?.nlink().checked_sub(2)
@@ -54,7 +54,7 @@ pub fn list() -> Vec<Thread> {
 /// All threads of a process of this node, the oldest first.
 ///
 /// # Errors
-/// Of the system: there is no such process, or its folder in `/proc` is hidden.
+/// Those of the system: there is no such process, or its folder in `/proc` is hidden.
 pub fn list_of(process: u32) -> io::Result<Vec<Thread>> {
     let mut threads = list_in(&format!("/proc/{process}/task"))?;
     threads.sort_by_key(|thread| (thread.started, thread.id));
@@ -75,7 +75,7 @@ fn look(folder: &str, id: i32) -> Option<Thread> {
     Some(Thread { id, name, started, cpus })
 }
 
-/// The name (which may hold anything, brackets too) and the start time of a line of `/proc/PID/stat`.
+/// The name (which may hold anything, even brackets) and the start time in a line of `/proc/PID/stat`.
 fn parse_stat(line: &str) -> Option<(String, u64)> {
     let (head, fields) = line.rsplit_once(") ")?;
     let (_, name) = head.split_once(" (")?;
@@ -83,10 +83,10 @@ fn parse_stat(line: &str) -> Option<(String, u64)> {
     Some((name.to_owned(), fields.split(' ').nth(22 - 3)?.parse().ok()?))
 }
 
-/// Lets a thread of this process run on these CPUs, as far as its control group allows.
+/// Lets a thread of this process run on those of these CPUs that its control group allows.
 ///
 /// # Errors
-/// Of the system: the thread has ended (`ESRCH`), or may use none of them (`EINVAL`).
+/// Those of the system: the thread has ended (`ESRCH`), or may use none of them (`EINVAL`).
 pub fn set(id: i32, cpus: &Cpus) -> io::Result<()> {
     let mut set = CpuSet::new();
     cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
@@ -95,13 +95,13 @@ pub fn set(id: i32, cpus: &Cpus) -> io::Result<()> {
     sched_setaffinity(Some(id), &set).map_err(io::Error::from)
 }
 
-/// Where the threads of this process may run that are not Bivouac's, together.
+/// The CPUs on which the threads of this process that are not Bivouac's may run, taken together.
 pub fn cpus_of_application() -> Cpus {
     let others = list().into_iter().filter(|thread| !thread.name.starts_with(PREFIX));
     others.flat_map(|thread| thread.cpus).collect()
 }
 
-/// Whose a thread is, if `main` holds the session.
+/// To whom a thread belongs, if `main` holds the session.
 pub fn role(thread: &Thread, main: i32) -> Role {
     match () {
         () if thread.id == main => Role::Main,
@@ -167,7 +167,7 @@ mod tests {
         assert!(set(id, &Cpus::new()).is_err());
         drop(end);
         assert_eq!(thread.unwrap().join().unwrap(), one);
-        // A thread that has been joined may be listed for a moment.
+        // A thread that has been joined may still be listed for a moment.
         wait_until("it has ended", || !list().iter().any(|thread| thread.id == id));
         assert!(set(id, &one).is_err() && set(0, &one).is_err());
         assert!(list().iter().any(|thread| thread.id == own_id()));

@@ -1,4 +1,4 @@
-//! What a planner knows: the data, which the other files change.
+//! What a planner knows: the data that the other files change.
 #![forbid(unsafe_code)]
 
 use super::entry::Entry;
@@ -59,7 +59,8 @@ pub(super) struct History {
     pub order: Order,
     pub started: bool,
     pub closed: bool,
-    /// Where in the restore order `claim_ahead` stopped: what is hinted before is claimed, or not on the device.
+    /// Where in the restore order `claim_ahead` stopped: every version that is hinted before this place is
+    /// claimed, or not on the device.
     pub stopped_at: Option<u64>,
     /// Versions that are not here any more.
     pub ended: BTreeMap<u64, End>,
@@ -79,19 +80,19 @@ pub(super) struct Flight {
 pub struct Cache {
     pub(super) tiers: [Seat; 3],
     pub(super) entries: BTreeMap<EntryId, Entry>,
-    /// Who has a copy on each tier.
+    /// The versions that have a copy on each tier.
     pub(super) residents: [BTreeSet<EntryId>; 3],
     /// What Down and Out flush, and what may leave each tier.
     pub(super) queues: [Queue; QUEUES],
     /// Bytes of all versions that are here, and of the largest that ever was.
     pub(super) entry_bytes: u64,
-    /// How many of them have which length.
+    /// How many of them have each length.
     pub(super) lengths: BTreeMap<u64, u64>,
     pub(super) largest: u64,
     pub(super) histories: BTreeMap<u32, History>,
     /// Jobs under way, by ticket.
     pub(super) flights: BTreeMap<u64, Flight>,
-    /// Who was told to wait for room.
+    /// Owners that were told to wait for room.
     pub(super) waiting: BTreeSet<Owner>,
     pub(super) staged: BTreeMap<u64, Vec<Piece>>,
     pub(super) staged_bytes: u64,
@@ -102,7 +103,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A planner without device and host memory: [`add_span`](Cache::add_span) brings it.
+    /// A planner without device and host memory: [`add_span`](Cache::add_span) provides it.
     ///
     /// # Panics
     /// If a unit is 0.

@@ -87,7 +87,7 @@ impl Cache {
         assert_eq!(lengths, self.lengths);
     }
 
-    /// What uses copies is known, and no link has too many jobs.
+    /// All users of copies are known, and no link has too many jobs.
     fn check_users(&self) {
         for link in Link::ALL {
             assert!(self.flights.values().filter(|flight| flight.link == link).count() <= IN_FLIGHT_MAX);

@@ -115,7 +115,7 @@ impl Entry {
         self.flying[link as usize]
     }
 
-    /// Whether a link is to flush it, as far as there is room.
+    /// Whether a link is to flush it, if there is room.
     pub fn needs_flush(&self, link: Link) -> bool {
         let Some(copy) = self.good(link.from()) else { return false };
         let useful = match self.keep {
@@ -133,8 +133,8 @@ impl Entry {
         self.copy(tier).is_some_and(|copy| !copy.doomed && copy.is_idle()) && self.is_dispensable(tier)
     }
 
-    /// Whether nothing is lost without its copy on a tier: a slower one has the bytes, or another one, of a version that is
-    /// discarded when it was read.
+    /// Whether nothing is lost without its copy on a tier: a slower tier has the bytes or, if the version is discarded once
+    /// it has been read, any other tier has them.
     pub fn is_dispensable(&self, tier: Tier) -> bool {
         let has_other = || Tier::ALL.into_iter().any(|other| other != tier && self.good(other).is_some());
         let spared = || self.is_consumed(tier) && self.keep == Keep::UntilRead && has_other();
@@ -145,10 +145,11 @@ impl Entry {
         self.copy(tier).is_some_and(|copy| copy.state == State::Consumed)
     }
 
-    /// Brings the states of all copies into line after something has changed. `wanted`: it will be read (again).
+    /// Brings the states of all copies into line after something has changed. `wanted` says whether the
+    /// version will be read (again).
     ///
-    /// The fastest claimed copy stands in for those below, which thereby are consumed; when it is gone, or the version
-    /// becomes wanted again, they are unread again. A copy is flushed while a good one lies below it.
+    /// The fastest claimed copy stands in for those below, which are thereby consumed. When that copy is gone, or the
+    /// version becomes wanted again, they are unread again. A copy is flushed while there is a good one below it.
     pub fn settle(&mut self, wanted: bool) {
         let mut claimed = false;
         for tier in Tier::ALL {

@@ -1,12 +1,12 @@
 //! Which copies make room for a new one: a pure decider (HPDC'23, sections 4.1.6 and 4.2).
 //!
-//! The copies that can go soonest go first, and among equal waits those that are used latest: consumed ones, then ones
-//! without a hint, then those with the farthest hints. A pinned copy is not a candidate: a copy that someone reads or writes, one that
-//! was prefetched and is not read yet, and one that can never become evictable.
+//! The copies that can go soonest go first, and among equal waits those that are used latest: consumed ones, then ones without a hint,
+//! then those with the farthest hints. Pinned copies are not candidates: copies that someone reads or writes, copies that were
+//! prefetched and have not been read yet, and copies that can never become evictable.
 //!
 //! # Where this differs from the paper
-//! The paper's algorithm 1 looks for neighbours, because there a version lies in one contiguous range. Here it lies in pieces, and any
-//! copies make room together; so none has to go, and none is waited for, only because it lies between two others.
+//! The paper's algorithm 1 looks for neighbours, because there a version is in one contiguous range. Here a version is in pieces, and
+//! any copies make room together, so none has to go, and none is waited for, only because it is between two others.
 #![forbid(unsafe_code)]
 
 use super::EntryId;
@@ -16,11 +16,11 @@ use std::time::Duration;
 /// When a copy will be used again. The larger, the later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Use {
-    /// It is hinted, this far behind the head of the restore order.
+    /// It is hinted, this far after the head of the restore order.
     Hinted(u64),
-    /// Nobody said: later than any hint.
+    /// Nobody has said when, which counts as later than any hint.
     Unhinted,
-    /// Not before everything else was used: it was consumed, or a copy above stands in for it.
+    /// Not before everything else has been used: it was consumed, or a copy above stands in for it.
     Consumed,
 }
 
@@ -53,13 +53,13 @@ pub struct Plan {
     pub wait: Duration,
 }
 
-/// The candidates that can go soonest and are used latest, until there are `missing` bytes; none of them superfluous. The
-/// order of the candidates does not matter. `None` if all together are too few. O(n) on average.
+/// The candidates that can go soonest and are used latest, as many as it takes to free `missing` bytes, and none of them
+/// superfluous. The order of the candidates does not matter. `None` if all together are too few. O(n) on average.
 pub fn choose(mut candidates: Vec<Candidate>, missing: u64) -> Option<Plan> {
     let count = first_that_hold(&mut candidates, missing)?;
     let chosen = &mut candidates[..count];
     chosen.sort_unstable_by_key(Candidate::rank);
-    // The last one was needed when it came, but with it others may be needed no more: the most useful is kept first.
+    // The last one was needed when it was chosen, but with it, others may no longer be needed: the most useful is kept first.
     let mut surplus = held(chosen) - missing;
     let mut plan = Plan { victims: Vec::new(), wait: Duration::ZERO };
     for candidate in chosen.iter().rev() {
@@ -77,8 +77,8 @@ fn held(candidates: &[Candidate]) -> u64 {
     candidates.iter().map(|candidate| candidate.bytes).sum()
 }
 
-/// Brings the first in rank that together hold `bytes` to the front, in any order, and says how many they are. Each
-/// round halves what is still undecided.
+/// Brings the first candidates in rank that together hold `bytes` bytes to the front, in any order, and returns
+/// their number. Each round halves what is still undecided.
 fn first_that_hold(candidates: &mut [Candidate], bytes: u64) -> Option<usize> {
     let (mut low, mut high, mut missing) = (0, candidates.len(), bytes);
     if held(candidates) < bytes {

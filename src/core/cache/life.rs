@@ -11,19 +11,19 @@ use std::fmt::Write;
 /// Where a copy is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum State {
-    /// It has space, and no bytes yet.
+    /// It has space, but no bytes yet.
     Init,
     /// The application or a link writes it, on the way down.
     WriteInProgress,
     /// Its bytes are whole. No tier below has them.
     WriteComplete,
-    /// Its bytes are whole, and a tier below has them too.
+    /// Its bytes are whole, and a tier below also has them.
     Flushed,
     /// A link writes it, on the way up.
     ReadInProgress,
-    /// Its bytes are whole and about to be read: it stays until they were.
+    /// Its bytes are whole and about to be read: it stays until they have been read.
     ReadComplete,
-    /// It was read, or brought to a faster tier: of all copies this one is missed least.
+    /// It was read, or brought to a faster tier. Of all copies, this one is missed least.
     Consumed,
 }
 
@@ -32,7 +32,7 @@ pub enum State {
 pub enum Step {
     /// A copy from a faster tier, or from the application, begins.
     Write,
-    /// That copy has ended well.
+    /// That copy has succeeded.
     Written,
     /// A tier below has the bytes.
     Flush,
@@ -40,9 +40,9 @@ pub enum Step {
     Expose,
     /// A copy from a slower tier begins.
     Fetch,
-    /// That copy has ended well.
+    /// That copy has succeeded.
     Fetched,
-    /// The prefetcher or a read comes to it.
+    /// The prefetcher or a read reaches it.
     Claim,
     /// It was read, or a copy above it now stands in for it.
     Consume,
@@ -78,8 +78,8 @@ impl State {
         matches!(self, WriteComplete | Flushed | ReadComplete | Consumed)
     }
 
-    /// Whether a copy in this state may make room for another. A consumed copy also needs that its version may be
-    /// discarded or that a tier below has it; a flushed one has that by definition.
+    /// Whether a copy in this state may make room for another. For a consumed copy, its version must also be one
+    /// that may be discarded, or a tier below must have it; for a flushed copy, the latter is so by definition.
     pub fn may_leave(self) -> bool {
         matches!(self, Flushed | Consumed)
     }

@@ -1,15 +1,16 @@
 //! What the links move next.
 //!
-//! *Down and Out* flush, what will be used latest first: consumed, then unhinted in the order of admission, then the
-//! farthest hints. A version that may be discarded is not flushed once it is consumed (HPDC'23, condition 5) or claimed
-//! on the device, where it stays until it is read. Down is otherwise eager. After `start_prefetch` it still is where that
-//! takes from the host only what is needed later; beyond that it works when an append or a prefetch lacks room. Out is
-//! eager for what persists, and for the rest, where the memory tiers are not expected to hold everything, until
-//! `start_prefetch`; otherwise only when room is lacking, and never while host memory is still being mapped.
+//! *Down and Out* flush. What will be used latest goes first: consumed copies, then unhinted ones in the order of
+//! admission, then those with the farthest hints. A version that may be discarded is not flushed once it is consumed
+//! (HPDC'23, condition 5) or claimed on the device, where it stays until it is read. Otherwise, Down is eager. After
+//! `start_prefetch`, it is still eager where it takes from the host only what is needed later; beyond that, it works when
+//! an append or a prefetch lacks room. Out is eager for what persists. For the rest, it is eager until `start_prefetch`
+//! if the memory tiers are not expected to hold everything; otherwise, it works only when room is lacking, and never
+//! while host memory is still being mapped.
 //!
-//! *Up and In* prefetch, after `start_prefetch`, in the restore order: the first hinted version that is not where the link
-//! would bring it is the only one that the link considers, so nothing overtakes it to take its room. They look ahead as
-//! far as the tiers above could hold all that is hinted before it, and evict only what is needed later.
+//! *Up and In* prefetch, after `start_prefetch`, in the restore order. A link considers only the first hinted version that
+//! is not where the link would bring it, so nothing overtakes this version to take its room. Both look ahead as long as
+//! the tiers above could hold all that is hinted before the version, and evict only what is needed later.
 #![forbid(unsafe_code)]
 
 use super::books::{Cache, Flight};
@@ -62,7 +63,7 @@ impl Cache {
                 Want::Nothing | Want::Starved(_) => return None,
             },
         };
-        // Held, so that room for it is not made at its own expense.
+        // The source is held, so that room for the version is not made at its own expense.
         let entry = self.entries.get_mut(&id).expect("what is chosen exists");
         let source = entry.copy_mut(link.from()).expect("what is chosen has a source");
         source.users += 1;
@@ -124,7 +125,7 @@ impl Cache {
             && self.flush_queue(link).any(|id| link == Link::Down || self.is_spared(id, link))
     }
 
-    /// Whether the file does without a version while host memory is still to come.
+    /// Whether a version is kept out of the file while host memory is still to come.
     fn is_spared(&self, id: EntryId, link: Link) -> bool {
         link == Link::Out && self.entries[&id].keep == Keep::UntilRead
     }
@@ -140,7 +141,7 @@ impl Cache {
         !self.flights.is_empty() || [Link::Down, Link::Out].into_iter().any(|link| self.flush_choice(link).is_some())
     }
 
-    /// What a link has to flush, in the order in which it does.
+    /// What a link has to flush, in the order in which it does so.
     pub(super) fn flush_queue(&self, link: Link) -> impl Iterator<Item = EntryId> {
         let queue = &self.queues[usize::from(link == Link::Out)];
         let all = queue.iter(|history, when| self.use_at(history, when)).map(|(_, id)| id);
@@ -151,7 +152,7 @@ impl Cache {
     fn flush_choice(&self, link: Link) -> Option<(EntryId, Terms)> {
         let mut queue = self.flush_queue(link).peekable();
         queue.peek()?;
-        // Where the shortest version has no room on any terms, none has.
+        // If the shortest version has no room on any terms, none has.
         let (shortest, _) = self.lengths.first_key_value()?;
         let unread = Terms { unread: true, ..Terms::NOW };
         let has_room = |terms| self.has_room(link.to(), *shortest, terms);
@@ -160,7 +161,7 @@ impl Cache {
         }
         let starved = self.starved(link);
         let lazy = link == Link::Out && self.is_file_spared();
-        // What did not fit: on the same terms nothing larger does.
+        // The length that did not fit: on the same terms, nothing larger does.
         let mut too_large = u64::MAX;
         for id in queue {
             let bytes = self.entries[&id].bytes;
@@ -175,7 +176,7 @@ impl Cache {
                 return Some((id, terms));
             }
             if limited {
-                // The next ones are used earlier, and might go: but room for this one is what is lacking.
+                // The next ones are used earlier, and might be flushed, but what is lacking is room for this one.
                 return None;
             }
             too_large = bytes;
@@ -201,9 +202,9 @@ impl Cache {
         }
     }
 
-    /// Will the memory tiers surely hold everything, so that nothing needs to go to the file for room? What is hinted and
-    /// not written yet counts as twice the largest version so far, because sizes tend to grow; without such hints the
-    /// file is spared until half of host memory is used.
+    /// Is it certain that the memory tiers will hold everything, so that nothing needs to go to the file for room? What
+    /// is hinted and not written yet counts as twice the largest version so far, because sizes tend to grow; without such
+    /// hints, the file is spared until half of host memory is used.
     fn is_file_spared(&self) -> bool {
         let bytes = |tier: Tier| self.tiers[tier as usize].space.bytes();
         let free = self.tiers[Tier::Host as usize].space.free_bytes();
@@ -215,8 +216,8 @@ impl Cache {
         self.entry_bytes + to_come * 2 * self.largest <= bytes(Tier::Device) + bytes(Tier::Host)
     }
 
-    /// When what a prefetch finds no room for will be used, the nearest if there are several. A prefetch that lacks room
-    /// in the host is helped by Out only; one that lacks room on the device also by Down.
+    /// When the version that a prefetch finds no room for will be used; if there are several, the nearest use. Out helps
+    /// a prefetch that lacks room in the host; Out and Down both help one that lacks room on the device.
     fn starved(&self, link: Link) -> Option<Use> {
         let links = if link == Link::Down { &[Link::Up][..] } else { &[Link::Up, Link::In][..] };
         let starved = links.iter().filter_map(|link| match self.want(*link) {
@@ -226,7 +227,7 @@ impl Cache {
         starved.min()
     }
 
-    /// What a prefetching link finds to do: of all started histories the version that is read soonest.
+    /// What a prefetching link finds to do: the version that is read soonest of all started histories.
     fn want(&self, link: Link) -> Want {
         let firsts = self.histories.keys().filter_map(|history| self.first_to_move(*history, link));
         let Some((next, id)) = firsts.min() else { return Want::Nothing };
@@ -266,8 +267,8 @@ impl Cache {
         None
     }
 
-    /// Whether a version lies at the lower end of a prefetching link, could lie at the upper end, and nothing is in the
-    /// way but room.
+    /// Whether a version is at the lower end of a prefetching link and could be at the upper end, with nothing in
+    /// the way but a lack of room.
     pub(super) fn can_move_up(&self, id: EntryId, link: Link) -> bool {
         let entry = &self.entries[&id];
         entry.best() == Some(link.from())

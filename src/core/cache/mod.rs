@@ -17,11 +17,11 @@
 //!   Store    a range of a file
 //! ```
 //!
-//! [`Cache`] makes all decisions and does nothing else: it moves no bytes, reads no clock, starts no thread. The doers
-//! share it under a lock. Each link's worker calls [`Cache::next`], moves the bytes without the lock, and calls
+//! [`Cache`] makes all decisions and does nothing else: it moves no bytes, reads no clock and starts no thread. The
+//! doers share it under a lock. Each link's worker calls [`Cache::next`], moves the bytes without the lock, and calls
 //! [`Cache::done`]. The application's thread calls [`Cache::admit`] and [`Cache::written`] around its copy into the
-//! cache, [`Cache::read`] and [`Cache::read_done`] around its copy out of it; told to wait, it waits for the next change
-//! (a `done`, `written`, `read_done`, `close`, or a new span) and calls again.
+//! cache, and [`Cache::read`] and [`Cache::read_done`] around its copy out of it. If it is told to wait, it waits for
+//! the next change (a `done`, `written`, `read_done`, `close`, or a new span) and calls again.
 //!
 //! | file | decides |
 //! |---|---|
@@ -38,18 +38,19 @@
 //! # Rules
 //!
 //! - A version has at most one *copy* per tier, each with a [`State`]. The last copy of a version that is still wanted
-//!   never leaves. `Keep::All` versions are always wanted; `Keep::UntilRead` ones until they were read and no further
-//!   hint names them: then all copies leave at once, and flushes of them end for nothing.
-//! - Flushing is eager, except of what will not be needed below ([`links`](self)): what will be used latest goes first,
-//!   so that eviction finds the right copies flushed.
-//! - A started prefetch is never evicted before it was read. Only an append (or a staged shard, or memory that is asked
-//!   back) that finds nothing else in its way drops the one that is read last, and only if a tier below has it.
+//!   never leaves. `Keep::All` versions are always wanted; `Keep::UntilRead` ones are wanted until they have been read
+//!   and no further hint names them. Then all copies leave at once, and flushes of them are in vain.
+//! - Flushing is eager, except for what will not be needed below ([`links`](self)): what will be used latest goes
+//!   first, so that eviction finds the right copies flushed.
+//! - A started prefetch is never evicted before it has been read. The only exception is an append (or a staged shard,
+//!   or memory that is asked back) that finds nothing else in its way: it drops the prefetch that is read last, and
+//!   only if a tier below has it.
 //! - While an append waits for room, no prefetch takes any.
-//! - *Nobody waits for himself.* [`Admission::Wait`] is answered only while a flush or another job is under way or could
-//!   start at once, or while spans are still announced; otherwise the answer is a lower tier or [`Admission::Never`]. A
-//!   read needs no room: it takes the fastest copy there is, and waits only for a job that is bringing it up already.
-//! - Where the device is not fully mapped yet nothing is evicted from it (HiPC'22, section II, constraint 1).
-//! - A tier may have no bytes. A store without a host tier can only be written and read by the application itself: what is
+//! - *Nobody waits for themselves.* The answer is [`Admission::Wait`] only while a flush or another job is under way or
+//!   could start at once, or while spans are still announced; otherwise, it is a lower tier or [`Admission::Never`]. A
+//!   read needs no room: it takes the fastest copy there is, and waits only for a job that is already bringing it up.
+//! - As long as the device is not fully mapped, nothing is evicted from it (HiPC'22, section II, constraint 1).
+//! - A tier may have no bytes. A store without a host tier can be written and read only by the application itself: what is
 //!   in the device cache goes down through the host.
 #![forbid(unsafe_code)]
 
@@ -74,10 +75,10 @@ pub use links::Job;
 pub use planner::{Admission, Noted, Read, Reason};
 pub use space::runs;
 
-/// How many jobs of one link are under way at most: one that moves and one that is ready to.
+/// The maximum number of jobs of one link that are under way: one that moves and one that is ready to.
 pub const IN_FLIGHT_MAX: usize = 2;
 
-/// After how many failures a version is not tried on a link again.
+/// The number of failures after which a version is not tried on a link again.
 pub const TRIES_MAX: u32 = 3;
 
 /// One version of a history.

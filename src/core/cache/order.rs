@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// The hints of one history that are not read yet, in the order in which they were given.
 ///
-/// Hints cannot be taken back; a version that is named twice will be read twice. A read takes the first pending hint of
-/// its version away, wherever that stands, so the head moves on when what it names was read.
-/// All operations take O(log n).
+/// Hints cannot be taken back; a version that is named twice will be read twice. A read removes the first pending
+/// hint of its version, wherever that is, so the head moves on when the version that it names has been read. All
+/// operations take O(log n).
 #[derive(Clone, Default, Debug)]
 pub struct Order {
     hints: BTreeMap<u64, u64>,
@@ -24,7 +24,7 @@ impl Order {
         self.next += 1;
     }
 
-    /// Takes the first pending hint of a version that was read; where it stood, or `None` if there is none.
+    /// Takes the first pending hint of a version that was read, and returns where it was, or `None` if there is none.
     pub fn take(&mut self, version: u64) -> Option<u64> {
         let positions = self.positions.get_mut(&version)?;
         let position = positions.pop_front().expect("a version without pending hints has no list");
@@ -34,7 +34,7 @@ impl Order {
         self.hints.remove(&position).map(|_| position)
     }
 
-    /// Puts a hint back to where it stood: its version was not read.
+    /// Puts a hint back to where it was, because its version was not read.
     pub fn give_back(&mut self, version: u64, position: u64) {
         debug_assert!(position < self.next);
         if self.hints.insert(position, version).is_none() {
@@ -43,12 +43,13 @@ impl Order {
         }
     }
 
-    /// Where the next hint of a version stands; that stays as it is while others are read. `None` if none is pending.
+    /// The position of the next hint of a version, which stays as it is while others are read.
+    /// `None` if none is pending.
     pub fn position(&self, version: u64) -> Option<u64> {
         self.positions.get(&version).map(|positions| positions[0])
     }
 
-    /// Where the first pending hint stands.
+    /// The position of the first pending hint.
     pub fn head(&self) -> Option<u64> {
         self.hints.first_key_value().map(|(position, _)| *position)
     }
@@ -60,12 +61,12 @@ impl Order {
         Some(self.position(version)? - self.head()?)
     }
 
-    /// The versions that are hinted, from the head on, repeated ones repeatedly.
+    /// The versions that are hinted, starting at the head. A version that is hinted repeatedly appears repeatedly.
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         self.hints.values().copied()
     }
 
-    /// The hinted versions from a position on, each with its position.
+    /// The hinted versions, starting at a position, each with its position.
     pub fn iter_from(&self, position: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.hints.range(position..).map(|(position, version)| (*position, *version))
     }

@@ -15,9 +15,9 @@ use std::time::Duration;
 pub enum Admission {
     /// Copy it to these places in the device cache.
     Device(Vec<Piece>),
-    /// The device cache is no way: copy it straight to these places in host memory.
+    /// The device cache cannot be used: copy it straight to these places in host memory.
     Host(Vec<Piece>),
-    /// Host memory is no way either: write it straight to these places in the store.
+    /// Host memory cannot be used either: write it straight to these places in the store.
     Store(Vec<Piece>),
     /// Something is under way that may make room: ask again after the next change.
     Wait {
@@ -64,7 +64,7 @@ pub enum Read {
 /// What [`Cache::note_read`] has noted.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Noted {
-    /// Where the hint stood that the read has taken; `None`: the version was not hinted.
+    /// The position of the hint that the read has taken; `None` if the version was not hinted.
     pub hint: Option<u64>,
     /// The version leaves if its bytes were right.
     pub leaves: bool,
@@ -84,7 +84,7 @@ impl Cache {
     /// Adds a range to a tier; parts of units at its ends are left out.
     ///
     /// # Panics
-    /// If some of it is there already, or the tier would be larger than its capacity.
+    /// If some of it exists already, or if the tier would be larger than its capacity.
     pub fn add_span(&mut self, tier: Tier, offset: u64, bytes: u64) {
         let seat = &mut self.tiers[tier as usize];
         seat.space.add_span(offset, bytes);
@@ -93,9 +93,9 @@ impl Cache {
         self.debug_check();
     }
 
-    /// Says whether more spans are announced. Until all are there nothing is evicted from the device, and appends wait
-    /// for those to come: who maps memory says that he is done also when he has failed. At the start, spans are announced
-    /// for device and host.
+    /// Says whether all spans have been added, or more are announced. Until all are there, nothing is evicted from the
+    /// device, and appends wait for those to come. Whoever maps memory must therefore say that the tier is fully mapped
+    /// even if mapping has failed. At the start, spans are announced for device and host.
     pub fn set_fully_mapped(&mut self, tier: Tier, fully: bool) {
         self.tiers[tier as usize].mapping = !fully;
         self.look_again();
@@ -106,16 +106,16 @@ impl Cache {
         !self.tiers[tier as usize].mapping
     }
 
-    /// Takes a free range from a tier; false, and nothing is changed, if some of it is used or not there.
+    /// Takes a free range from a tier. Returns false, and changes nothing, if some of it is used or does not exist.
     pub fn remove_span(&mut self, tier: Tier, range: Piece) -> bool {
         self.look_again();
         self.tiers[tier as usize].space.remove_span(range)
     }
 
-    /// Asks for a range of a tier back. Nothing new is placed there, and everything leaves at once that may, also prefetches that are not
-    /// read yet if a tier below has them. True when the range is vacant and belongs to the caller. Until then ask again, with the same
-    /// range, after changes. Unread copies that no tier below has leave when they are flushed or read, staged shards when they are given
-    /// back.
+    /// Asks for a range of a tier back. Nothing new is placed there, and everything that may leave does so at once, including prefetches
+    /// that have not been read yet if a tier below has them. Returns true when the range is vacant and belongs to the caller. Until then,
+    /// ask again, with the same range, after changes. Unread copies that no tier below has leave when they are flushed or read; staged
+    /// shards leave when they are given back.
     pub fn release(&mut self, tier: Tier, range: Piece) -> bool {
         self.tiers[tier as usize].space.close_span(range);
         self.evict_range(tier, range);
@@ -128,8 +128,8 @@ impl Cache {
     /// Asks for room for a version that the application is about to write. Any answer but `Wait` and `Never` starts that write, which
     /// [`written`](Cache::written) ends.
     ///
-    /// After `Wait` no prefetch takes room until this is asked again and answered otherwise, or `written(id, false)` gives
-    /// it up.
+    /// After `Wait`, no prefetch takes room until this is asked again and answered otherwise, or until
+    /// `written(id, false)` gives the request up.
     pub fn admit(&mut self, id: EntryId, bytes: u64, keep: Keep, now: Duration) -> Admission {
         if self.histories.get(&id.history).is_some_and(|history| history.closed) {
             return Admission::Never(Reason::Closed);
@@ -158,8 +158,8 @@ impl Cache {
         }
     }
 
-    /// Ends the application's write of a version. If it has failed the version is as if it had never been admitted; the
-    /// same holds for one that was still waiting to be.
+    /// Ends the application's write of a version. If the write has failed, the version is as if it had never been
+    /// admitted; the same holds for one that was still waiting to be admitted.
     pub fn written(&mut self, id: EntryId, ok: bool) {
         self.waiting.remove(&Owner::Entry(id));
         let Some(entry) = self.entries.get_mut(&id) else { return };
@@ -170,7 +170,7 @@ impl Cache {
             true if copy.doomed => {}
             true => {
                 copy.step(Step::Written);
-                // Of an earlier version of this id there is nothing to say any more.
+                // There is nothing more to say about an earlier version of this id.
                 self.histories.entry(id.history).or_default().ended.remove(&id.version);
             }
             false => self.leave(id, None),
@@ -205,7 +205,7 @@ impl Cache {
         self.debug_check();
     }
 
-    /// Could `bytes` lie in device memory, all of which is there, but not now?
+    /// Is all device memory there, and could it hold `bytes` bytes, but not now?
     pub fn lacks_device_room(&self, bytes: u64) -> bool {
         let is_mapped = !self.tiers[Tier::Device as usize].mapping;
         is_mapped && self.could_fit(Tier::Device, bytes) && !self.has_room(Tier::Device, bytes, Terms::NOW)
@@ -219,7 +219,7 @@ impl Cache {
         tiers: &[Tier],
         now: Duration,
     ) -> Result<(Tier, Vec<Piece>), Admission> {
-        // Who asks counts as waiting: what flows for him is judged as if he waited already.
+        // The owner that asks counts as waiting: what flows for it is judged as if it were waiting already.
         self.waiting.insert(owner);
         let answer = self.find_seat(owner, bytes, tiers, now);
         if !matches!(answer, Err(Admission::Wait { .. })) {
@@ -269,8 +269,8 @@ impl Cache {
         }
     }
 
-    /// Says that a version will be read after all those named earlier. It cannot be taken back; a version that is
-    /// named twice will be read twice. It may be written later, or never.
+    /// Says that a version will be read after all those named earlier. The hint cannot be taken back; a version
+    /// that is named twice will be read twice. The version may be written later, or never.
     pub fn hint(&mut self, id: EntryId) {
         let history = self.histories.entry(id.history).or_default();
         if !history.closed {
@@ -292,9 +292,9 @@ impl Cache {
         self.hold(id, true)
     }
 
-    /// Asks where to read a version that stays to be read: nothing is claimed, and the restore order stays as it is. An answer that
-    /// names places holds that copy until [`read_undone`](Cache::read_undone), or `read_done` with `false` if it is bad. `Wait`:
-    /// it is still being written.
+    /// Asks where to read a version that remains to be read: nothing is claimed, and the restore order stays as it is. An answer
+    /// that names places holds that copy until [`read_undone`](Cache::read_undone), or `read_done` with `false` if it is bad.
+    /// `Wait` means that it is still being written.
     pub fn peek(&mut self, id: EntryId) -> Read {
         self.hold(id, false)
     }
@@ -328,16 +328,17 @@ impl Cache {
         }
     }
 
-    /// Ends a read from the tier that [`read`](Cache::read) named. `ok`: the bytes were right. The restore order moves on,
-    /// and a version that may be discarded and is not hinted again is gone. If not, this copy is given up, and the next
-    /// `read` finds another one or says that the version is lost.
+    /// Ends a read from the tier that [`read`](Cache::read) named. If `ok`, the bytes were right: the restore order moves
+    /// on, and a version that may be discarded and is not hinted again is gone. If not, this copy is given up, and the
+    /// next `read` finds another one or says that the version is lost.
     pub fn read_done(&mut self, id: EntryId, tier: Tier, ok: bool) {
         let noted = if ok { self.note_read(id) } else { Noted::default() };
         self.read_ended(id, tier, ok, noted);
     }
 
-    /// The restore order moves on past a version whose read has not ended; hints from now on are for other reads. The answer
-    /// goes to [`read_ended`](Cache::read_ended), and to [`hint_again`](Cache::hint_again) if its bytes were not right.
+    /// Moves the restore order past a version whose read has not ended; hints from now on are for other reads.
+    /// Pass the answer to [`read_ended`](Cache::read_ended), and to [`hint_again`](Cache::hint_again) if the
+    /// version's bytes were not right.
     pub fn note_read(&mut self, id: EntryId) -> Noted {
         let Some(entry) = self.entries.get(&id).filter(|entry| !entry.leaving) else { return Noted::default() };
         let keep = entry.keep;
@@ -358,7 +359,7 @@ impl Cache {
         self.debug_check();
     }
 
-    /// Ends a read that [`note_read`](Cache::note_read) has noted. Otherwise as [`read_done`](Cache::read_done).
+    /// Ends a read that [`note_read`](Cache::note_read) has noted. In all other respects, this is like [`read_done`](Cache::read_done).
     pub fn read_ended(&mut self, id: EntryId, tier: Tier, ok: bool, noted: Noted) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let Some(copy) = entry.copy_mut(tier).filter(|copy| copy.readers > 0) else { return };
@@ -378,7 +379,7 @@ impl Cache {
         self.debug_check();
     }
 
-    /// Ends a read that came to nothing for reasons of the reader: the copy is as good as before, and still to be read.
+    /// Ends a read that came to nothing for the reader's own reasons: the copy is as good as before, and still to be read.
     pub fn read_undone(&mut self, id: EntryId, tier: Tier) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let Some(copy) = entry.copy_mut(tier).filter(|copy| copy.readers > 0) else { return };
@@ -387,8 +388,7 @@ impl Cache {
         self.debug_check();
     }
 
-    /// How many versions, from the head of the restore order on, can be read from the device now (the papers' prefetch
-    /// distance).
+    /// How many versions, starting at the head of the restore order, can be read from the device now (the papers' prefetch distance).
     pub fn prefetch_distance(&self, history: u32) -> u64 {
         let Some(order) = self.histories.get(&history).map(|history| &history.order) else { return 0 };
         let is_here = |version: &u64| {
@@ -399,7 +399,7 @@ impl Cache {
     }
 
     /// Forgets a history, whatever its versions were kept for: each leaves as soon as nothing uses it. Until the last one
-    /// has, versions of this history are not admitted.
+    /// has left, versions of this history are not admitted.
     pub fn close(&mut self, history: u32) {
         let Some(closing) = self.histories.get_mut(&history) else { return };
         *closing = History { closed: true, ..History::default() };
@@ -435,7 +435,7 @@ impl Cache {
         self.is_hinted(id) || self.entries.get(&id).is_some_and(|entry| !entry.read)
     }
 
-    /// Draws the conclusions from a change of a version's copies or hints.
+    /// Does what follows from a change of a version's copies or hints.
     pub(super) fn after_change(&mut self, id: EntryId) {
         let is_lost = |entry: &Entry| !entry.leaving && entry.copies.iter().flatten().all(|copy| copy.doomed);
         if self.entries.get(&id).is_some_and(is_lost) {
@@ -444,7 +444,7 @@ impl Cache {
         self.reap(id);
         self.settle(id);
         let Some(history) = self.histories.get(&id.history) else { return };
-        // What is hinted behind the place where it stopped changes nothing for it.
+        // A version that is hinted after the place where `claim_ahead` stopped changes nothing for it.
         let is_behind = |stop: u64| {
             let position = history.order.position(id.version);
             history.order.is_pending(stop) && position.is_none_or(|position| position > stop)
@@ -508,7 +508,7 @@ impl Cache {
         }
     }
 
-    /// Other versions may fit, or not fit any more: where `claim_ahead` stopped says nothing.
+    /// Other versions may fit now, or no longer fit, so where `claim_ahead` stopped means nothing any more.
     fn look_again(&mut self) {
         self.histories.values_mut().for_each(|history| history.stopped_at = None);
     }

@@ -1,5 +1,5 @@
-//! Versions in the order in which they go, kept while everything changes, so that nobody has to sort: what is to be flushed over a
-//! link, and what may leave a tier at once.
+//! Versions in the order in which they go: those that are to be flushed over a link, and those that may leave a tier at once. The
+//! order is maintained while everything changes, so that nobody has to sort.
 #![forbid(unsafe_code)]
 
 use super::EntryId;
@@ -19,10 +19,11 @@ pub(super) enum When {
 /// A version's place in a queue: latest use first, then first admitted.
 pub(super) type Place = (Reverse<When>, u64, u64);
 
-/// Which queues there are: one for each link that flushes, one for each tier.
+/// The number of queues: one for each link that flushes, and one for each tier.
 pub(super) const QUEUES: usize = 5;
 
-/// What goes in a certain order, each history's versions apart: places in different restore orders cannot be compared.
+/// Versions in the order in which they go. The versions of each history are kept apart, because places in different
+/// restore orders cannot be compared.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Queue {
     histories: BTreeMap<u32, BTreeSet<Place>>,

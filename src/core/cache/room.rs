@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(super) struct Terms {
     /// Only what will be used later than this.
     pub later_than: Option<Use>,
-    /// Also prefetches that are not read yet, if a tier below has them.
+    /// Also prefetches that have not been read yet, if a tier below has them.
     pub unread: bool,
     /// Also what becomes evictable when flushes end, which somebody then waits for.
     pub flushes: bool,
@@ -35,7 +35,7 @@ pub(super) enum Room {
 pub(super) type Waits = BTreeMap<EntryId, u64>;
 
 impl Cache {
-    /// Whether `bytes` could ever lie in a tier.
+    /// Whether `bytes` bytes could ever fit into a tier.
     pub(super) fn could_fit(&self, tier: Tier, bytes: u64) -> bool {
         let seat = &self.tiers[tier as usize];
         seat.space.could_fit(bytes) || (seat.mapping && seat.space.rounded(bytes) <= seat.capacity)
@@ -75,7 +75,7 @@ impl Cache {
         evict::choose(candidates, missing)
     }
 
-    /// Of the copies that may leave a tier at once those that are used latest, as many as give `missing` bytes.
+    /// The copies that may leave a tier at once and are used latest, as many as it takes to free `missing` bytes.
     fn first_to_leave(&self, tier: Tier, later_than: Option<Use>, missing: u64) -> Vec<Candidate> {
         let space = &self.tiers[tier as usize].space;
         let (mut found, mut held) = (Vec::new(), 0);
@@ -100,7 +100,7 @@ impl Cache {
         })
     }
 
-    /// When a copy will be used: one that another stands in for, after everything else.
+    /// When a copy will be used. A copy that another one stands in for is used after everything else.
     pub(super) fn use_of_copy(&self, id: EntryId, tier: Tier) -> Use {
         match self.entries[&id].copy(tier) {
             Some(copy) if copy.state == State::Consumed => Use::Consumed,
@@ -120,7 +120,7 @@ impl Cache {
         if entry.is_dispensable(tier) || (terms.unread && is_unread && entry.is_below(tier)) {
             return copy.is_idle().then_some(0);
         }
-        // A flush of it may be queued, or under way and then be its only user.
+        // A flush of it may be queued, or it may be under way, and is then its only user.
         let link = tier.flush()?;
         let flushing = u32::from(entry.is_flying(link));
         let pinned = is_unread || copy.users + copy.readers != flushing;
@@ -128,8 +128,8 @@ impl Cache {
     }
 
     /// Predicts when what is flushed from a tier becomes evictable: first what is under way, less the time that it has
-    /// already had, then the queue in its order. From the device that goes no faster than the host finds room, which, once
-    /// it is full, is at the pace of the store.
+    /// already had, then the queue in its order. Flushes from the device are no faster than the host finds room; once the
+    /// host is full, that is the pace of the store.
     pub(super) fn flush_waits(&self, tier: Tier, now: Duration) -> Waits {
         let Some(link) = tier.flush() else { return Waits::new() };
         let rate = self.rates[link as usize];
@@ -159,7 +159,7 @@ impl Cache {
         waits
     }
 
-    /// Lets a copy go that `wait` allows to.
+    /// Lets a copy go that `wait` allows to leave.
     fn evict(&mut self, id: EntryId, tier: Tier) {
         let copy = self.entries.get_mut(&id).and_then(|entry| entry.copy_mut(tier));
         copy.expect("a victim has a copy here").doomed = true;

@@ -102,7 +102,7 @@ impl Space {
         self.add_gap(range);
     }
 
-    /// Takes free space away; false, and nothing is changed, if some of `range` is used or is not part of the space.
+    /// Takes free space away. Returns false, and changes nothing, if some of `range` is used or is not part of the space.
     pub fn remove_span(&mut self, range: Piece) -> bool {
         let inside = |map: &BTreeMap<u64, u64>| {
             map.range(..=range.offset).next_back().is_some_and(|(at, bytes)| at + bytes >= range.end())
@@ -136,8 +136,8 @@ impl Space {
 
     /// Takes space for `bytes`, rounded up to units; `None` if there are fewer free bytes.
     ///
-    /// The smallest gap that is large enough, if there is one; otherwise the largest gaps first and the smallest sufficient
-    /// one last, which gives the fewest pieces.
+    /// This takes the smallest gap that is large enough, if there is one. Otherwise, it takes the largest gaps first and
+    /// the smallest sufficient one last, which gives the fewest pieces.
     pub fn allocate(&mut self, bytes: u64, owner: Owner) -> Option<Vec<Piece>> {
         if !self.has_room(bytes) {
             return None;
@@ -282,8 +282,8 @@ fn join_with(map: &mut BTreeMap<u64, u64>, range: Piece, mut absorbed: impl FnMu
     joined
 }
 
-/// Cuts two lists of pieces into runs that are contiguous on both sides, `(from, to, bytes)`, `bytes` in all: the
-/// single copies that a transfer is made of.
+/// Cuts two lists of pieces, of which `bytes` bytes count, into runs `(from, to, bytes)` that are contiguous on
+/// both sides: the single copies that a transfer is made of.
 pub fn runs(from: &[Piece], to: &[Piece], bytes: u64) -> Vec<(u64, u64, u64)> {
     let (mut from, mut to) = (from.iter().copied(), to.iter().copied());
     let (mut source, mut target) = (Piece::default(), Piece::default());
@@ -345,7 +345,7 @@ mod tests {
         [0, 2, 4].iter().for_each(|at: &usize| space.free(&all[*at]));
         let mut one = space.clone();
         assert_eq!(one.allocate(18, ME), Some(vec![piece(40, 18)]));
-        // The largest gap, and of those that suffice for the rest the smallest.
+        // This takes the largest gap and, of those that suffice for the rest, the smallest.
         assert_eq!(space.allocate(41, ME), Some(vec![piece(0, 30), piece(70, 11)]));
         assert_eq!(space.allocate(22, ME), None);
         assert_eq!(space.allocate(21, ME), Some(vec![piece(40, 20), piece(81, 1)]));

@@ -19,7 +19,7 @@ struct Version {
     /// Which write it was: versions can be written again after they have gone.
     write: u64,
     read: bool,
-    /// A read or more of it has failed, so its last copy may have been given up.
+    /// One or more reads of it have failed, so its last copy may have been given up.
     hurt: bool,
 }
 
@@ -92,7 +92,7 @@ impl World {
         world
     }
 
-    /// Adds a span; the last one says so.
+    /// Adds a span, and says when it was the last one of its tier.
     fn map_more(&mut self) -> bool {
         let Some((tier, range)) = self.unmapped.pop() else { return false };
         self.cache.add_span(tier, range.offset, range.bytes);
@@ -107,7 +107,7 @@ impl World {
         self.versions.keys().filter(claimed).copied().collect()
     }
 
-    /// Asserts that of the prefetches `before` none has left the device, except, if `may_drop`, for a copy below.
+    /// Asserts that none of the prefetches `before` has left the device, unless `may_drop` is set and there is a copy below.
     fn keeps(&self, before: &[EntryId], may_drop: bool) {
         for id in before {
             let states = self.cache.states(*id);
@@ -295,7 +295,7 @@ impl World {
         self.hints.entry(id.history).or_default().push(id.version);
     }
 
-    /// Where a version can be read, after all waiting; `None` if the application is told, and rightly, that it cannot.
+    /// Where a version can be read, after all waiting; `None` if the application is rightly told that it cannot be read.
     fn find(&mut self, id: EntryId) -> Option<(Tier, Vec<Piece>)> {
         for _ in 0..10_000 {
             let answer = self.cache.read(id);
@@ -348,7 +348,7 @@ impl World {
         }
     }
 
-    /// Something else than the application's reading looks at a version, and it stays to be read.
+    /// Something other than the application's reading looks at a version, which remains to be read.
     fn peek(&mut self, id: EntryId, ok: bool) {
         let (before, order) = (self.cache.states(id), self.cache.prefetch_distance(id.history));
         let (tier, pieces) = match self.cache.peek(id) {
@@ -378,7 +378,7 @@ impl World {
         self.cache.check();
     }
 
-    /// What was written lies in these places.
+    /// Asserts that these places hold what was written.
     fn finds(&self, id: EntryId, tier: Tier, pieces: &[Piece]) {
         let version = self.versions.get(&id).expect("what can be read was written");
         let mut at = 0;
@@ -403,7 +403,7 @@ impl World {
         }
     }
 
-    /// Everything that is wanted can still be read; when all is closed all space is free again.
+    /// Everything that is wanted can still be read; when everything is closed, all space is free again.
     fn end(&mut self) {
         self.settle();
         for id in self.versions.keys().copied().collect::<Vec<_>>() {
@@ -431,7 +431,7 @@ enum Op {
         keep: Keep,
         ok: bool,
     },
-    /// Of the versions of a history, or just beyond.
+    /// Hints one of the versions of a history, or the one just beyond.
     Hint {
         history: u32,
         pick: u64,
@@ -513,7 +513,7 @@ impl World {
     fn apply(&mut self, op: Op) {
         match op {
             Op::Append { history, bytes, keep, ok } => {
-                // Now and then one that is there, or was.
+                // Now and then, this is a version that is there, or was.
                 let next = self.appended(history);
                 let version = if self.rng.chance(1, 6) { self.rng.below(next + 1) } else { next };
                 self.append(id(history, version), bytes, keep, ok);
@@ -633,8 +633,8 @@ fn orders(count: u64) -> [(&'static str, Vec<u64>); 3] {
     [("sequential", (0..count).collect()), ("reverse", (0..count).rev().collect()), ("irregular", irregular)]
 }
 
-/// Hints all, writes all, starts, and reads all, with links that take no time. Says how many bytes went up and in; all
-/// reads are hits.
+/// Hints all, writes all, starts, and reads all, with links that take no time. Returns how many bytes went up
+/// and in; all reads are hits.
 fn replay(tiers: [u64; 3], sizes: &[u64], order: &[u64]) -> [u64; 2] {
     let mut world = World::mapped(tiers);
     order.iter().for_each(|version| world.hint(id(0, *version)));
@@ -654,8 +654,8 @@ fn replay(tiers: [u64; 3], sizes: &[u64], order: &[u64]) -> [u64; 2] {
 
 #[test]
 fn prefetches_are_one_from_the_optimum_for_equal_sizes() {
-    // With full hints the farthest next use leaves first (Belady). What the device holds at the start need not come up, what
-    // the host holds need not come in; one place goes to the version that was written last.
+    // With full hints, the version with the farthest next use leaves first (Belady). What the device holds at the start need
+    // not come up, and what the host holds need not come in; one place goes to the version that was written last.
     for (name, order) in orders(100) {
         let [up, came_in] = replay([8 * 4, 24 * 4, 1000], &[4; 100], &order);
         assert!((92 * 4..=93 * 4).contains(&up), "{name}: {up} up");
@@ -678,7 +678,7 @@ fn prefetches_are_near_the_optimum_for_all_sizes() {
 
 // ---------------------------------------------------------------------------------------- single rules
 
-/// A world in which all is mapped, with versions of the given sizes, flushed as far as they are.
+/// A world in which all is mapped, with versions of the given sizes, after the links have come to rest.
 fn with_versions(tiers: [u64; 3], sizes: &[u64], keep: Keep) -> World {
     let mut world = World::mapped(tiers);
     for (version, bytes) in sizes.iter().enumerate() {
@@ -702,7 +702,7 @@ fn nothing_is_evicted_before_the_device_is_fully_mapped() {
     assert!(matches!(world.cache.admit(id(0, 1), 4, Keep::UntilRead, world.now), Admission::Device(_)));
 }
 
-/// Who waits for flushes waits for the memory that they go to, as long as it is announced.
+/// Waiting for flushes includes waiting for the memory that they go to, as long as it is announced.
 #[test]
 fn what_is_to_go_to_announced_host_memory_is_not_flushed() {
     for comes in [true, false] {
@@ -806,7 +806,7 @@ fn after_the_start_what_may_be_discarded_goes_out_only_when_room_is_lacking() {
     assert!(world.append(id(0, 1), 8, Keep::UntilRead, true));
     world.settle();
     assert_eq!(world.moved[Link::Out as usize], 0);
-    // Two more do not fit into the host without.
+    // Two more do not fit into the host unless something goes out.
     assert!(world.append(id(0, 2), 8, Keep::UntilRead, true));
     assert!(world.append(id(0, 3), 8, Keep::UntilRead, true));
     assert!(world.moved[Link::Out as usize] > 0);

@@ -1,24 +1,25 @@
-//! What lies where, and what of it may go: whoever deletes asks a [`Ledger`]. Pure.
+//! Which copies of checkpoints exist where, and which of them may be deleted: all code that deletes copies asks a [`Ledger`] first. Pure.
 //!
-//! The asker enters what it can see as [`LedgerEntry`]s: slots of node memory, folders of a directory tier, with the levels that each one's
-//! checkpoint has reached as far as the asker knows, and those that it may have reached without the asker having heard. Then
-//! [`Ledger::judge`] answers for each: [`Ruling::Go`], or [`Ruling::Keep`] with the [`Reason`], which the log and the tools show.
+//! The asker enters what it can see as [`LedgerEntry`]s: slots of node memory and folders of a directory tier. Each entry has the levels
+//! that its checkpoint is known to have reached, and those that it may have reached without the asker's knowledge. Then [`Ledger::judge`]
+//! rules on each entry: [`Ruling::Go`], or [`Ruling::Keep`] with the [`Reason`], which the log and the tools show.
 //!
 //! # What is needed
 //!
-//! A level of a series is safe while the newest checkpoint that has it can be restored from there. So a copy is *needed* for a level if its
-//! checkpoint has that level or may have it, and there is nothing as new that outlasts it: no later checkpoint that is known to have the
-//! level in the same place, and none as new in a place that survives more. A copy that is needed never goes, whoever asks.
+//! A level of a series is safe as long as the newest checkpoint that has reached it can be restored at that level. So a copy is *needed*
+//! for a level if its checkpoint has, or may have, that level, and if nothing as new outlasts the copy: no later checkpoint is known to
+//! have the level in the same place, and no checkpoint that is as new is in a place that survives more. A copy that is needed is never
+//! deleted, whoever asks.
 //!
-//! | level | is given by | outlasted by |
+//! | level | is provided by | outlasted by |
 //! |---|---|---|
 //! | process | slots of node memory | local storage, the global tier |
-//! | node-loss | what redundancy keeps, in slots (or on local storage) | the global tier (or local storage that has it, too) |
+//! | node-loss | the parts of redundancy sets, in slots (or on local storage) | the global tier (or local storage with this level, too) |
 //! | node-reboot, system | folders of their tiers | (retention keeps the newest there) |
 //!
-//! Level node-loss does not outlast level process: a redundancy set may lie in the very memory that is to go.
+//! Level node-loss does not outlast level process: a redundancy set may be in the very memory that is to be freed.
 //!
-//! What is in flight, and what other copies need ([`LedgerEntry::needs`]), stays as well. All else is a matter of the [`Occasion`].
+//! Copies in flight, and copies that other copies need ([`LedgerEntry::needs`]), are also kept. The [`Occasion`] decides on all others.
 #![forbid(unsafe_code)]
 
 use super::lineage::Stretches;
@@ -28,17 +29,18 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// When a checkpoint was taken: later is newer. Versions are the application's numbers, and one that has gone back takes smaller ones later.
+/// When a checkpoint was taken: later means newer. Version numbers do not tell this, because the application chooses them, and an
+/// application that has gone back takes smaller ones later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Moment {
-    /// By which run.
+    /// The run that took it.
     pub generation: Generation,
-    /// By which of its collective calls.
+    /// The number of the run's collective call that took it.
     pub operation: u64,
 }
 
 impl Moment {
-    /// The time of a key.
+    /// When the checkpoint with this key was taken.
     pub fn of(key: &CheckpointKey) -> Moment {
         Moment { generation: key.generation, operation: key.operation }
     }
@@ -49,11 +51,11 @@ impl Moment {
 pub struct Levels(u8);
 
 impl Levels {
-    /// None.
+    /// No level.
     pub const NONE: Levels = Levels(0);
 
-    /// What a note of the highest level proves. A note of node-loss says nothing about local storage, and a note of system does not say
-    /// what else there is; all shards were captured in any case.
+    /// The levels that a note of the highest level proves. A note of node-loss says nothing about local storage, and a note of system says
+    /// nothing about the tiers below. Either proves level process, because all shards were captured.
     pub fn noted(highest: Level) -> Levels {
         match highest {
             Level::Captured => Levels::NONE,
@@ -62,30 +64,30 @@ impl Levels {
         }
     }
 
-    /// This one too.
+    /// These levels and this one.
     #[must_use]
     pub fn with(self, level: Level) -> Levels {
         Levels(self.0 | 1 << level as u8)
     }
 
-    /// Those that one of the two has.
+    /// The levels that are in either set.
     #[must_use]
     pub fn or(self, other: Levels) -> Levels {
         Levels(self.0 | other.0)
     }
 
-    /// Without this one.
+    /// These levels without this one.
     #[cfg(test)]
     pub(super) fn without(self, level: Level) -> Levels {
         Levels(self.0 & !(1 << level as u8))
     }
 
-    /// Is it among them?
+    /// Is this level in the set?
     pub fn has(self, level: Level) -> bool {
         self.0 & 1 << level as u8 != 0
     }
 
-    /// The highest of them.
+    /// The highest level in the set.
     pub fn highest(self) -> Option<Level> {
         Level::VOTED.into_iter().rev().find(|level| self.has(*level))
     }
@@ -101,24 +103,25 @@ impl Levels {
 pub enum Place {
     /// A slot of node memory.
     Slot,
-    /// A folder of a directory tier. All folders of a ledger are of one tier.
+    /// A folder of a directory tier. All folders in a ledger belong to one tier.
     Folder,
 }
 
 /// A checkpoint's bytes in one place, or a part of them.
 #[derive(Clone, Debug)]
 pub struct LedgerEntry<S> {
-    /// Which series.
+    /// The series.
     pub series: S,
-    /// When it was taken.
+    /// When the checkpoint was taken.
     pub taken: Moment,
-    /// The application's number.
+    /// The version number, which the application chose.
     pub version: u64,
-    /// Where.
+    /// The place.
     pub place: Place,
-    /// The levels that all ranks have agreed on. A folder without that of its tier is a leftover, or just being written.
+    /// The levels on which all ranks are known to have agreed. A folder without the level of its tier is a leftover, or is still being
+    /// written.
     pub known: Levels,
-    /// Levels that they may have agreed on, without it having been heard here.
+    /// The levels on which the ranks may have agreed without the asker's knowledge.
     pub doubt: Levels,
     /// Bytes or votes are on their way.
     pub is_open: bool,
@@ -127,7 +130,7 @@ pub struct LedgerEntry<S> {
 }
 
 impl<S> LedgerEntry<S> {
-    /// The levels that it has or may have.
+    /// The levels that the checkpoint has or may have.
     fn possible(&self) -> Levels {
         self.known.or(self.doubt)
     }
@@ -137,70 +140,71 @@ impl<S> LedgerEntry<S> {
     }
 }
 
-/// What is known to be safe of a series in places that the ledger has no copies of.
+/// The checkpoints of a series that are known to be safe in places whose copies are not in the ledger.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Elsewhere {
     /// The newest checkpoint that outlives node memory.
     pub durable: Option<Moment>,
-    /// The newest on the global tier.
+    /// The newest checkpoint on the global tier.
     pub global: Option<Moment>,
 }
 
-/// Why somebody wants to delete.
+/// Why copies are to be deleted.
 #[derive(Clone, Debug)]
 pub enum Occasion<'a> {
-    /// `committed`, of this run, has just reached the tier's level: what does its policy let go of the folders?
+    /// `committed`, a checkpoint of this run, has just reached the tier's level: which folders does the tier's policy give up?
     Retention {
-        /// Which checkpoint.
+        /// The checkpoint.
         committed: CheckpointKey,
         /// The tier's level.
         level: Level,
-        /// What this run has restored of the series.
+        /// The restarts of the series from which this run descends.
         stretches: &'a Stretches,
-        /// How many stay.
+        /// Which folders are kept.
         policy: &'a LevelPolicy,
-        /// Parts of redundancy sets lie on this tier: has this run reached the level that they are for?
+        /// If parts of redundancy sets are on this tier: has this run reached the level that these parts are for?
         parts: Option<bool>,
-        /// Operations of this run that the root has said to stay.
+        /// Operations of this run whose folders the root has said to keep.
         stays: &'a BTreeSet<u64>,
     },
-    /// A level was settled: what does the run's own memory no longer have to hold? The newest stays, so that a restart is quick.
+    /// A level was settled: what can the run's own memory give up? The newest checkpoint stays, so that a restart is quick.
     Settled,
     /// The application waits for memory: only what is needed stays.
     Pressed,
     /// The run has ended: only what is needed stays.
     Ended,
-    /// All ranks continue from `elected`: what older runs have in memory of its series may go, but for what may survive lost nodes unless
-    /// `elected` does (`is_global`, or by its slots).
+    /// All ranks continue from `elected`: copies of its series that older runs left in memory may be deleted. Copies that may survive lost
+    /// nodes stay, unless `elected` survives them, too (because of `is_global`, or through its slots).
     Elected {
-        /// Which checkpoint.
+        /// The checkpoint.
         elected: Moment,
-        /// It lies on the global tier.
+        /// The checkpoint is on the global tier.
         is_global: bool,
     },
-    /// A user asks for it. `newest`: what a restart would continue from, as far as its tier tells ([`super::lineage::newest`]).
+    /// A user asks for the deletion. `newest` is the checkpoint from which a restart would continue, as far as the tier shows
+    /// ([`super::lineage::newest`]).
     Asked {
-        /// Which checkpoint.
+        /// The newest checkpoint.
         newest: Option<Moment>,
     },
 }
 
-/// Why something stays.
+/// Why a copy stays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
     /// Bytes or votes are on their way.
     Open,
-    /// It may be committed at this level, and newer than all that is known to be.
+    /// It may have been committed at this level, and it is newer than every checkpoint that is known to have been.
     Doubt(Level),
     /// It is the newest of its series at this level.
     Newest(Level),
     /// The ranks have elected it.
     Elected,
-    /// It may survive lost nodes, and what was elected or committed since does not.
+    /// It may survive lost nodes, and the checkpoint that was elected or committed since does not.
     Protects,
     /// A later run took it.
     LaterRun,
-    /// It is one of the newest that the policy keeps.
+    /// It is one of the newest checkpoints, which the policy keeps.
     Last,
     /// The policy keeps its version for good.
     Pinned,
@@ -208,7 +212,7 @@ pub enum Reason {
     NotOurs,
     /// This checkpoint cannot be restored without it.
     NeededBy(Moment),
-    /// Files of later checkpoints refer to it, or may come to.
+    /// Files of later checkpoints refer to it, or may do so.
     Source,
 }
 
@@ -232,7 +236,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// May it go?
+/// May a copy be deleted?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ruling {
     /// It stays.
@@ -242,7 +246,7 @@ pub enum Ruling {
 }
 
 impl Ruling {
-    /// Why it stays, if it does.
+    /// Why the copy stays, if it does.
     pub fn reason(self) -> Option<Reason> {
         match self {
             Ruling::Keep(reason) => Some(reason),
@@ -250,48 +254,49 @@ impl Ruling {
         }
     }
 
-    /// May it go?
+    /// May the copy be deleted?
     pub fn may_go(self) -> bool {
         self == Ruling::Go
     }
 }
 
-/// What an asker can see.
+/// The copies that an asker can see.
 #[derive(Clone, Debug)]
 pub struct Ledger<S> {
     entries: Vec<LedgerEntry<S>>,
     elsewhere: BTreeMap<S, Elsewhere>,
-    /// What redundancy sets keep lies on local storage, too.
+    /// The parts of redundancy sets are also on local storage.
     has_stored_parts: bool,
 }
 
 impl<S: Ord + Clone> Ledger<S> {
-    /// Of these entries; the rulings come in their order.
+    /// A ledger of these entries. The rulings are in their order.
     pub fn new(entries: Vec<LedgerEntry<S>>) -> Ledger<S> {
         Ledger { entries, elsewhere: BTreeMap::new(), has_stored_parts: false }
     }
 
-    /// With what is safe in other places.
+    /// Adds what is known to be safe in other places.
     #[must_use]
     pub fn with_elsewhere(mut self, elsewhere: BTreeMap<S, Elsewhere>) -> Ledger<S> {
         self.elsewhere = elsewhere;
         self
     }
 
-    /// Parts of redundancy sets are on local storage before their level counts.
+    /// Sets whether the parts of redundancy sets are on local storage before their level counts.
     #[must_use]
     pub fn with_stored_parts(mut self, has_stored_parts: bool) -> Ledger<S> {
         self.has_stored_parts = has_stored_parts;
         self
     }
 
-    /// The entries, as they were entered.
+    /// The entries, in the order in which they were given.
     pub fn entries(&self) -> &[LedgerEntry<S>] {
         &self.entries
     }
 
-    /// The newest checkpoint of a series that is known to have a level (or one that outlasts it) in a kind of place. At level node-loss all of
-    /// its copies there must tell so: a part that is kept for others has the level before all ranks have agreed on it.
+    /// The newest checkpoint of a series that is known to have a level (or a level that outlasts it) in this kind of place. For level
+    /// node-loss, all of the checkpoint's copies there must have the level, because a part that is kept for others has it before all ranks
+    /// have agreed on it.
     pub fn newest(&self, series: &S, place: Place, level: Level) -> Option<Moment> {
         let reaches = |levels: Levels| levels.has(level) || (level == Level::NodeLoss && levels.has(Level::System));
         let mut known: BTreeMap<Moment, (bool, bool)> = BTreeMap::new();
@@ -303,7 +308,7 @@ impl<S: Ord + Clone> Ledger<S> {
         known.into_iter().rev().find(|(_, told)| counts(*told)).map(|(taken, _)| taken)
     }
 
-    /// The newest of a series that has a level, or another one that outlasts it, outside of node memory.
+    /// The newest checkpoint of a series that has a level, or a level that outlasts it, outside node memory.
     fn outlasting(&self, series: &S, level: Level) -> Option<Moment> {
         let outlasts = |entry: &&LedgerEntry<S>| match level {
             Level::NodeLoss => {
@@ -317,7 +322,7 @@ impl<S: Ord + Clone> Ledger<S> {
         self.of(series).filter(outlasts).map(|entry| entry.taken).max().max(elsewhere)
     }
 
-    /// Why a slot is needed, if it is: the rule of the module.
+    /// The reason why a slot is needed by the rule of this module, if it is.
     fn need(&self, entry: &LedgerEntry<S>) -> Option<Reason> {
         [Level::Process, Level::NodeLoss].into_iter().find_map(|level| {
             let is_needed = entry.possible().has(level)
@@ -380,14 +385,14 @@ impl<S: Ord + Clone> Ledger<S> {
         reason.map_or(Ruling::Go, Ruling::Keep)
     }
 
-    /// Is a checkpoint known to survive lost nodes, by its slots here?
+    /// Do the slots here show that a checkpoint survives lost nodes?
     fn is_protected(&self, series: &S, taken: Moment) -> bool {
         let levels = self.of(series).filter(|entry| entry.taken == taken).map(|entry| entry.known.highest());
         levels.min().is_some_and(|lowest| lowest >= Some(Level::NodeLoss))
     }
 
-    /// What a copy that stays cannot be restored without stays, too; but not what that one itself could not be restored without: of a
-    /// source only those bytes count that its own file stores.
+    /// Keeps every copy that a kept copy needs in order to be restored. Copies that such a source itself would need are not kept, because
+    /// only the bytes that its own file stores count.
     fn keep_what_is_needed(&self, rulings: &mut [Ruling]) {
         let kept: Vec<usize> = (0..rulings.len()).filter(|at| !rulings[*at].may_go()).collect();
         for by in kept.into_iter().map(|at| &self.entries[at]).filter(|by| !by.needs.is_empty()) {
@@ -400,7 +405,7 @@ impl<S: Ord + Clone> Ledger<S> {
     }
 }
 
-/// What the policy of a directory tier keeps, of one series.
+/// Decides which folders of one series the policy of a directory tier keeps.
 struct Retention<'l, S> {
     ledger: &'l Ledger<S>,
     committed: &'l CheckpointKey,
@@ -415,7 +420,7 @@ impl<S: Ord + Clone> Retention<'_, S> {
         entry.taken == Moment::of(self.committed)
     }
 
-    /// Did this run take it, or one that it descends from?
+    /// Did this run, or a run from which it descends, take the checkpoint?
     fn is_ancestor(&self, entry: &LedgerEntry<S>) -> bool {
         let ours = self.committed.generation;
         let generation = entry.taken.generation;
@@ -424,19 +429,19 @@ impl<S: Ord + Clone> Retention<'_, S> {
         generation == ours || self.stretches.inherited(ours).is_some_and(is_older)
     }
 
-    /// Why it stays whatever the policy says.
+    /// Why the folder stays, whatever the policy says.
     fn fixed(&self, entry: &LedgerEntry<S>) -> Option<Reason> {
         let now = Moment::of(self.committed);
         if entry.taken.generation > now.generation {
             return Some(Reason::LaterRun);
         }
         let is_own = entry.taken.generation == now.generation;
-        // A later checkpoint may overtake an earlier one: that is still being written.
+        // A later checkpoint can overtake this one; its folder counts as still being written.
         if !self.is_current(entry) && (entry.is_open || (is_own && entry.taken.operation > now.operation)) {
             return Some(Reason::Open);
         }
         let has_reached = self.parts?;
-        // What lost nodes could be rebuilt from stays until this run has that, too.
+        // Folders from which lost nodes could be rebuilt stay until this run has such folders, too.
         let newest = || {
             let own = self.ledger.entries.iter().filter(|entry| entry.taken.generation == now.generation);
             own.filter(|entry| entry.known.has(Level::NodeLoss)).map(|entry| entry.taken).max()
@@ -448,7 +453,7 @@ impl<S: Ord + Clone> Retention<'_, S> {
     fn judge(&self) -> Vec<Ruling> {
         let entries = &self.ledger.entries;
         let ours = self.committed.generation;
-        // Rolled back by this run itself: the first to go.
+        // Checkpoints that this run itself has rolled back are the first to be deleted.
         let is_rolled_back = |entry: &LedgerEntry<S>| {
             entry.taken.generation == ours && !self.stretches.descend_from(ours, entry.taken.operation)
         };
@@ -480,13 +485,13 @@ impl<S: Ord + Clone> Retention<'_, S> {
 /// A checkpoint folder on a directory tier, as a listing shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Folder {
-    /// Generation of the run that made it.
+    /// The generation of the run that made it.
     pub generation: Generation,
-    /// Version.
+    /// The version.
     pub version: u64,
-    /// Operation.
+    /// The operation.
     pub operation: u64,
-    /// Is it known to be committed at this tier (a manifest, or a verdict heard by this session)?
+    /// Is it known to be committed on this tier, by a manifest or by a verdict that this session heard?
     pub committed: bool,
 }
 
@@ -496,7 +501,7 @@ impl Folder {
         Moment { generation: self.generation, operation: self.operation }
     }
 
-    /// As an entry, on a tier that gives `level`.
+    /// The ledger entry of this folder, on a tier that provides `level`.
     pub fn entry<S>(&self, series: S, level: Level) -> LedgerEntry<S> {
         let known = if self.committed { Levels::NONE.with(level) } else { Levels::NONE };
         LedgerEntry {
@@ -512,12 +517,12 @@ impl Folder {
     }
 }
 
-/// Has a run that has committed something of the series at level `committed` as its highest no need of what an earlier run has there?
+/// Can a run do without this entry of an earlier run, given the highest level at which it has committed a checkpoint of the series?
 pub fn is_succeeded<S>(entry: &LedgerEntry<S>, committed: Option<Level>) -> bool {
     committed.is_some_and(|ours| Some(ours) >= entry.known.highest())
 }
 
-/// The newest committed version of earlier runs, if run `ours` continues from none of them: it has started the series over.
+/// The newest committed version of earlier runs, if run `ours` does not continue from any of them and so has started the series over.
 pub fn started_over(folders: &[Folder], ours: Generation, stretches: &Stretches) -> Option<(Generation, u64)> {
     let earlier = folders.iter().filter(|folder| folder.committed && folder.generation < ours);
     let newest = earlier.map(|folder| (folder.generation, folder.version)).max();

@@ -1,7 +1,7 @@
 //! Which checkpoints descend from which, and which of them a restart may take. Pure.
 //!
-//! A [`Candidate`] is a checkpoint of which some rank has seen a shard. [`restorable`] applies
-//! the ancestry ([`Lineage`]): which older versions a run left behind on purpose.
+//! A [`Candidate`] is a checkpoint of which some rank has seen a shard. [`restorable`] applies the ancestry
+//! ([`Lineage`]), which shows the older versions that a run left behind on purpose.
 #![forbid(unsafe_code)]
 
 use crate::base::{CheckpointKey, Generation, Incarnation, Origin};
@@ -13,18 +13,18 @@ pub const WINDOW: usize = 32;
 /// A checkpoint that a rank knows about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Candidate {
-    /// Which checkpoint; the order of candidates is the order of keys.
+    /// The checkpoint. The order of candidates is the order of their keys.
     pub key: CheckpointKey,
     /// The agreement hash of its shards.
     pub agreement: u64,
-    /// Ranks in the group that took it.
+    /// The number of ranks in the group that took it.
     pub group_size: u32,
-    /// The last restart that its run had made when it took this one.
+    /// The last restart of its run before the checkpoint was taken.
     pub origin: Option<Origin>,
 }
 
 impl Candidate {
-    /// As bytes that compare as candidates do, for [`Candidate::of_bytes`].
+    /// The candidate as bytes that compare in the same way as candidates, for [`Candidate::of_bytes`].
     pub fn to_bytes(&self) -> Vec<u8> {
         let CheckpointKey { generation, version, operation, incarnation } = self.key;
         let numbers = |numbers: &[u64]| numbers.iter().flat_map(|number| number.to_be_bytes()).collect::<Vec<u8>>();
@@ -62,20 +62,20 @@ impl Candidate {
     }
 }
 
-/// Were both taken by the same run? A claim that was lost with its disk may give two runs the same generation; their operations
-/// cannot be compared.
+/// Did the same run take both? If a claim is lost with its disk, two runs may get the same generation, and their operations cannot be
+/// compared.
 fn is_same_run(one: &CheckpointKey, other: &CheckpointKey) -> bool {
     (one.generation, one.incarnation) == (other.generation, other.incarnation)
 }
 
-/// Was one taken before the other by the same run?
+/// Did the same run take one before the other?
 fn is_earlier(one: &CheckpointKey, other: &CheckpointKey) -> bool {
     is_same_run(one, other) && one.operation < other.operation
 }
 
-/// Is a checkpoint on the same stretch of a run as `last`, between two restarts, and not after it?
+/// Is a checkpoint on the same stretch of a run (between two restarts) as `last`, and not after it?
 fn is_on_stretch(candidate: &Candidate, last: &Candidate) -> bool {
-    // The same version taken again lies on the way only in the form that counted.
+    // If a version was taken more than once, only the form that counted is on the path.
     candidate == last
         || (candidate.origin == last.origin
             && is_earlier(&candidate.key, &last.key)
@@ -84,8 +84,8 @@ fn is_on_stretch(candidate: &Candidate, last: &Candidate) -> bool {
 
 /// The ancestry of a checkpoint: the stretches of runs that it descends from, newest first.
 ///
-/// A version after the one that was restored later, by another run or by a restart inside the same one, has
-/// been left behind on purpose (a run went back): it is listed, but never elected unless requested.
+/// If another run, or a restart within the same run, later went back to an older version, the versions after that one
+/// have been left behind on purpose: they are listed, but elected only on request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lineage {
     /// The last checkpoint of each stretch.
@@ -93,7 +93,7 @@ pub struct Lineage {
 }
 
 impl Lineage {
-    /// The lineage of the newest complete candidate, as far as `known` candidates tell it.
+    /// The lineage of the newest complete candidate, as far as the `known` candidates show it.
     pub fn of_newest(complete: &[Candidate], known: &[Candidate]) -> Self {
         newest(complete).map_or_else(Lineage::default, |newest| Lineage::of(newest, known))
     }
@@ -103,7 +103,7 @@ impl Lineage {
         let mut path = vec![*newest];
         let mut child = *newest;
         while let Some(origin) = child.origin {
-            // The nearest that is left of the one that was restored: it may have been deleted since.
+            // The parent is the restored checkpoint or, because that may have been deleted since, the nearest one before it that is left.
             let is_parent = |c: &&Candidate| {
                 c.key.generation == origin.generation
                     && c.key.version <= origin.version
@@ -127,8 +127,8 @@ impl Lineage {
     }
 }
 
-/// The candidate that a run would continue from: the newest in the order of keys, unless its own run later went back to before it
-/// and took others.
+/// The candidate from which a run would continue: the newest in the order of keys, unless its own run later went back to an earlier one and
+/// took others.
 pub fn newest(complete: &[Candidate]) -> Option<&Candidate> {
     let mut newest = complete.iter().max()?;
     loop {
@@ -153,12 +153,12 @@ pub fn restorable(known: &[Candidate], complete: &[bool]) -> (Vec<Candidate>, Ve
     usable.into_iter().partition(|candidate| lineage.contains(candidate))
 }
 
-/// The restarts of a series that its run descends from, oldest first: the beginnings of its stretches.
+/// The restarts of a series from which its run descends, oldest first. Each begins a stretch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stretches(Vec<Origin>);
 
 impl Stretches {
-    /// The run has gone back to a checkpoint. What it restored since that one was taken is no longer an ancestor.
+    /// Notes that the run has gone back to a checkpoint. What it restored after that checkpoint was taken is no longer an ancestor.
     pub fn begin(&mut self, ours: Generation, origin: Origin) {
         self.0.retain(|earlier| origin.generation == ours && earlier.restart < origin.operation);
         self.0.push(origin);
@@ -169,7 +169,7 @@ impl Stretches {
         self.0.last().copied()
     }
 
-    /// What the run restored of another run: its first ancestor there.
+    /// The checkpoint of an earlier run that this run restored: its first ancestor there.
     pub(super) fn inherited(&self, ours: Generation) -> Option<Origin> {
         self.0.first().copied().filter(|origin| origin.generation < ours)
     }
@@ -179,9 +179,9 @@ impl Stretches {
         self.inherited(ours).is_some()
     }
 
-    /// Is what the run took in that operation, before now, still an ancestor of what it takes now?
+    /// Is the checkpoint that the run took in that earlier operation still an ancestor of those that it takes now?
     pub(super) fn descend_from(&self, ours: Generation, operation: u64) -> bool {
-        // The first restart after it: did that go back to it, or to something that came after it?
+        // Did the first restart after the operation go back to it, or to a later one?
         let next = self.0.iter().find(|origin| origin.restart > operation);
         next.is_none_or(|origin| origin.generation == ours && origin.operation >= operation)
     }

@@ -1,6 +1,6 @@
 //! Which versions exist where, and which of them may be restored or deleted. Pure: no I/O, no messages.
 //!
-//! [`lineage`] says what may be restored, [`ledger`] what may be deleted.
+//! [`lineage`] says what may be restored, and [`ledger`] says what may be deleted.
 #![forbid(unsafe_code)]
 
 pub mod ledger;

@@ -10,14 +10,14 @@ fn origin(generation: u64, version: u64, operation: u64, restart: u64) -> Origin
     Origin { generation: Generation(generation), version, operation, restart }
 }
 
-/// What a run has restored, one after the other.
+/// The stretches of a run that has restored these origins one after the other.
 fn stretches(ours: u64, origins: &[Origin]) -> Stretches {
     let mut stretches = Stretches::default();
     origins.iter().for_each(|origin| stretches.begin(Generation(ours), *origin));
     stretches
 }
 
-/// Versions are operations; what was restored was restored at once.
+/// A candidate whose operation is its version, and whose run restored its origin before anything else.
 fn candidate(generation: u64, version: u64, from: Option<(u64, u64)>) -> Candidate {
     Candidate {
         key: CheckpointKey { generation: Generation(generation), version, operation: version, ..Default::default() },
@@ -27,7 +27,7 @@ fn candidate(generation: u64, version: u64, from: Option<(u64, u64)>) -> Candida
     }
 }
 
-/// One of generation 1.
+/// A candidate of generation 1.
 fn at(version: u64, operation: u64, origin: Option<Origin>) -> Candidate {
     let mut candidate = candidate(1, version, None);
     (candidate.key.operation, candidate.origin) = (operation, origin);
@@ -38,7 +38,7 @@ fn folder(version: u64, operation: u64) -> Folder {
     Folder { generation: Generation(1), version, operation, committed: true }
 }
 
-/// What goes of the folders of a durable tier when `committed` has just reached it.
+/// The folders of a durable tier that may be deleted when `committed` has just reached the tier's level.
 fn retention(
     folders: &[Folder],
     committed: &CheckpointKey,
@@ -77,7 +77,7 @@ fn versions_after_a_recorded_parent_are_left_behind() {
 
 #[test]
 fn versions_that_a_run_rolled_back_itself_are_left_behind() {
-    // 1 to 5; back to 3, taken 4 and 5 again; back to 3 once more, taken 4.
+    // The run took 1 to 5, went back to 3 and took 4 and 5 again, and went back to 3 once more and took 4.
     let (first, second) = (Some(origin(1, 3, 3, 9)), Some(origin(1, 3, 3, 19)));
     let mut known = vec![at(1, 1, None), at(2, 2, None), at(3, 3, None), at(4, 4, None), at(5, 5, None)];
     known.extend([at(4, 10, first), at(5, 11, first)]);
@@ -89,12 +89,13 @@ fn versions_that_a_run_rolled_back_itself_are_left_behind() {
     let (usable, left) = restorable(&known, &[true; 8]);
     assert_eq!(names(&usable), [(4, 20), (3, 3), (2, 2), (1, 1)]);
     assert_eq!(names(&left), [(5, 11), (5, 5), (4, 10), (4, 4)]);
-    // The parent is gone: what is older than it still counts.
+    // When the parent is gone, what is older than the parent still counts.
     known.retain(|c| c.key.version != 3);
     assert_eq!(names(&restorable(&known, &[true; 7]).0), [(4, 20), (2, 2), (1, 1)]);
 }
 
-/// Back to 3, taken 4 and 5; back to 3, taken 4, 5 and 6: both stretches descend from the same checkpoint.
+/// A run goes back to 3 and takes 4 and 5, and then goes back to 3 again and takes 4, 5 and 6: both stretches descend from the same
+/// checkpoint.
 #[test]
 fn of_two_stretches_from_one_checkpoint_only_the_later_one_counts() {
     let (first, second) = (origin(1, 3, 3, 9), origin(1, 3, 3, 19));
@@ -135,7 +136,8 @@ fn damaged_records_that_lead_in_a_circle_come_to_an_end() {
 
 #[test]
 fn a_run_knows_which_of_its_own_checkpoints_it_descends_from() {
-    // Taken 1 to 5; back to 3 of its own with operation 9, taken 10 to 12; back to 11 with 19; another run's with 29.
+    // The run took 1 to 5, went back to its own 3 with operation 9, took 10 to 12, went back to 11 with 19 and to 2 with 29, and restored
+    // another run's checkpoint with 39.
     let own = |upto: usize| {
         let all = [origin(1, 3, 3, 9), origin(1, 8, 11, 19), origin(1, 2, 2, 29), origin(0, 7, 40, 39)];
         let path = stretches(1, &all[..upto]);
@@ -186,8 +188,8 @@ fn only_committed_ancestors_that_are_not_later_count_among_the_last() {
         of(2, 4, 4, true),
         of(2, 5, 5, false), // some rank could not write it
         of(2, 6, 6, true),
-        of(2, 7, 7, true), // a later one was faster
-        of(1, 9, 9, true), // another run's, which this one does not go on from
+        of(2, 7, 7, true), // a later checkpoint was faster
+        of(1, 9, 9, true), // of another run, from which this one does not continue
     ];
     let doomed = retention(&folders, &committed, &Stretches::default(), &policy(2, 0));
     assert_eq!(doomed, [of(2, 3, 3, true), of(2, 5, 5, false)]);
@@ -195,7 +197,7 @@ fn only_committed_ancestors_that_are_not_later_count_among_the_last() {
 
 #[test]
 fn what_a_run_inherited_stays_longer_than_what_it_rolled_back_itself() {
-    // Began from version 50 of the run before; took 55 and 57; went back to 55 with operation 4, and took 60.
+    // The run began from version 50 of the run before, took 55 and 57, went back to 55 with operation 4, and took 60.
     let of = |version, operation| Folder { generation: Generation(2), ..folder(version, operation) };
     let folders = [folder(50, 3), of(55, 1), of(57, 2), of(60, 6)];
     let committed = CheckpointKey { generation: Generation(2), version: 60, operation: 6, ..Default::default() };
@@ -212,7 +214,7 @@ fn of_other_runs_only_ancestors_go() {
     let folders = [of(1, 90), of(2, 40), of(2, 50), of(2, 60), of(3, 20), Folder { operation: 6, ..of(4, 60) }];
     let doomed = |origins: &[Origin]| retention(&folders, &committed, &stretches(4, origins), &policy(1, 0));
     assert_eq!(doomed(&[origin(2, 50, 1, 0)]), [of(1, 90), of(2, 40), of(2, 50)]);
-    // A run that began from nothing has no ancestors there, also after it has gone back within itself.
+    // A run that began from nothing has no ancestors in other runs, even after it has gone back to a checkpoint of its own.
     assert_eq!(doomed(&[]), []);
     assert_eq!(doomed(&[origin(4, 10, 1, 3)]), []);
 }
@@ -227,10 +229,10 @@ fn a_run_that_goes_on_from_no_earlier_one_has_started_the_series_over() {
             .map(|(generation, version)| (generation.0, version))
     };
     assert_eq!(over(&folders, &[]), Some((2, 40)));
-    // It went back within itself only.
+    // The run went back only to a checkpoint of its own.
     assert_eq!(over(&folders, &[origin(3, 10, 1, 3)]), Some((2, 40)));
     assert_eq!(over(&folders, &[origin(1, 90, 1, 0)]), None);
-    // Nothing to continue from, or nothing that counts.
+    // There is nothing to continue from, or nothing that counts.
     assert_eq!(over(&folders[3..], &[]), None);
     assert_eq!(over(&folders[2..], &[]), None);
 }
@@ -281,7 +283,7 @@ fn retention_keeps_the_last_the_pinned_and_the_left_behind() {
         folder(2, 55, 1, true),
         folder(2, 60, 2, true),
         folder(2, 65, 3, false), // in flight
-        folder(3, 1, 1, true),   // a newer run
+        folder(3, 1, 1, true),   // of a newer run
     ];
     let committed = CheckpointKey { generation: Generation(2), version: 60, operation: 2, ..Default::default() };
     let doomed = retention(&folders, &committed, &stretches(2, &[origin(1, 50, 5, 0)]), &policy(2, 40));
@@ -320,7 +322,8 @@ fn slot(name: &'static str, taken: (u64, u64), level: Level) -> LedgerEntry<&'st
     }
 }
 
-/// What of dead runs' memory is needed: series and operation. `durable`: what the global tier has of a series.
+/// The copies in the memory of dead runs that are needed, as series and operation. `durable` has the newest checkpoint of each series on
+/// the global tier.
 fn only(slots: &[LedgerEntry<&'static str>], durable: &[(&'static str, (u64, u64))]) -> Vec<(String, u64)> {
     let elsewhere = |taken: (u64, u64)| {
         let newest = Some(Moment { generation: Generation(taken.0), operation: taken.1 });
@@ -340,7 +343,7 @@ fn the_newest_committed_version_that_is_nowhere_else_is_an_only_copy() {
     assert_eq!(only(&[heat(2, Level::Process)], &[]), [("heat".into(), 2)]);
     assert_eq!(only(&[heat(2, Level::NodeReboot)], &[]), []);
     assert_eq!(only(&[heat(2, Level::System), heat(3, Level::Process)], &[]), [("heat".into(), 3)]);
-    // Older than what is safe, or given up for what is newer.
+    // Checkpoints that are older than a safe one, or were given up for a newer one, are not needed.
     assert_eq!(only(&[heat(2, Level::Process), heat(3, Level::System)], &[]), []);
     assert_eq!(only(&[heat(2, Level::Captured), heat(3, Level::Process), heat(4, Level::System)], &[]), []);
     assert_eq!(only(&[heat(3, Level::Process)], &[("heat", (1, 2))]), [("heat".into(), 3)]);
@@ -378,7 +381,7 @@ fn the_newest_version_that_survives_lost_nodes_is_an_only_copy_until_the_global_
         operations(&[heat(1, Level::NodeLoss), heat(2, Level::NodeLoss), heat(3, Level::NodeReboot)], &[]),
         [2].into()
     );
-    // A part of version 3 was sealed, and whether all ranks had theirs nobody heard.
+    // A part of version 3 was sealed, but nobody heard whether all ranks had their parts.
     let doubt =
         [heat(1, Level::NodeLoss), heat(2, Level::NodeLoss), heat(3, Level::NodeLoss), heat(3, Level::NodeReboot)];
     assert_eq!(operations(&doubt, &[]), [2, 3].into());
@@ -403,11 +406,12 @@ fn what_needs_a_base_keeps_it_and_not_what_that_needed_itself() {
         rulings.into_iter().map(Ruling::reason).collect::<Vec<_>>()
     };
     assert_eq!(rulings(&slots), [None, None, None, Some(Reason::Newest(Level::Process))]);
-    // 4 lies as differences from 2, of which only what its own file stores counts; what 2 takes from 1 it would need to be restored.
+    // Checkpoint 4 is stored as differences from 2, of which only the bytes count that its own file stores. What 2 takes from 1 would be
+    // needed only to restore 2 itself.
     (slots[3].needs, slots[1].needs) = (vec![slots[1].taken], vec![slots[0].taken]);
     let needed = |by: usize| Some(Reason::NeededBy(slots[by].taken));
     assert_eq!(rulings(&slots), [None, needed(3), None, Some(Reason::Newest(Level::Process))]);
-    // Another series has an operation of that number.
+    // Another series has an operation with the same number.
     slots[0].series = "flow";
     assert_eq!(rulings(&slots)[0], Some(Reason::Newest(Level::Process)));
 }
@@ -423,7 +427,7 @@ fn a_run_that_waits_for_memory_gives_up_the_newest_only_where_something_as_new_o
     assert_eq!((kept(&slots, Occasion::Settled), kept(&slots, Occasion::Pressed)), (vec![2], vec![2]));
     slots[1].known = Levels::noted(Level::NodeReboot);
     assert_eq!((kept(&slots, Occasion::Settled), kept(&slots, Occasion::Pressed)), (vec![2], vec![]));
-    // What the set of another node holds is not in a file.
+    // The parts of redundancy sets are not in files.
     slots[1].known = Levels::noted(Level::NodeReboot).with(Level::NodeLoss);
     assert_eq!(kept(&slots, Occasion::Pressed), [2]);
     slots[1].known = slots[1].known.with(Level::System);
@@ -437,7 +441,7 @@ fn a_run_that_waits_for_memory_gives_up_the_newest_only_where_something_as_new_o
 
 // ------------------------------------------------------------------------------------------- whole histories
 
-/// One series on one node, with one rank: what has happened to each checkpoint, and what of it still lies where.
+/// One series on one node with one rank: what has happened to each checkpoint, and where copies of it still exist.
 #[derive(Clone, Debug, Default)]
 struct Past {
     checkpoints: Vec<Trace>,
@@ -446,12 +450,12 @@ struct Past {
 #[derive(Clone, Debug)]
 struct Trace {
     key: CheckpointKey,
-    /// Levels that were agreed on, and those of them that this rank has not heard of.
+    /// The levels that were agreed on, and those among them that this rank has not heard of.
     reached: Levels,
     unheard: Levels,
     is_open: bool,
     in_memory: bool,
-    /// A part for others was sealed here, whether all of them got theirs or not.
+    /// A part for other ranks was sealed here, whether or not all of them got theirs.
     has_part: bool,
     on_local: bool,
     on_global: bool,
@@ -462,7 +466,7 @@ impl Trace {
         Moment::of(&self.key)
     }
 
-    /// Can the level still be restored, by what lies where?
+    /// Can the checkpoint still be restored at this level from what is left?
     fn gives(&self, level: Level) -> bool {
         match level {
             Level::Process => (self.in_memory && self.reached.has(Level::Process)) || self.gives(Level::NodeReboot),
@@ -488,7 +492,7 @@ impl Trace {
 }
 
 impl Past {
-    /// The newest checkpoint that a level can be restored of.
+    /// The newest checkpoint that can be restored at a level.
     fn newest(&self, level: Level) -> Option<Moment> {
         self.checkpoints.iter().filter(|trace| trace.gives(level)).map(Trace::taken).max()
     }
@@ -510,8 +514,8 @@ impl Past {
         }
     }
 
-    /// What the runs before left in memory is known by what its slots note: that of a shard the highest level that was heard of, that of a part
-    /// node-loss from when it was sealed.
+    /// Gives up what earlier runs left in memory, which is known only from the notes in the slots. The slot of a shard notes the highest
+    /// level that was heard of, and the slot of a part notes node-loss as soon as the part is sealed.
     fn forget_others(&mut self, occasion: &Occasion<'_>) {
         let slots = self.checkpoints.iter().enumerate().filter(|(_, trace)| trace.in_memory).flat_map(|(at, trace)| {
             let shard = trace.entry().known.highest().unwrap_or(Level::Captured);
@@ -557,18 +561,18 @@ impl Past {
 /// What happens next.
 #[derive(Clone, Debug)]
 enum Happening {
-    /// A checkpoint is taken, and reaches these levels: memory, local, parts for other nodes in memory, global; the last may not be heard of by
-    /// this rank.
+    /// A checkpoint is taken and reaches these levels: memory, local, parts for other nodes in memory, global. This rank may not hear of
+    /// the highest one.
     Take { local: bool, has_part: bool, protected: bool, global: bool, is_heard: bool, stays_open: bool },
-    /// What is open comes to its end.
+    /// Open checkpoints are settled.
     Settle,
     /// The application waits for memory.
     Press,
-    /// The run is killed; the next one continues from the newest that there is, or from nothing.
+    /// The run is killed. The next run continues from the newest checkpoint that is left, or from nothing.
     Restart { goes_on: bool },
-    /// The present run goes back to what it took `back` checkpoints ago.
+    /// The current run goes back to the checkpoint that it took `back` checkpoints ago.
     RollBack { back: usize },
-    /// The node's memory is lost, or its disk.
+    /// The node loses its memory or its disk.
     Lose { memory: bool },
 }
 
@@ -588,8 +592,8 @@ fn happening() -> impl Strategy<Value = Happening> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
-    /// Whatever happens, and whoever deletes: the newest restorable checkpoint of each level stays restorable until a newer one is, nothing
-    /// in flight goes, and storage is bounded.
+    /// Whatever happens, and whoever deletes, the newest restorable checkpoint of each level stays restorable until a newer one is
+    /// restorable, nothing in flight is deleted, and storage is bounded.
     #[test]
     fn the_newest_restorable_checkpoint_of_each_level_is_never_deleted(
         happenings in proptest::collection::vec(happening(), 1..60), keep_last in 1u64..4, keep_every in 0u64..5,
@@ -599,7 +603,7 @@ proptest! {
         let (mut generation, mut operation, mut version) = (1u64, 0u64, 0u64);
         for happening in happenings {
             let levels = Level::VOTED;
-            // Losses are no deletions, and a restart may go behind what it does not find.
+            // Losses are not deletions, and a restart may go back past what it does not find.
             let mut before: Vec<Option<Moment>> = levels.iter().map(|level| past.newest(*level)).collect();
             match happening.clone() {
                 Happening::Take { local, has_part, protected, global, is_heard, stays_open } => {
@@ -653,7 +657,7 @@ proptest! {
                         if memory {
                             trace.in_memory = false;
                         } else {
-                            // Who deletes knows: levels are notes, and a disk that is gone makes liars of them.
+                            // The deleter knows of the loss: levels are only notes, and without the disk they would be wrong.
                             (trace.on_local, trace.reached) = (false, trace.reached.without(Level::NodeReboot));
                         }
                     }
@@ -664,14 +668,15 @@ proptest! {
                 prop_assert!(past.newest(*level) >= before, "{level} went back from {before:?} to {:?} with {happening:?}: {past:?}", past.newest(*level));
             }
         }
-        // Storage is bounded: of what is settled and was heard of, memory holds the newest, and the newest that survives lost nodes.
+        // Storage is bounded: of the checkpoints that are settled and were heard of, memory holds only the newest one and the newest one
+        // that survives lost nodes.
         past.give_up_memory(&Occasion::Settled);
         let is_plain = |trace: &&Trace| trace.in_memory && !trace.is_open && trace.unheard == Levels::NONE;
         prop_assert!(past.checkpoints.iter().filter(is_plain).count() <= 2, "{past:?}");
     }
 }
 
-/// The root's word counts whatever else a rank makes of a folder: another rank's file may refer to it.
+/// The root's word counts, whatever a rank itself concludes about a folder, because another rank's file may refer to it.
 #[test]
 fn what_the_root_says_stays_of_this_run_and_without_what_it_needs() {
     let folder = |generation, operation| {

@@ -1,8 +1,8 @@
-//! What a rank says in a round, and how two ballots become one.
+//! What a rank says in a round, and how two ballots are merged.
 //!
-//! Merging is commutative and associative. What a merged ballot says about calls and failures has a bounded size however many ranks it
-//! stands for: distinct ones and names of ranks are cut off at small counts, and the rest is only counted. What callers gather
-//! ([`Payload::Gathered`]) grows with their number.
+//! Merging is commutative and associative. The part of a merged ballot that describes calls and failures has a bounded size, however many
+//! ranks the ballot stands for: only a few distinct ones are listed, with a few of their ranks, and the rest are only counted. What callers
+//! gather ([`Payload::Gathered`]) grows with the number of ranks.
 
 use crate::base::Rank;
 use crate::format::{FormatError, codec};
@@ -10,27 +10,27 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Distinct calls that a ballot describes.
+/// The maximum number of distinct calls that a ballot describes.
 const CALLS_MAX: usize = 4;
-/// Failures that a ballot describes, and notes.
+/// The maximum number of failures, and of notes, that a ballot describes.
 const TEXTS_MAX: usize = 6;
-/// Ranks that a call group names.
+/// The maximum number of ranks that a call group names.
 const RANKS_MAX: usize = 8;
-/// Bytes of text per call or failure.
+/// The maximum length of a text about a call or a failure, in bytes.
 const TEXT_MAX: usize = 400;
 
 /// Ranks that made the same call.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CallGroup {
-    /// Hash of everything that must be equal.
+    /// The hash of everything that must be equal.
     pub hash: u64,
     /// The call in words.
     pub text: String,
-    /// Who made it.
+    /// The ranks that made it.
     pub ranks: Ranks,
 }
 
-/// The ranks of which something is said: all are counted, the lowest are named.
+/// The ranks that a statement is about: all of them are counted, and the lowest are named.
 ///
 /// ```
 /// use bivouac_core::coordination::Ranks;
@@ -43,16 +43,16 @@ pub struct CallGroup {
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub struct Ranks {
-    /// The lowest, ascending, at most 8.
+    /// The lowest ranks, ascending, at most 8.
     named: Vec<Rank>,
-    /// How many there are, those that are not named among them.
+    /// The number of ranks, including those that are not named.
     count: u32,
-    /// They are all that there are.
+    /// These are all ranks.
     are_all: bool,
 }
 
 impl Ranks {
-    /// These ranks, each once.
+    /// The given ranks, each counted once.
     pub fn of(ranks: impl IntoIterator<Item = Rank>) -> Ranks {
         let mut named: Vec<Rank> = ranks.into_iter().collect();
         named.sort_unstable();
@@ -66,12 +66,12 @@ impl Ranks {
         Ranks { named: (0..size).map(Rank).take(RANKS_MAX).collect(), count: size, are_all: size > 1 }
     }
 
-    /// The lowest of them, ascending, at most 8.
+    /// The lowest ranks, ascending, at most 8.
     pub fn named(&self) -> &[Rank] {
         &self.named
     }
 
-    /// How many they are.
+    /// The number of ranks.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -105,10 +105,10 @@ impl fmt::Display for Ranks {
     }
 }
 
-/// Ranks that failed, differed or were missing, all in the same way, and how.
+/// Ranks that failed, differed or were missing in the same way, and what that way was.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Culprit {
-    /// Would trying something older help? (Damaged data: yes; a wrong argument: no.)
+    /// Would an older checkpoint help? It would if data is damaged, but not if an argument is wrong.
     pub retry: bool,
     /// The ranks.
     pub ranks: Ranks,
@@ -117,7 +117,7 @@ pub struct Culprit {
 }
 
 impl Culprit {
-    /// One rank that did what no other attempt makes good.
+    /// One rank, with a fault that no other attempt would remedy.
     pub fn of(rank: Rank, text: impl Into<String>) -> Culprit {
         Culprit { ranks: Ranks::of([rank]), text: text.into(), retry: false }
     }
@@ -143,44 +143,45 @@ pub enum Payload {
     /// Nothing.
     #[default]
     None,
-    /// Bits that are set on all ranks, and bits that are set on any.
+    /// Bits that are combined over all ranks.
     Bits {
-        /// Conjunction.
+        /// The bits that are set on all ranks.
         all: u64,
-        /// Disjunction.
+        /// The bits that are set on any rank.
         any: u64,
     },
-    /// What ranks have, for the root alone: values of the callers, encoded.
+    /// Encoded values of the callers, for the root alone.
     Gathered(Vec<Vec<u8>>),
-    /// Of what ranks have the greatest, each once and the greatest first: bytes of the callers that compare as what they stand for.
+    /// The greatest items of all ranks, each once, the greatest first. An item consists of bytes that compare in the same way as the value
+    /// for which they stand.
     Greatest {
-        /// How many.
+        /// The maximum number of items.
         keep: u32,
-        /// They.
+        /// The items.
         items: Vec<Vec<u8>>,
     },
-    /// The largest numbers that any rank gave, slot by slot.
+    /// The largest numbers that any rank gave, element by element.
     Max(Vec<u64>),
-    /// Numbers that any rank gave, by a kind of the callers, as ranges: at most 1024 of them. Beyond that ranges of one kind that are
-    /// nearest to each other are united with what lies between them, so none is lost, and the kinds stay what they are.
+    /// The numbers that any rank gave, as at most 1024 ranges, each of one kind. The callers define the kinds. If there are more ranges,
+    /// the nearest ranges of one kind are united, together with the numbers between them. So no number is lost, and no kind changes.
     Spans(Vec<Span>),
 }
 
-/// Ranges that a ballot holds.
+/// The maximum number of ranges in a ballot.
 const SPANS_MAX: usize = 1024;
 
-/// A range of numbers of one kind, its ends included.
+/// A range of numbers of one kind, including both ends.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Span {
     /// The kind.
     pub kind: u16,
     /// The first number.
     pub first: u32,
-    /// The last one.
+    /// The last number.
     pub last: u32,
 }
 
-/// Unites ranges of the same numbers into as few as possible, and into at most `most` if there are not more kinds than that.
+/// Unites ranges of one kind that overlap or adjoin, and then the nearest ones until at most `most` ranges are left, or one for each kind.
 fn united(mut spans: Vec<Span>, most: usize) -> Vec<Span> {
     spans.sort_unstable();
     let mut all: Vec<Span> = Vec::with_capacity(spans.len());
@@ -203,19 +204,19 @@ fn united(mut spans: Vec<Span>, most: usize) -> Vec<Span> {
 }
 
 impl Payload {
-    /// What this rank has, for the root.
+    /// A payload with this rank's values, for the root.
     ///
     /// # Errors
-    /// [`FormatError`] for a value that is beyond the limit of metadata.
+    /// [`FormatError`] if a value exceeds the limit for metadata.
     pub fn gathered<T: Serialize>(values: impl IntoIterator<Item = T>) -> Result<Payload, FormatError> {
         let encoded = values.into_iter().map(|value| codec::encode("value", &value));
         Ok(Payload::Gathered(encoded.collect::<Result<_, _>>()?))
     }
 
-    /// What all ranks have gathered, in no order that means anything; nothing if nobody had anything.
+    /// The values that all ranks have gathered, in no particular order; empty if no rank had any.
     ///
     /// # Errors
-    /// [`FormatError`] if it is something else.
+    /// [`FormatError`] if the payload is of another kind, or a value cannot be decoded.
     pub fn values<T: DeserializeOwned>(&self) -> Result<Vec<T>, FormatError> {
         match self {
             Payload::None => Ok(Vec::new()),
@@ -224,13 +225,13 @@ impl Payload {
         }
     }
 
-    /// Numbers of kinds, as ranges.
+    /// A payload of numbers, each with its kind, as ranges.
     pub fn spans(numbers: impl IntoIterator<Item = (u16, u32)>) -> Payload {
         let single = |(kind, number)| Span { kind, first: number, last: number };
         Payload::Spans(united(numbers.into_iter().map(single).collect(), SPANS_MAX))
     }
 
-    /// The greatest of these.
+    /// A payload of the greatest of these items, at most `keep` of them.
     pub fn greatest(keep: u32, items: impl IntoIterator<Item = Vec<u8>>) -> Payload {
         let mut items: Vec<Vec<u8>> = items.into_iter().collect();
         items.sort_unstable_by(|one, other| other.cmp(one));
@@ -239,7 +240,7 @@ impl Payload {
         Payload::Greatest { keep, items }
     }
 
-    /// The greatest of all; nothing if nobody had any.
+    /// The greatest item of all ranks; empty if no rank had any.
     pub fn first_of_greatest(&self) -> &[u8] {
         match self {
             Payload::Greatest { items, .. } => items.first().map_or(&[], |first| first),
@@ -269,16 +270,16 @@ impl Payload {
             (Payload::Spans(a), Payload::Spans(b)) => {
                 Payload::Spans(united(a.into_iter().chain(b).collect(), SPANS_MAX))
             }
-            // Ranks in different calls: the call hashes differ too, and that is what gets reported.
+            // The ranks are in different calls, so their call hashes also differ, and that difference is reported.
             (payload, _) => payload,
         }
     }
 }
 
-/// What ranks say, each text once with all ranks that say it.
+/// Texts of ranks, each listed once with all ranks that gave it.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Alike {
-    /// First what nothing older would help, then by rank.
+    /// Texts about faults that nothing older would remedy come first; otherwise the order is by rank.
     listed: Vec<Culprit>,
     /// Ranks whose texts are not listed.
     cut: u32,
@@ -301,47 +302,49 @@ impl Alike {
     }
 }
 
-/// Says of which culprits that they are all of `votes` ranks, and how many there are besides.
+/// Marks the culprits that are all of the `votes` ranks, and adds how many others there are.
 fn rounded(mut culprits: Vec<Culprit>, votes: u32, cut: u32) -> Vec<Culprit> {
     for culprit in &mut culprits {
         culprit.ranks.are_all = votes > 1 && culprit.ranks.count == votes;
     }
     culprits.sort();
     if let (Some(last), true) = (culprits.last(), cut > 0) {
-        // Where one that is beyond help is cut, one is listed: they come first.
+        // If a culprit with a fault that nothing older would remedy was cut, the last listed one is also of that kind, because these come
+        // first.
         let (retry, ranks) = (last.retry, Ranks { count: cut, ..Ranks::default() });
         culprits.push(Culprit { ranks, text: "other reasons, not listed here".into(), retry });
     }
     culprits
 }
 
-/// One or many ranks' say in a round.
+/// What one or more ranks say in a round.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Ballot {
-    /// Ranks that this ballot stands for.
+    /// The number of ranks for which this ballot stands.
     pub votes: u32,
     /// The distinct calls.
     pub calls: Vec<CallGroup>,
-    /// Ranks whose calls are not listed above.
+    /// The number of ranks whose calls are not listed above.
     pub calls_cut: u32,
-    /// Ranks that failed.
+    /// The ranks that failed, and how.
     pub failures: Alike,
-    /// What ranks have to say that changes nothing.
+    /// Texts of ranks that do not change the outcome.
     pub notes: Alike,
     /// The reduced part.
     pub payload: Payload,
-    /// Numbers that are added up over all ranks, by a key of the callers, ascending.
+    /// Numbers that are added up over all ranks, each under a key of the callers, in ascending order of the keys.
     pub sums: Vec<(u64, u64)>,
 }
 
 impl Ballot {
-    /// A single rank's ballot: the hash and words of its call, and what is to be reduced.
+    /// A single rank's ballot: the hash and the text of its call, and what is to be reduced.
     pub fn of(rank: Rank, hash: u64, text: impl Into<String>, payload: Payload) -> Ballot {
         let call = CallGroup { hash, text: shorten(text.into()), ranks: Ranks::of([rank]) };
         Ballot { votes: 1, calls: vec![call], payload, ..Ballot::default() }
     }
 
-    /// This ballot with a failure of this rank. If the text begins with the rank, that is cut off, because the culprit says it again.
+    /// This ballot with a failure of this rank. If the text begins with the rank, that prefix is cut off, because the culprit names the
+    /// rank itself.
     pub fn failed(mut self, rank: Rank, text: impl Into<String>, retry: bool) -> Ballot {
         let text: String = text.into();
         let text = text.strip_prefix(&format!("rank {rank}: ")).map_or_else(|| text.clone(), ToOwned::to_owned);
@@ -349,7 +352,7 @@ impl Ballot {
         self
     }
 
-    /// This ballot with a text to be logged, once for all ranks that say it.
+    /// This ballot with a text to be logged, once for all ranks that give it.
     pub fn noted(mut self, rank: Rank, text: impl Into<String>) -> Ballot {
         let note = Culprit::of(rank, shorten(text.into()));
         if !self.notes.listed.iter().any(|known| known.text == note.text) {
@@ -358,14 +361,14 @@ impl Ballot {
         self
     }
 
-    /// This ballot with numbers that are added up, each key once.
+    /// This ballot with numbers that are added up over all ranks. Each key must occur only once.
     pub fn with_sums(mut self, mut sums: Vec<(u64, u64)>) -> Ballot {
         sums.sort_unstable();
         self.sums = sums;
         self
     }
 
-    /// What the ranks have to say besides.
+    /// The notes of the ranks.
     pub fn notes(&self) -> Vec<Culprit> {
         rounded(self.notes.listed.clone(), self.votes, self.notes.cut)
     }
@@ -396,8 +399,8 @@ impl Ballot {
         self
     }
 
-    /// The obstacles to agreement: ranks whose call differs from that of most, and ranks that failed; last, how many there
-    /// are besides those that are described.
+    /// The obstacles to agreement: ranks whose call differs from the most frequent one, ranks that failed and, last, how many culprits are
+    /// not described.
     pub fn culprits(&self) -> Vec<Culprit> {
         let mut culprits = self.failures.listed.clone();
         if let Some((most, others)) = self.calls.split_first() {
@@ -411,7 +414,7 @@ impl Ballot {
     }
 }
 
-/// Cuts a text to [`TEXT_MAX`] bytes at a character border.
+/// Cuts a text to [`TEXT_MAX`] bytes at a character boundary.
 fn shorten(mut text: String) -> String {
     if text.len() > TEXT_MAX {
         let mut end = TEXT_MAX;
@@ -550,7 +553,7 @@ mod tests {
                 spans.iter().any(|span| span.kind == *kind && (span.first..=span.last).contains(number))
             };
             prop_assert!(numbers.iter().all(is_in));
-            // No kind that nobody gave, and nothing before or behind what was given.
+            // No span has a kind that nobody gave, or begins before or ends after the numbers that were given.
             for span in &spans {
                 prop_assert!(numbers.contains(&(span.kind, span.first)) && numbers.contains(&(span.kind, span.last)));
             }

@@ -1,6 +1,6 @@
 //! The pure core of agreement: events in, effects out. No clock, no messages, no files.
 //!
-//! A round on one rank, from the first event that mentions it:
+//! This is the course of a round on one rank, from the first event that mentions it:
 //!
 //! ```text
 //!            vote (own), up (children)          all in, not root
@@ -12,9 +12,9 @@
 //!   Gathering or Voted, not root, the root's time and a grace have passed: Settled(Unknown), core latched
 //! ```
 //!
-//! A root that decides for long says so to its tree again and again: the time of the others begins anew each time.
+//! A root that takes long to decide tells its tree so again and again, and each time the time-outs of the other ranks begin anew.
 //!
-//! Messages may be lost (their sender or receiver died), delayed or repeated; a repeated one changes nothing.
+//! Messages may be lost (because their sender or receiver has died), delayed or repeated. A repeated message changes nothing.
 
 use super::ballot::{Ballot, Culprit, Payload, Ranks};
 use super::tree::Tree;
@@ -26,15 +26,15 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Rounds that are remembered after their end, the last ones that ended: messages of theirs may still be on their way.
+/// The number of rounds that ended last and are still remembered, because messages about them may still be on their way.
 const ENDED_MAX: usize = 256;
 
 /// The part of an operation that a round decides.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Phase {
-    /// The call itself; for a checkpoint also the level `Process`.
+    /// The call itself and, for a checkpoint, also the level `Process`.
     Call,
-    /// A further part, by a number that the callers agree on: for a checkpoint the tier that it has come to.
+    /// A further part, under a number on which the callers agree: for a checkpoint, the tier that it has reached.
     Level(u8),
 }
 
@@ -47,7 +47,7 @@ pub struct Round {
     pub phase: Phase,
 }
 
-/// The longest decision: the rest of a message takes little.
+/// The maximum length of a decision, which leaves enough space for the rest of a message.
 const DECISION_MAX: usize = codec::LIMIT - (64 << 10);
 
 /// How a round ended.
@@ -62,13 +62,13 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// What `agreed` decides, unless somebody stands in the way.
+    /// The decision of `agreed`, unless ranks failed or made different calls.
     pub fn unless_culprits(ballot: &Ballot, agreed: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>)) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
         if culprits.is_empty() { agreed(ballot) } else { (Outcome::Abandoned(culprits), Vec::new()) }
     }
 
-    /// Agreed, and the decision as all ranks hear it; if it is too large to be sent, an end that says so.
+    /// The outcome `Agreed`, and the encoded decision. If the decision is too large to be sent, the round is abandoned with that reason.
     pub fn agreed<T: Serialize>(what: &'static str, decision: &T) -> (Outcome, Vec<u8>) {
         match codec::encode(what, decision).ok().filter(|bytes| bytes.len() <= DECISION_MAX) {
             Some(bytes) => (Outcome::Agreed, bytes),
@@ -83,13 +83,13 @@ impl Outcome {
 /// The end of a round, the same on all ranks that hear it (a rank that hears none ends with `Unknown`).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Which round.
+    /// The round.
     pub round: Round,
     /// How it ended.
     pub outcome: Outcome,
     /// The reduced payload.
     pub payload: Payload,
-    /// What the root added for everybody (its meaning depends on the call).
+    /// What the root tells all ranks in addition. Its meaning depends on the call.
     pub decision: Vec<u8>,
 }
 
@@ -100,7 +100,7 @@ pub enum Message {
     Up(Round, Ballot),
     /// A subtree has not voted yet, because of these ranks.
     Late(Round, Vec<Rank>),
-    /// All votes are in, and the root is still deciding: what it decides on may be a file system that hangs.
+    /// All votes are in, but the root is still deciding: the decision may depend on a file system that hangs.
     Deciding(Round),
     /// The verdict.
     Down(Verdict),
@@ -115,11 +115,11 @@ pub enum Event {
     Message(Rank, Message),
     /// The answer to [`Effect::Decide`].
     Decided {
-        /// Which round.
+        /// The round.
         round: Round,
         /// The outcome.
         outcome: Outcome,
-        /// What everybody is to be told besides.
+        /// What all ranks are to be told in addition.
         decision: Vec<u8>,
     },
     /// Time has passed.
@@ -131,15 +131,15 @@ pub enum Event {
 pub enum Effect {
     /// Send a message.
     Send(Rank, Message),
-    /// Root only: all votes are in. Decide, make durable what must be, and answer with [`Event::Decided`].
+    /// Root only: all votes are in. Decide, make durable what must be durable, and answer with [`Event::Decided`].
     Decide(Round, Ballot),
     /// The round is settled on this rank.
     Settled(Verdict),
-    /// A round has waited for long; these ranks are missing.
+    /// A round has been waiting for a long time, and these ranks are missing.
     Waiting {
-        /// Which round.
+        /// The round.
         round: Round,
-        /// For how long.
+        /// How long it has been waiting.
         waited: Duration,
         /// Ranks known to be missing, or heads of subtrees that are silent.
         missing: Vec<Rank>,
@@ -154,7 +154,7 @@ struct Gathering {
     from: Vec<Rank>,
     late: BTreeMap<Rank, Vec<Rank>>,
     ballot: Ballot,
-    /// Sent up, or handed to the decider.
+    /// The ballot was sent up, or handed to the decider.
     complete: bool,
 }
 
@@ -166,14 +166,14 @@ pub struct Core {
     tree: Tree,
     timeouts: Timeouts,
     open: BTreeMap<Round, Gathering>,
-    /// Verdicts by time-out on rounds in which this rank has not voted. They stay until it does, however late: it is the only
-    /// one that knows then.
+    /// Verdicts on rounds that ended before this rank voted in them. They are kept until it votes, however late, because by then this rank
+    /// may be the only one that still knows.
     unheard: BTreeMap<Round, Verdict>,
     ended: Ended,
     latched: bool,
 }
 
-/// The rounds that ended last, and in which order.
+/// The rounds that ended last, and the order in which they ended.
 #[derive(Debug, Default)]
 struct Ended {
     verdicts: BTreeMap<Round, Verdict>,
@@ -181,14 +181,14 @@ struct Ended {
 }
 
 impl Ended {
-    /// An agreed round had all votes, and its verdict has been sent to all who cast one: that it has ended is all that has to be
-    /// known. Decisions are long.
+    /// Keeps a verdict without its decision, because decisions are long. An agreed round had all votes, and its verdict was sent to all
+    /// ranks that voted, so only the fact that it has ended must be remembered.
     fn insert(&mut self, verdict: &Verdict) {
         let Verdict { round, outcome, payload, .. } = verdict;
         let kept = Verdict { round: *round, outcome: outcome.clone(), payload: payload.clone(), decision: Vec::new() };
         self.verdicts.insert(verdict.round, kept);
         self.order.push_back(verdict.round);
-        // By age and not by number: a round of an early operation may be the last to end.
+        // Rounds are forgotten by age and not by number, because a round of an early operation may be the last to end.
         if self.order.len() > ENDED_MAX
             && let Some(oldest) = self.order.pop_front()
         {
@@ -218,7 +218,7 @@ impl Core {
         self.latched
     }
 
-    /// Are rounds open on this rank?
+    /// Are no rounds open on this rank?
     pub fn is_idle(&self) -> bool {
         self.open.is_empty()
     }
@@ -228,7 +228,7 @@ impl Core {
         self.open.values().any(|state| state.own)
     }
 
-    /// Takes one event at time `now` and appends what is to be done.
+    /// Handles one event at time `now`, and appends the effects that are to be carried out.
     pub fn on_event(&mut self, event: Event, now: Duration, effects: &mut Vec<Effect>) {
         match event {
             Event::Vote(round, ballot) => self.on_vote(round, ballot, now, effects),
@@ -277,12 +277,12 @@ impl Core {
         }
     }
 
-    /// How a round has ended, as far as that is remembered.
+    /// The verdict on a round that has ended, if it is remembered.
     fn verdict(&self, round: Round) -> Option<&Verdict> {
         self.unheard.get(&round).or_else(|| self.ended.verdicts.get(&round))
     }
 
-    /// A message of a child on a round that has ended: the child hears how, unless it has been told already because it voted.
+    /// Answers a child's message about a round that has ended: the child is told how, unless it was told already because it had voted.
     fn answers_late(&self, from: Rank, round: Round, effects: &mut Vec<Effect>) -> bool {
         let verdict = self.verdict(round);
         let told = verdict.filter(|verdict| verdict.outcome != Outcome::Agreed);
@@ -290,7 +290,7 @@ impl Core {
         verdict.is_some()
     }
 
-    /// The root lives: its time begins anew.
+    /// The root is alive, so its time-out begins anew.
     fn on_deciding(&mut self, round: Round, now: Duration, effects: &mut Vec<Effect>) {
         if let Some(state) = self.open.get_mut(&round).filter(|state| state.complete) {
             (state.since, state.warned) = (now, Duration::ZERO);
@@ -302,7 +302,7 @@ impl Core {
         // A decision that comes after the round was given up changes nothing.
         if let Some(state) = self.open.get_mut(&round) {
             let payload = match std::mem::take(&mut state.ballot.payload) {
-                // For the manifest or the choice that the root has just made; too long to be sent to everybody.
+                // It was for the manifest or the choice that the root has just made, and is too long to be sent to all ranks.
                 Payload::Gathered(_) => Payload::None,
                 payload => payload,
             };
@@ -351,15 +351,16 @@ impl Core {
         }
     }
 
-    /// Tells a verdict to every rank directly. A rank that is missing may also be one through which others would hear it:
-    /// in stepped mode it passes nothing on while it makes no call. Only a time-out is worth that many messages.
+    /// Sends a verdict to every rank directly. A rank that is missing may be one through which others would hear the
+    /// verdict: in stepped mode, a rank passes nothing on while it makes no call. Only a time-out is worth that many
+    /// messages.
     fn tell_all(&self, round: Round, effects: &mut Vec<Effect>) {
         let Some(verdict) = self.verdict(round) else { return };
         let others = (0..self.size).map(Rank).filter(|rank| *rank != self.rank && !self.tree.children.contains(rank));
         effects.extend(others.map(|rank| Effect::Send(rank, Message::Down(verdict.clone()))));
     }
 
-    /// The root abandons after `abandon`; its word needs a while to arrive, and clocks start at different times.
+    /// The root abandons a round after `abandon`, but its verdict takes a while to arrive, and the ranks' clocks start at different times.
     fn root_is_lost_after(&self) -> Duration {
         self.timeouts.abandon + self.timeouts.warn.max(self.timeouts.abandon / 10)
     }
@@ -383,7 +384,7 @@ impl Core {
         }
         state.complete = true;
         match self.tree.parent {
-            // The root's ballot keeps the payload for its own verdict; the others' is not needed again.
+            // The root's ballot keeps the payload for the verdict. Other ranks do not need theirs again.
             None => effects.push(Effect::Decide(round, state.ballot.clone())),
             Some(parent) => {
                 effects.push(Effect::Send(parent, Message::Up(round, std::mem::take(&mut state.ballot))));
@@ -400,7 +401,7 @@ impl Core {
             effects.push(Effect::Send(*child, Message::Down(verdict.clone())));
         }
         self.ended.insert(&verdict);
-        // A rank that has not called yet hears the verdict when it does.
+        // A rank that has not called yet hears the verdict when it calls.
         if voted {
             effects.push(Effect::Settled(verdict));
         } else {
@@ -409,7 +410,7 @@ impl Core {
     }
 }
 
-/// Who has not voted, as far as this rank can tell.
+/// The ranks that have not voted, as far as this rank can tell.
 fn missing(rank: Rank, tree: &Tree, state: &Gathering) -> Vec<Rank> {
     let mut missing: Vec<Rank> = if state.own { Vec::new() } else { vec![rank] };
     for child in tree.children.iter().filter(|child| !state.from.contains(child)) {
@@ -491,7 +492,7 @@ mod tests {
             self.give(rank, Event::Vote(round, ballot));
         }
 
-        /// All ranks agree on so many later calls.
+        /// All ranks agree on these later calls.
         fn agree(&mut self, operations: std::ops::Range<u64>) {
             for operation in operations {
                 let round = Round { operation, phase: Phase::Call };
@@ -587,7 +588,7 @@ mod tests {
         }
     }
 
-    /// A rank writes its part of a level for long, while hundreds of later calls are agreed on.
+    /// A rank takes long to write its part of a level, while the ranks agree on hundreds of later calls.
     #[test]
     fn a_late_rank_finds_the_verdict_by_time_out_however_many_rounds_came_between() {
         for (before, after) in [(300, 0), (0, 300), (300, 300)] {
@@ -626,7 +627,7 @@ mod tests {
         [0, 2, 3].into_iter().for_each(|rank| world.vote(rank, 5));
         for _ in 0..13 {
             world.now += Duration::from_secs(1);
-            // Rank 1 makes no call in stepped mode: what is sent to it lies there, and it passes nothing on.
+            // Rank 1 makes no call in stepped mode: it does not receive what is sent to it, and passes nothing on.
             [0, 2, 3].into_iter().for_each(|rank| world.give(rank, Event::Tick));
             let (asleep, awake) = std::mem::take(&mut world.bag).into_iter().partition(|(_, to, _)| *to == Rank(1));
             world.bag = awake;

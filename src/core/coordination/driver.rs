@@ -9,12 +9,13 @@ use crate::format::codec;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Messages taken per step, so that a step ends. More than a rank finds when it makes a call after a long time.
+/// The maximum number of messages that a step takes, so that every step ends. A rank finds fewer even when it makes a call after a long
+/// time.
 const MESSAGES_PER_STEP: usize = 1024;
-/// Time-outs are counted in seconds: looking more often is waste.
+/// The interval between looks at time-outs, which are counted in seconds: looking more often would be a waste.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The core, its communicator and its clock. Stepped by one thread at a time.
+/// The core with its communicator and its clock. Only one thread at a time may step it.
 pub struct Driver {
     comm: Box<dyn Comm>,
     core: Core,
@@ -24,7 +25,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// A driver on a communicator of our own.
+    /// A driver on a communicator that nothing else uses.
     pub fn new(comm: Box<dyn Comm>, clock: Arc<dyn Clock>, timeouts: Timeouts) -> Driver {
         let core = Core::new(comm.rank(), comm.nodes(), timeouts);
         let ticked = clock.now();
@@ -34,11 +35,11 @@ impl Driver {
     /// Takes what has arrived, gives `events` to the core, and returns the effects that are not messages.
     ///
     /// # Errors
-    /// [`CommError`] when the message layer failed. The caller latches its session: nothing more can be agreed.
+    /// [`CommError`] if the message layer failed. The caller must then latch its session, because no further agreement is possible.
     pub fn step(&mut self, events: Vec<Event>) -> Result<Vec<Effect>, CommError> {
         let now = self.clock.now();
         let mut effects = Vec::new();
-        // First: a rank that has not been here for long may find that the round it votes in has ended.
+        // Messages come first: a rank that has not been here for a long time may find that the round in which it votes has ended.
         for _ in 0..MESSAGES_PER_STEP {
             let Some((from, bytes)) = self.comm.receive()? else { break };
             match codec::decode::<Message>("message", &bytes) {
@@ -73,7 +74,7 @@ impl Driver {
                 self.messages += 1;
                 self.comm.send(to, &bytes)
             }
-            // Only a message beyond the metadata limit: its round will time out, with this in the log.
+            // Only a message beyond the metadata limit cannot be encoded. Its round will time out, and the log will show why.
             Err(error) => {
                 log::error!("event=message-too-large to={to} error={error}");
                 Ok(())
@@ -97,17 +98,17 @@ impl Driver {
         self.comm.receive_parcel()
     }
 
-    /// Gives the memory of a parcel back.
+    /// Returns the memory of a parcel for reuse.
     pub fn recycle(&mut self, bytes: Vec<u8>) {
         self.comm.recycle(bytes);
     }
 
-    /// Parcels that have not left yet.
+    /// The number of parcels that have not left yet.
     pub fn unsent_parcels(&self) -> usize {
         self.comm.unsent_parcels()
     }
 
-    /// Messages sent so far.
+    /// The number of messages sent so far.
     pub fn messages(&self) -> u64 {
         self.messages
     }
@@ -117,12 +118,12 @@ impl Driver {
         self.core.is_latched()
     }
 
-    /// What rings when something has come.
+    /// The bell that rings when something has arrived, if there is one.
     pub fn bell(&self) -> Option<Arc<Bell>> {
         self.comm.bell()
     }
 
-    /// Nothing is being agreed and nothing is on its way out.
+    /// Is no round open, and is nothing left to be sent?
     pub fn is_idle(&self) -> bool {
         self.core.is_idle() && self.comm.unfinished() == 0
     }
@@ -132,7 +133,7 @@ impl Driver {
         self.core.awaits_others()
     }
 
-    /// Ends the conversation: all that was sent to this rank has arrived. True if that came about in time.
+    /// Ends the conversation once everything that was sent to this rank has arrived. Returns whether that happened in time.
     ///
     /// # Collective
     /// All ranks.
@@ -169,7 +170,7 @@ mod tests {
     /// The drivers of a root and a rank below it, and their clock.
     fn pair() -> (Driver, Driver, Arc<SimulatedClock>) {
         let clock = Arc::new(SimulatedClock::default());
-        // A clock that has run for a while when the session is opened.
+        // The clock has already run for a while when the session is opened.
         clock.advance(Duration::from_secs(1));
         let s = Duration::from_secs;
         let timeouts = Timeouts { warn: Duration::from_millis(10), abandon: s(10), room: s(1), drain: s(1) };
@@ -198,7 +199,7 @@ mod tests {
         root.step(vote(0)).expect("sent");
         clock.advance(Duration::from_secs(10));
         root.step(vec![]).expect("sent");
-        // What has arrived is looked at before the vote is.
+        // Messages that have arrived are handled before the vote is.
         let heard = below.step(vote(1)).expect("sent");
         assert!(matches!(&heard[..], [Effect::Settled(verdict)] if matches!(verdict.outcome, Outcome::Abandoned(_))));
         assert_eq!(below.messages(), 0);

@@ -1,13 +1,13 @@
-//! Posts: what ranks send to others that do not expect it, in any number, and how they know that all has arrived. Pure.
+//! Posts: messages, in any number, that ranks send to others that do not expect them, and how the ranks know that all have arrived. Pure.
 //!
 //! ```text
-//!   sender        post ──────────────────►  receiver      looks at it, and may send something on
-//!                      ◄──────────────────  acknowledged, once all that it was sent on to have acknowledged that
+//!   sender        post ──────────────────►  receiver      handles it, and may send something on because of it
+//!                      ◄──────────────────  acknowledgement, once everything that was sent on has been acknowledged
 //! ```
 //!
-//! A rank casts its vote in the closing round of an *exchange* when all its own posts are acknowledged. So when that round is
-//! decided no post is under way, whoever sent it on to whomever, and no rank needed to know how many it would get. An acknowledgement carries an answer:
-//! what is wrong with the post, for example.
+//! A rank votes in the closing round of an *exchange* once all its own posts are acknowledged. So when that round is decided, no post is
+//! under way, whichever ranks sent it on, and no rank needed to know how many posts it would receive. An acknowledgement carries an answer,
+//! for example what is wrong with the post.
 
 use crate::base::Rank;
 use std::collections::{BTreeMap, HashMap};
@@ -15,16 +15,16 @@ use std::collections::{BTreeMap, HashMap};
 /// Something to be sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Letter {
-    /// A post, by a number of its sender's.
+    /// A post to that rank, with its sender's number for it.
     Post(Rank, u64, Vec<u8>),
-    /// The acknowledgement of the post of that rank by that number.
+    /// The acknowledgement to that rank of its post with that number.
     Acknowledged(Rank, u64, Answer),
 }
 
-/// The answer of its receiver to a post; empty: none.
+/// The receiver's answer to a post; empty if there is none.
 pub type Answer = Vec<u8>;
 
-/// A post of another rank, by whom and by which number.
+/// A post of another rank: its sender, and the sender's number for it.
 type Cause = (Rank, u64);
 
 /// A post that is not acknowledged yet.
@@ -32,7 +32,7 @@ type Cause = (Rank, u64);
 struct Open {
     to: Rank,
     bytes: usize,
-    /// The one because of which it was sent.
+    /// The post because of which this one was sent, if there is one.
     cause: Option<Cause>,
 }
 
@@ -42,15 +42,15 @@ pub struct Posts {
     last: u64,
     /// Posts that are not acknowledged yet.
     open: BTreeMap<u64, Open>,
-    /// How many bytes of them are on their way to whom, of those that are this rank's own.
+    /// For each receiver, how many bytes of this rank's own posts are not acknowledged yet.
     outstanding: BTreeMap<Rank, usize>,
-    /// Posts of others that were sent on: how many of those are open, and what is to be answered.
+    /// Posts of others because of which this rank sent some: how many of these are open, and the answer to be given.
     onward: HashMap<Cause, (usize, Answer)>,
     answers: Vec<Answer>,
 }
 
 impl Posts {
-    /// Sends something of this rank's own.
+    /// Sends a post of this rank's own.
     pub fn send(&mut self, to: Rank, body: Vec<u8>) -> Letter {
         self.post(to, body, None)
     }
@@ -64,7 +64,7 @@ impl Posts {
         Letter::Post(to, self.last, body)
     }
 
-    /// A post has come and was looked at: what is answered, and what is sent on because of it.
+    /// Handles a post that has arrived and has been looked at: `answer` is the answer to it, and `onward` is sent on because of it.
     pub fn on_post(&mut self, from: Rank, number: u64, answer: Answer, onward: Vec<(Rank, Vec<u8>)>) -> Vec<Letter> {
         if onward.is_empty() {
             return vec![Letter::Acknowledged(from, number, answer)];
@@ -73,7 +73,7 @@ impl Posts {
         onward.into_iter().map(|(to, body)| self.post(to, body, Some((from, number)))).collect()
     }
 
-    /// An acknowledgement has come; one that nobody waits for changes nothing.
+    /// Handles an acknowledgement. One that nobody waits for changes nothing.
     pub fn on_acknowledged(&mut self, from: Rank, number: u64, answer: Answer) -> Option<Letter> {
         if self.open.get(&number)?.to != from {
             return None;
@@ -98,7 +98,7 @@ impl Posts {
         Some(Letter::Acknowledged(cause.0, cause.1, answer))
     }
 
-    /// All posts of this rank's own are acknowledged.
+    /// Are all of this rank's own posts acknowledged?
     pub fn are_acknowledged(&self) -> bool {
         self.open.values().all(|open| open.cause.is_some())
     }
@@ -116,12 +116,12 @@ impl Posts {
         self.outstanding.get(&to).copied().unwrap_or_default()
     }
 
-    /// How many to all ranks.
+    /// How many bytes of this rank's own posts to all ranks are not acknowledged yet.
     pub fn all_outstanding(&self) -> usize {
         self.outstanding.values().sum()
     }
 
-    /// What was answered to posts of this rank's own, as far as it was anything.
+    /// Takes the answers to this rank's own posts, without the empty ones.
     pub fn take_answers(&mut self) -> Vec<Answer> {
         std::mem::take(&mut self.answers)
     }
@@ -141,10 +141,10 @@ mod tests {
         let onward = vec![(Rank(3), vec![2]), (Rank(1), vec![3])];
         let sent = two.on_post(Rank(1), 1, vec![], onward);
         assert_eq!(sent, [Letter::Post(Rank(3), 1, vec![2]), Letter::Post(Rank(1), 2, vec![3])]);
-        // What others began is not this rank's own: it may vote.
+        // Posts that others began are not this rank's own, so it may vote.
         assert!(two.are_acknowledged() && two.silent() == [Rank(1), Rank(3)]);
         assert_eq!(two.on_acknowledged(Rank(3), 1, vec![7]), None);
-        // From another rank than it went to, and twice: nothing.
+        // A second acknowledgement changes nothing.
         assert_eq!(two.on_acknowledged(Rank(3), 1, vec![8]), None);
         let last = two.on_acknowledged(Rank(1), 2, vec![9]).expect("the last one");
         assert_eq!(last, Letter::Acknowledged(Rank(1), 1, vec![7]));

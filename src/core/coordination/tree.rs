@@ -1,7 +1,7 @@
-//! The tree that votes climb: node by node, so that most messages stay inside a node.
+//! The tree along which votes travel up. It is built node by node, so that most messages stay within a node.
 //!
-//! The first rank of each node is its leader. Leaders form a binary tree in node order (node 0 at the root), and
-//! the ranks of a node form a binary tree below their leader: at most four children, depth
+//! The first rank of each node is its leader. Leaders form a binary tree in node order (node 0 at the root), and the
+//! ranks of a node form a binary tree below their leader. So a rank has at most four children, and the depth is
 //! log2(nodes) + log2(ranks per node).
 
 use crate::base::Rank;
@@ -9,9 +9,9 @@ use crate::base::Rank;
 /// One rank's place in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
-    /// Whom votes are sent to; `None` at the root.
+    /// The rank to which votes are sent; `None` at the root.
     pub parent: Option<Rank>,
-    /// Whose votes are awaited.
+    /// The ranks whose votes are awaited.
     pub children: Vec<Rank>,
 }
 

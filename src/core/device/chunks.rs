@@ -6,15 +6,15 @@ use crate::format::extents::EXTENTS_MAX;
 use crate::reduction::{Chunks, Found, Grouping, Question, chunk_of, range_bytes};
 use std::fmt;
 
-/// Bytes of a chunk's digest, of where it is stored, and of a stretch that is answered: one for each chunk at the worst.
+/// Bytes of a chunk's digest, of the place where it is stored, and of a stretch in the answer: at worst, there is one for each chunk.
 const LEAF_BYTES: u64 = 16 + 8 + 16;
 /// Bytes of an entry of the table.
 const ENTRY_BYTES: u64 = 24;
-/// Eighths of a table that may be in use.
+/// How many eighths of a table may be in use.
 const FULL: u64 = 6;
 
-/// Where bytes of a field lie on the device. The ranges of a field are in order, and reach from one multiple of 64 bytes to another,
-/// or to its end.
+/// Where bytes of a field are on the device. The ranges of a field are in order, and reach from one multiple of 64 bytes to another,
+/// or to the end of the field.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// Index of the field.
@@ -38,7 +38,7 @@ pub struct TableSize {
     pub blocks: u64,
     /// Entries.
     pub entries: u64,
-    /// The maximum number of stretches that one version may come to.
+    /// The maximum number of stretches of one version.
     pub runs: u64,
 }
 
@@ -57,7 +57,7 @@ impl TableSize {
         let least = |chunk: u64| leaves(chunk) * nodes * 8 / FULL + 64;
         let takes = |chunk: u64| leaves(chunk).saturating_mul(LEAF_BYTES) + least(chunk) * ENTRY_BYTES;
         let chunk = chunk_of(wanted, |chunk| takes(chunk) <= budget)?;
-        // What one version brings, and as much again of those before it.
+        // As many chunks as one version brings, and as many again of earlier versions.
         let entries = ((budget - leaves(chunk) * LEAF_BYTES) / ENTRY_BYTES).min(2 * least(chunk));
         // No file describes more.
         let runs = leaves(chunk).clamp(64, EXTENTS_MAX as u64);
@@ -98,21 +98,21 @@ impl TableSize {
 /// The chunks of a series that a rank's files store, in the memory of a device.
 ///
 /// # Contract
-/// What it finds is what [`crate::reduction::Chunks`] finds, as long as its table has room and the fields stay the same; with other fields it
-/// begins anew.
+/// The table finds what [`crate::reduction::Chunks`] finds, as long as it has room and the fields stay the same. With
+/// other fields, it begins anew.
 pub trait ChunkTable: Send + fmt::Debug {
     /// What it has room for.
     fn size(&self) -> &TableSize;
 
-    /// Looks at the next version of the series, whose bytes lie at these places, as far as their blocks have changed. `None` if it comes to more
-    /// stretches than [`TableSize::runs`]: it then begins anew with the next version.
+    /// Looks at the next version of the series. The bytes of those blocks that have changed are at these places. `None` if the version
+    /// makes more stretches than [`TableSize::runs`]; the table then begins anew with the next version.
     ///
     /// # Blocking
     /// For the device. It does not wait for work on other streams of the program.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] if a block that has changed is at no place, or there are more than there is room for; what the device says. It then
-    /// begins anew with the next version.
+    /// [`DeviceError::Range`] if a block that has changed is at none of these places, or if there are more blocks than there is room for;
+    /// any error that the device reports. The table then begins anew with the next version.
     fn look(&mut self, asked: &Question, places: &[Place]) -> Result<Option<Found>>;
 }
 
@@ -165,7 +165,7 @@ pub(super) fn check_question(size: &TableSize, asked: &Question, places: &[Place
     Ok(())
 }
 
-/// The places of a range of a field: those of `places` that have some of it, in order; an error if some of it is at none.
+/// The places of a range of a field: the parts of `places` that have some of it, in order; an error if some of it is at none of them.
 pub(super) fn within(places: &[Place], field: usize, from: u64, bytes: u64) -> Result<Vec<DeviceSpan>> {
     let end = from + bytes;
     let first = places.partition_point(|place| (place.field, place.start + place.span.bytes()) <= (field, from));

@@ -37,7 +37,7 @@ pub enum DeviceError {
         /// How much of it.
         bytes: u64,
     },
-    /// A pointer or stream belongs to another device or context than this one.
+    /// A pointer or stream belongs to a device or context other than this one.
     #[error("address {address:#x} is not memory of device {ordinal} in this context: {reason}")]
     Foreign {
         /// The address.

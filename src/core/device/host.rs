@@ -60,7 +60,7 @@ struct Shared {
     stopped: Lock<()>,
     lost: Lock<Option<String>>,
     streams: AtomicUsize,
-    /// Only if streams have no threads.
+    /// Exists only if streams have no threads.
     schedule: Option<Lock<Schedule>>,
 }
 
@@ -175,7 +175,7 @@ impl HostDevice {
 }
 
 impl Shared {
-    /// [`HostDevice::compute`].
+    /// See [`HostDevice::compute`].
     fn compute<T>(&self, spans: &[&DeviceSpan], kernel: impl FnOnce(&mut [&mut [u8]]) -> T) -> Result<T> {
         let ranges: Result<Vec<_>> = spans.iter().map(|span| self.range_at(span.address())).collect();
         let ranges = ranges?;
@@ -204,7 +204,7 @@ impl Shared {
         Ok(kernel(&mut slices))
     }
 
-    /// Tells this device from others.
+    /// A number that tells this device from others.
     fn home(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }

@@ -233,7 +233,7 @@ fn check_runs(runs: &[Run], block_bytes: u64) -> Result<u32> {
         }
         blocks = blocks.max(u64::from(run.first_block) + run.region_bytes.div_ceil(block_bytes));
     }
-    // An empty region covers nothing, and shares its first block with the region behind it.
+    // An empty region covers nothing, and shares its first block with the region after it.
     let in_order: Vec<&Run> = runs.iter().filter(|run| run.region_bytes > 0).collect();
     if !covers(&in_order, block_bytes) {
         let mut sorted = in_order;
@@ -268,7 +268,7 @@ fn covers(runs: &[&Run], block_bytes: u64) -> bool {
 /// [`Stream::upload_blocks`], piece by piece.
 ///
 /// # Errors
-/// As there.
+/// The same as there.
 pub fn upload_and_digest(stream: &dyn Stream, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>> {
     stream.upload(copies, None)?;
     let mut first = 0u64;

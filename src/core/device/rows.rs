@@ -1,9 +1,10 @@
-//! Bytes of device memory that do not lie in one piece: rows of equal length at regular distances, as the elements of a box have them in memory with a margin.
+//! Bytes of device memory that are not in one piece: rows of equal length at regular distances, as the elements of a
+//! box are in memory that has a margin.
 #![forbid(unsafe_code)]
 
 use super::{DeviceError, DeviceSpan, Result};
 
-/// How often rows can come again at a distance of their own: in each dimension of an array but the fastest.
+/// The maximum number of distances at which rows repeat: one for each dimension of an array except the fastest.
 pub const LEVELS: usize = 7;
 
 /// Rows of equal length at regular distances, all inside a span. Their bytes are counted row after row.
@@ -14,13 +15,13 @@ pub struct Rows {
     first: u64,
     /// Bytes of a row.
     row: u64,
-    /// How often it comes again, and at which distance, slowest first.
+    /// How often it repeats, and at which distance, slowest first.
     again: Vec<(u64, u64)>,
 }
 
 impl Rows {
-    /// Rows of `row` bytes, of which the first begins at `first` in `span`. For each entry of `again`, slowest first, what lies below it comes so often at
-    /// that distance.
+    /// Rows of `row` bytes, the first of which begins at `first` in `span`. Each entry of `again`, slowest first, says how often what the
+    /// entries after it describe repeats, and at which distance.
     ///
     /// # Errors
     /// [`DeviceError::Range`] if a row lies outside of the span, or if there are more than [`LEVELS`] distances.
@@ -56,7 +57,7 @@ impl Rows {
         self.row
     }
 
-    /// Where the first row begins in the span, and how often rows come again at which distances, slowest first.
+    /// Where the first row begins in the span, and how often rows repeat at which distances, slowest first.
     pub fn shape(&self) -> (u64, &[(u64, u64)]) {
         (self.first, &self.again)
     }
@@ -71,10 +72,10 @@ impl Rows {
         place
     }
 
-    /// Hands out where bytes `at..at + bytes` of them lie in the span, row by row: the place, and how many.
+    /// Tells `take` where bytes `at..at + bytes` of the rows are in the span, row by row: the place, and the number of bytes.
     ///
     /// # Errors
-    /// The first one of `take`.
+    /// The first error of `take`.
     pub fn each(&self, at: u64, bytes: u64, mut take: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
         let (mut at, end) = (at, at + bytes);
         while at < end {
@@ -92,18 +93,18 @@ impl Rows {
 pub struct RowCopy {
     /// The rows.
     pub rows: Rows,
-    /// The first of their bytes that is meant.
+    /// The first of their bytes that is copied.
     pub at: u64,
-    /// How many.
+    /// How many bytes are copied.
     pub bytes: u64,
     /// Where they begin in the one piece.
     pub packed: u64,
 }
 
-/// Checks copies between rows and one piece of so many bytes.
+/// Checks copies between rows and one piece of `piece` bytes.
 ///
 /// # Errors
-/// [`DeviceError::Range`] for one that goes past the end of its rows or of the piece.
+/// [`DeviceError::Range`] for one that extends beyond the end of its rows or of the piece.
 pub(super) fn check_copies(copies: &[RowCopy], piece: u64) -> Result<()> {
     let is_inside = |at: u64, bytes: u64, whole: u64| at.checked_add(bytes).is_some_and(|end| end <= whole);
     for RowCopy { rows, at, bytes, packed } in copies {
@@ -115,26 +116,27 @@ pub(super) fn check_copies(copies: &[RowCopy], piece: u64) -> Result<()> {
     Ok(())
 }
 
-/// Host memory of ours that the device reaches at the speed of the link, between rows on the device and host memory. Dropping it waits for the device.
+/// Our own host memory, which the device reaches at the speed of the link, for copies between rows on the device and
+/// host memory. Dropping it waits for the device.
 pub trait Staging: Send + Sync {
-    /// The memory, once the device has done with what was enqueued for it.
+    /// The memory, once the device has finished with what was enqueued for it.
     ///
     /// # Blocking
-    /// For all that was enqueued on the stream before that.
+    /// For everything that was enqueued on the stream before this call.
     ///
     /// # Errors
     /// Any error that the device reports.
     fn memory(&mut self) -> Result<&mut [u8]>;
 
-    /// Enqueues copies from the memory to rows on the device. No two of them write the same bytes.
+    /// Enqueues copies from the memory to rows on the device. No two of them may write the same bytes.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] for copies that reach over an end; what the device says.
+    /// [`DeviceError::Range`] for copies that extend beyond an end; any error that the device reports.
     fn scatter(&mut self, copies: &[RowCopy]) -> Result<()>;
 
     /// Enqueues copies from rows on the device to the memory.
     ///
     /// # Errors
-    /// As [`Staging::scatter`].
+    /// The same as for [`Staging::scatter`].
     fn gather(&mut self, copies: &[RowCopy]) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! Host memory that a device writes into while nobody looks.
+//! Host memory that a device writes to while nobody reads it.
 #![forbid(unsafe_code)]
 
 use super::{DeviceError, Result};
@@ -7,13 +7,13 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// Who has the memory when nobody writes into it.
+/// The owner of the memory while nobody writes to it.
 trait Memory: AsMut<[u8]> + Any + Send {}
 
 impl<T: AsMut<[u8]> + Any + Send> Memory for T {}
 
-/// Host memory that is lent out for [`Stream::send`](super::Stream::send). Until [`Target::take_back`] gives it back nobody reads it, and
-/// whoever sends there sees to it that no two transfers write the same bytes at once.
+/// Host memory that is lent out for [`Stream::send`](super::Stream::send). Until [`Target::take_back`] returns it, nobody reads it, and
+/// whoever sends to it must make sure that no two transfers write the same bytes at once.
 pub struct Target {
     address: usize,
     bytes: u64,
@@ -21,7 +21,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Lends it out. Its bytes do not move while it stays where it is, as those of a slot, a vector or a box.
+    /// Lends memory out. Its bytes must not move while its owner stays where it is, as is the case with a slot, a vector or a box.
     pub(crate) fn new(memory: impl AsMut<[u8]> + Any + Send) -> Arc<Target> {
         let mut memory: Box<dyn Memory> = Box::new(memory);
         let slice = (*memory).as_mut();
@@ -29,7 +29,7 @@ impl Target {
         Arc::new(Target { address, bytes, memory: Lock::new(memory) })
     }
 
-    /// Lends memory out that is never freed.
+    /// Lends out memory that is never freed.
     pub fn leaked(memory: &'static mut [u8]) -> Arc<Target> {
         Target::new(memory)
     }
@@ -47,7 +47,7 @@ impl Target {
     /// A part of it.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] if it goes past the end.
+    /// [`DeviceError::Range`] if it extends beyond the end.
     pub fn part(self: &Arc<Self>, at: u64, bytes: u64) -> Result<TargetPart> {
         match at.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(TargetPart { target: self.clone(), at, bytes }),
@@ -55,10 +55,11 @@ impl Target {
         }
     }
 
-    /// The memory, once no transfer has any part of it any more; otherwise, or if it is of another type, itself.
+    /// Returns the memory if no transfer has any part of it any more. Otherwise, or if the memory is of another type,
+    /// returns the target itself.
     ///
     /// # Errors
-    /// Itself: something is still on its way there.
+    /// The target itself: a transfer still has a part of it, or its memory is of another type.
     pub fn take_back<T: 'static>(self: Arc<Self>) -> std::result::Result<T, Arc<Target>> {
         if !(&**self.memory.lock() as &dyn Any).is::<T>() {
             return Err(self);
@@ -94,7 +95,7 @@ impl TargetPart {
         self.bytes
     }
 
-    /// Writes bytes there from an offset on, as a device would.
+    /// Writes bytes there, starting at an offset, as a device would.
     pub(super) fn write(&self, at: u64, bytes: &[u8]) {
         let mut memory = self.target.memory.lock();
         let start = (self.at + at) as usize;

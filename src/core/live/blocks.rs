@@ -17,35 +17,35 @@ const SAFE: u8 = 2;
 /// ```
 pub struct Blocks {
     states: Box<[AtomicU8]>,
-    /// Not safe yet.
+    /// The number of blocks that are not safe yet.
     left: AtomicUsize,
     digests: Lock<Vec<Digest>>,
 }
 
 impl Blocks {
-    /// `count` blocks, none of them copied.
+    /// Creates `count` blocks, none of which has been copied.
     pub fn new(count: usize) -> Blocks {
         let states = (0..count).map(|_| AtomicU8::new(PENDING)).collect();
         Blocks { states, left: AtomicUsize::new(count), digests: Lock::new(vec![Digest::default(); count]) }
     }
 
-    /// How many there are.
+    /// The number of blocks.
     pub fn count(&self) -> usize {
         self.states.len()
     }
 
-    /// How many are not safe yet.
+    /// The number of blocks that are not safe yet.
     pub fn left(&self) -> usize {
         self.left.load(Ordering::Acquire)
     }
 
-    /// Takes a block that is pending: the caller, and nobody else, copies it.
+    /// Takes a block if it is pending, and returns whether it was. If so, the caller, and nobody else, must copy the block.
     pub fn claim(&self, block: usize) -> bool {
         self.states[block].compare_exchange(PENDING, TAKEN, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Takes the first blocks that are pending, starting at `from`, then at the start: consecutive ones, at most `most` of them, and
-    /// none past one of the `ends`, which ascend. An empty range if none is pending.
+    /// Takes the first pending blocks, searching from `from` and then from the start. The blocks are consecutive, at most `most` of them,
+    /// and do not go past the next of the ascending `ends`. Returns an empty range if no block is pending.
     pub fn claim_next(&self, from: usize, most: usize, ends: &[usize]) -> Range<usize> {
         let count = self.count();
         for start in (from..count).chain(0..from.min(count)) {
@@ -59,7 +59,7 @@ impl Blocks {
         0..0
     }
 
-    /// Blocks that the caller has taken have been copied; these are their digests.
+    /// Records that blocks which the caller has taken have been copied, and their digests.
     pub fn done(&self, blocks: Range<usize>, digests: &[Digest]) {
         self.digests.lock()[blocks.clone()].copy_from_slice(digests);
         let count = blocks.len();
@@ -67,12 +67,12 @@ impl Blocks {
         self.left.fetch_sub(count, Ordering::AcqRel);
     }
 
-    /// Has it been copied?
+    /// Has the block been copied?
     pub fn is_safe(&self, block: usize) -> bool {
         self.states[block].load(Ordering::Acquire) == SAFE
     }
 
-    /// The digests, once all are safe.
+    /// The digests of all blocks. They are complete once all blocks are safe.
     pub fn digests(&self) -> Vec<Digest> {
         self.digests.lock().clone()
     }
@@ -86,7 +86,7 @@ mod tests {
     fn each_block_is_for_one() {
         let blocks = Blocks::new(10);
         assert!(blocks.claim(4) && !blocks.claim(4) && !blocks.is_safe(4));
-        // After 4 as far as the region goes, then as many as are wanted, then those from the start.
+        // After block 4 up to the end of the region, then as many blocks as are wanted, then those from the start.
         assert_eq!(blocks.claim_next(4, 8, &[7, 10]), 5..7);
         assert_eq!(blocks.claim_next(7, 2, &[7, 10]), 7..9);
         assert_eq!(blocks.claim_next(7, 2, &[7, 10]), 9..10);

@@ -1,30 +1,31 @@
-//! Is a region worth protecting, or is it overwritten so fast that copying it at once costs the program less? Pure.
+//! Decides whether a region is worth protecting, or is overwritten so fast that copying it at once costs the program less. Pure.
 //!
-//! A block that is copied because the program waits for it costs seven times its share of a copy in one pass (17 to 19 against 2.6 us for 64 KiB), so
-//! from about 15 % of such blocks on the one pass is cheaper.
+//! A block that is copied because the program waits for it costs seven times its share of a copy in one pass (17 to 19 us against 2.6 us
+//! for 64 KiB), so one pass is cheaper if the program waits for about 15 % of the blocks or more.
 #![forbid(unsafe_code)]
 
-/// Of a hundred blocks so many may be waited for.
+/// The maximum percentage of the blocks for which the program may wait.
 const PERCENT_MAX: u64 = 15;
-/// Captures that are copied at once after one that was not worth it.
+/// The number of captures that copy a region at once, after a capture in which protection was not worthwhile.
 const PAUSE: u32 = 8;
 
-/// What is known of a region of that name.
+/// What earlier captures have shown about a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Habit {
-    /// Captures that are still to be copied at once.
+    /// The number of captures that are still to copy the region at once.
     pause: u32,
 }
 
 impl Habit {
-    /// Is it left for later by this capture?
+    /// Does this capture leave the region to be copied later?
     pub fn on_capture(&mut self) -> bool {
         let is_live = self.pause == 0;
         self.pause = self.pause.saturating_sub(1);
         is_live
     }
 
-    /// It has been copied; the program waited for this many of its blocks. True if that was too much.
+    /// Records that the region has been copied, and that the program waited for `waited` of its `blocks` blocks. Returns true if these were
+    /// too many.
     pub fn on_copied(&mut self, waited: u64, blocks: u64) -> bool {
         let is_too_much = waited * 100 > blocks * PERCENT_MAX;
         if is_too_much {

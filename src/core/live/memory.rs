@@ -38,12 +38,12 @@ impl LiveMemory {
     ///
     /// Nothing at all writes to the memory until the call that captures it has returned.
     pub unsafe fn new<T: bytemuck::Pod>(data: *mut T, count: usize) -> LiveMemory {
-        // `expose_provenance` is what the reads below rely on; the pointer is turned back into one there.
+        // The reads below rely on `expose_provenance`: they turn the address back into a pointer.
         LiveMemory { address: data.expose_provenance(), bytes: count * size_of::<T>() }
     }
 
-    /// Memory that is never freed, for tests that have no `unsafe`: they write to it by atomic instructions only, which the kernel stops or which are
-    /// declared.
+    /// Describes memory that is never freed, for tests without `unsafe`. The tests write to it by atomic instructions only, which the
+    /// kernel stops or which are declared.
     #[doc(hidden)]
     #[cfg(any(test, feature = "testing"))]
     pub fn leaked(memory: &'static [AtomicU64]) -> LiveMemory {
@@ -55,7 +55,7 @@ impl LiveMemory {
         self.bytes as u64
     }
 
-    /// Its addresses.
+    /// The addresses of the memory.
     pub fn range(&self) -> Range<usize> {
         self.address..self.address + self.bytes
     }
@@ -65,29 +65,30 @@ impl LiveMemory {
         if self.bytes == 0 {
             return &[];
         }
-        // SAFETY: they are mapped and initialised (`new`), and nothing writes to them during that call, which this slice does not outlive; what is
-        // leaked is atomic numbers, which are read as what they are at the moment.
+        // SAFETY: the bytes are mapped and initialised (`new`), and nothing writes to them during that call, which this slice does not
+        // outlive. Leaked memory consists of atomic numbers, which are read with the values that they have at the moment.
         unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.address), self.bytes) }
     }
 
-    /// Copies some of the bytes to a place, from its byte `to` on, and returns their digest. The writes are visible to others after a fence
-    /// ([`store_fence`](crate::base::digest::store_fence)).
+    /// Copies some of the bytes into `target`, beginning at its byte `to`, and returns their digest. The writes are visible to others after
+    /// a fence ([`store_fence`](crate::base::digest::store_fence)).
     ///
-    /// Who calls this has taken these bytes for himself: nobody else copies them, and whoever wants to write to them waits meanwhile, stopped by the
-    /// kernel or by his own declaration.
+    /// The caller has taken these bytes for itself: nobody else copies them, and a thread that wants to write to them waits meanwhile,
+    /// stopped by the kernel or by its own declaration.
     ///
     /// # Panics
-    /// If they are not all inside both.
+    /// If the bytes are not all inside this memory, or their place is not inside `target`.
     pub(crate) fn copy_to(&self, bytes: Range<usize>, target: &TargetPart, to: u64) -> Digest {
         let length = bytes.len();
         assert!(bytes.start <= bytes.end && bytes.end <= self.bytes, "the bytes are of this memory");
         assert!(to.checked_add(length as u64).is_some_and(|end| end <= target.bytes()), "the place has room for them");
-        // SAFETY: mapped and initialised (`new`), inside by the assertion, and not written to for as long as they are taken (see above).
+        // SAFETY: the bytes are mapped and initialised (`new`), inside this memory by the assertion, and not written to while they are
+        // taken (see above).
         let from = unsafe {
             std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.address + bytes.start), length)
         };
-        // SAFETY: a target's memory stays where it is and is read by nobody while a part of it is there; inside by the assertion; whoever has taken
-        // the bytes is the only one who writes their place.
+        // SAFETY: a target's memory stays where it is, and nobody reads it while a part of it exists. The place is inside the part by the
+        // assertion. Only the caller, which has taken the bytes, writes to their place.
         let into = unsafe {
             std::slice::from_raw_parts_mut(
                 std::ptr::with_exposed_provenance_mut(target.address() + to as usize),

@@ -1,4 +1,4 @@
-//! The kernel's userfaultfd: whoever writes to a protected page waits, and we are notified.
+//! The kernel's userfaultfd: a thread that writes to a protected page waits, and Bivouac is notified.
 
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
@@ -9,9 +9,9 @@ use std::fs::{self, File};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What the kernel calls its version of this interface.
+/// The kernel's number for the version of this interface.
 const API: u64 = 0xaa;
-/// Faults say whether they were caused by a write to a protected page: there is write protection (Linux 5.7).
+/// The kernel has write protection (Linux 5.7): faults say whether a write to a protected page caused them.
 const HAS_PROTECTION: u64 = 1;
 /// Shared memory, such as that of tmpfs, can be protected (Linux 5.19).
 const HAS_SHARED: u64 = 1 << 12;
@@ -19,7 +19,7 @@ const HAS_SHARED: u64 = 1 << 12;
 const HAS_UNTOUCHED: u64 = 1 << 13;
 /// A mapping that is registered with this mode can be protected.
 const MODE_PROTECT: u64 = 2;
-/// The number of the call that protects, as a bit among the calls that a mapping allows.
+/// The call that protects, as a bit among the calls that a mapping allows.
 const CAN_PROTECT: u64 = 1 << 6;
 const PROTECT: u64 = 1;
 const LET_PASS: u64 = 0;
@@ -71,7 +71,7 @@ pub enum WatchError {
         /// The kernel's answer.
         errno: Errno,
     },
-    /// The kernel has no such protection.
+    /// The kernel cannot protect pages with userfaultfd.
     #[error("this kernel cannot protect pages with userfaultfd: Linux 5.7 or later is needed")]
     Old,
     /// This memory cannot be protected.
@@ -103,20 +103,20 @@ pub fn page_bytes() -> usize {
 
 fn create() -> Result<OwnedFd, Errno> {
     let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
-    // SAFETY: the descriptor is only used to protect pages of memory that the program has handed over for that (`LiveMemory::new`); it never fills
-    // or moves pages.
+    // SAFETY: the descriptor is used only to protect pages of memory that the program has handed over for this purpose (`LiveMemory::new`);
+    // it never fills or moves pages.
     match unsafe { rustix::mm::userfaultfd(flags) } {
         Err(errno @ (Errno::PERM | Errno::NOSYS)) => create_by_device().ok_or(errno),
         created => created,
     }
 }
 
-/// A process that is not allowed the system call may be allowed the device (Linux 6.1).
+/// Opens the device (Linux 6.1), which a process may be allowed to use even if it may not make the system call.
 fn create_by_device() -> Option<OwnedFd> {
     let device = File::options().read(true).write(true).open("/dev/userfaultfd").ok()?;
     // SAFETY: the call takes flags by value and returns a new descriptor or -1.
     let fd = unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW, libc::O_CLOEXEC | libc::O_NONBLOCK) };
-    // SAFETY: it was just made, and nobody else has it.
+    // SAFETY: the descriptor was just created, and nobody else has it.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -124,7 +124,7 @@ fn create_by_device() -> Option<OwnedFd> {
 fn open(features: u64) -> Result<(OwnedFd, Handshake), Errno> {
     let fd = create()?;
     let mut handshake = Handshake { api: API, features, calls: 0 };
-    // SAFETY: the opcode is that of `struct uffdio_api`, which `Handshake` is laid out as.
+    // SAFETY: the opcode is that of `struct uffdio_api`, whose layout `Handshake` has.
     unsafe { ioctl(&fd, Updater::<UFFDIO_API, _>::new(&mut handshake)) }?;
     Ok((fd, handshake))
 }
@@ -141,7 +141,7 @@ impl Watch {
     /// Asks the kernel for a watch with at most these features.
     fn open_with(most: u64) -> Result<Watch, WatchError> {
         let refused = |errno| if errno == Errno::NOSYS { WatchError::Old } else { WatchError::Refused { errno } };
-        // The kernel says what there is only to a caller that asks for no features, and a descriptor can be asked only once.
+        // The kernel lists its features only for a caller that asks for none, and answers only once per descriptor.
         let (_, offered) = open(0).map_err(refused)?;
         if offered.features & HAS_PROTECTION == 0 {
             return Err(WatchError::Old);
@@ -151,8 +151,8 @@ impl Watch {
         Ok(Watch { fd, features })
     }
 
-    /// Protects whole pages, which lie in memory that the program has handed over: whoever writes there waits until [`Protected::let_pass`], or
-    /// until what is returned is dropped.
+    /// Protects whole pages, which lie in memory that the program has handed over. A thread that writes there waits until
+    /// [`Protected::let_pass`] is called, or until the returned value is dropped.
     ///
     /// # Errors
     /// [`WatchError::Memory`]; nothing is protected then.
@@ -176,7 +176,7 @@ impl Watch {
 
     fn register(&self, span: &Range<usize>) -> Result<(), WatchError> {
         let mut registration = Registration { span: span_of(span), mode: MODE_PROTECT, calls: 0 };
-        // SAFETY: the opcode is that of `struct uffdio_register`, which `Registration` is laid out as. Registering pages changes none of their
+        // SAFETY: the opcode is that of `struct uffdio_register`, whose layout `Registration` has. Registering pages changes none of their
         // bytes.
         let done = unsafe { ioctl(&self.fd, Updater::<UFFDIO_REGISTER, _>::new(&mut registration)) };
         done.map_err(|errno| WatchError::Memory { errno })?;
@@ -187,28 +187,28 @@ impl Watch {
         Ok(())
     }
 
-    /// Removes all protection, and wakes the threads that wait.
+    /// Removes all protection from `span`, and wakes the threads that wait there.
     fn unregister(&self, span: &Range<usize>) {
         let mut span = span_of(span);
-        // SAFETY: the opcodes are those of calls with a `struct uffdio_range`, which `Span` is laid out as. If the memory has
-        // been unmapped in the meantime, the first call fails, and there is nothing left to remove.
+        // SAFETY: the opcodes are those of calls with a `struct uffdio_range`, whose layout `Span` has. If the memory has been unmapped in
+        // the meantime, the first call fails, and nothing is left to remove.
         let done = unsafe { ioctl(&self.fd, Updater::<UFFDIO_UNREGISTER, _>::new(&mut span)) };
         if done.is_err() {
-            // The program has mapped something else into the middle of it: the rest must not stay protected.
+            // The program has mapped something else into the middle of the span, and the rest must not stay protected.
             let whole = span.start as usize..(span.start + span.bytes) as usize;
             for part in Mappings::now().cut(&whole) {
                 // SAFETY: as above.
                 let _ = unsafe { ioctl(&self.fd, Updater::<UFFDIO_UNREGISTER, _>::new(&mut span_of(&part))) };
             }
         }
-        // SAFETY: as above. The kernel itself wakes only those who wait for pages that were missing.
+        // SAFETY: as above. The kernel itself wakes only threads that wait for missing pages.
         let _ = unsafe { ioctl(&self.fd, Updater::<UFFDIO_WAKE, _>::new(&mut span)) };
     }
 
     fn write_protect(&self, span: &Range<usize>, mode: u64) -> Result<(), Errno> {
         loop {
             let mut protection = Protection { span: span_of(span), mode };
-            // SAFETY: the opcode is that of `struct uffdio_writeprotect`, which `Protection` is laid out as. No bytes change.
+            // SAFETY: the opcode is that of `struct uffdio_writeprotect`, whose layout `Protection` has. No bytes change.
             match unsafe { ioctl(&self.fd, Updater::<UFFDIO_WRITEPROTECT, _>::new(&mut protection)) } {
                 // The mappings of the process are changing.
                 Err(Errno::AGAIN | Errno::INTR) => std::thread::yield_now(),
@@ -237,16 +237,16 @@ fn span_of(span: &Range<usize>) -> Span {
     Span { start: span.start as u64, bytes: span.len() as u64 }
 }
 
-/// Has the kernel give pages to memory that was never touched: without them there is nothing that it could protect.
+/// Has the kernel provide pages for memory that was never touched, because it cannot protect memory without pages.
 fn touch(span: &Range<usize>) -> Result<(), WatchError> {
     let start = std::ptr::with_exposed_provenance_mut(span.start);
     // SAFETY: the advice reads pages of mapped memory (`LiveMemory::new`) and changes no bytes.
     match unsafe { rustix::mm::madvise(start, span.len(), Advice::LinuxPopulateRead) } {
         Ok(()) => Ok(()),
-        // Before Linux 5.14: by hand.
+        // Kernels before Linux 5.14 do not know this advice, so each page is touched here.
         Err(Errno::INVAL) => {
             for page in span.clone().step_by(page_bytes()) {
-                // SAFETY: mapped and readable (`LiveMemory::new`).
+                // SAFETY: the page is mapped and readable (`LiveMemory::new`).
                 let _ = unsafe { std::ptr::with_exposed_provenance::<u8>(page).read_volatile() };
             }
             Ok(())
@@ -255,7 +255,7 @@ fn touch(span: &Range<usize>) -> Result<(), WatchError> {
     }
 }
 
-/// Pages that are protected until this is dropped.
+/// Pages that are protected until this value is dropped.
 #[derive(Debug)]
 pub struct Protected {
     watch: Arc<Watch>,
@@ -267,7 +267,7 @@ impl Protected {
     /// ignored.
     ///
     /// # Errors
-    /// The kernel's answer. It takes huge pages only as a whole.
+    /// The kernel's answer. The kernel accepts huge pages only as a whole.
     pub fn let_pass(&self, pages: &Range<usize>) -> Result<(), Errno> {
         for span in &self.spans {
             let own = span.start.max(pages.start)..span.end.min(pages.end);
@@ -289,7 +289,7 @@ impl Drop for Protected {
 pub struct Mappings(Vec<Range<usize>>);
 
 impl Mappings {
-    /// The current ones; none if the system does not list them.
+    /// The current mappings; empty if the system does not list them.
     pub fn now() -> Mappings {
         Mappings::parse(&String::from_utf8_lossy(&fs::read("/proc/self/maps").unwrap_or_default()))
     }
@@ -347,7 +347,7 @@ mod tests {
         }
     }
 
-    /// Also as on a kernel where pages that were never touched have to be touched first.
+    /// Runs also as on a kernel on which untouched pages must be touched before they can be protected.
     #[test]
     fn who_writes_to_a_protected_page_waits_until_it_may_pass() {
         for features in [HAS_SHARED | HAS_UNTOUCHED, 0] {

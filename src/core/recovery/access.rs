@@ -1,4 +1,4 @@
-//! The copies of one shard: the nearest that is right is read, and one that is not is given up.
+//! The copies of one shard: the nearest undamaged copy is read, and a damaged one is given up.
 
 use super::load_error::LoadError;
 use super::remote::Peers;
@@ -16,17 +16,17 @@ use std::sync::Arc;
 
 /// Where a shard is found.
 pub struct Copies {
-    /// Those that this rank can read itself, nearest first.
+    /// Copies that this rank can read itself, nearest first.
     pub own: Vec<Source>,
-    /// Those that other nodes have.
+    /// Copies that other nodes have.
     pub peers: Option<Peers>,
-    /// Those on tiers that all nodes share, nearest first.
+    /// Copies on tiers that all nodes share, nearest first.
     pub shared: Vec<(Arc<dyn Tier>, Manifest)>,
-    /// All tiers in use, for what files refer to.
+    /// All tiers in use, to find what files refer to.
     pub tiers: Vec<Arc<dyn Tier>>,
 }
 
-/// What does not change from shard to shard of an attempt.
+/// The properties that are the same for all shards of an attempt.
 #[derive(Clone)]
 pub struct Attempted {
     /// This rank, which reads.
@@ -41,7 +41,7 @@ pub struct Attempted {
 
 /// The part of one shard of a checkpoint that this rank can read.
 pub struct ShardAccess {
-    /// Whose it is.
+    /// The rank whose shard it is.
     shard: Rank,
     rank: Rank,
     clock: Arc<dyn Clock>,
@@ -53,9 +53,9 @@ pub struct ShardAccess {
     peers: Option<Peers>,
     /// The tiers that all nodes share, nearest first, until they have been opened.
     shared: VecDeque<(Arc<dyn Tier>, Manifest)>,
-    /// All tiers in use, for other copies of what files refer to.
+    /// All tiers in use, to find other copies of what files refer to.
     tiers: Vec<Arc<dyn Tier>>,
-    /// Files that were joined with such copies already.
+    /// Files that have already been mended with such copies.
     mended: Vec<PathBuf>,
     causes: Vec<String>,
     failure: Option<String>,
@@ -66,7 +66,7 @@ pub struct ShardAccess {
 }
 
 impl ShardAccess {
-    /// The shard of `shard`, over the copies that there are.
+    /// Access to the shard of rank `shard` through these copies.
     pub fn new(shard: Rank, of: &Attempted, copies: Copies) -> ShardAccess {
         let Copies { own: sources, peers, shared, tiers } = copies;
         let Attempted { rank, clock, key, series } = of.clone();
@@ -94,12 +94,12 @@ impl ShardAccess {
         self.rank
     }
 
-    /// Whose shard it is.
+    /// The rank whose shard it is.
     pub fn shard(&self) -> Rank {
         self.shard
     }
 
-    /// What it records of its decompositions, read once.
+    /// What the shard records about its decompositions. It is read only once.
     ///
     /// # Errors
     /// [`LoadError::NoCopy`].
@@ -116,7 +116,7 @@ impl ShardAccess {
         self.read
     }
 
-    /// Bytes were read of a copy on that tier.
+    /// Adds bytes that were read from a copy on that tier.
     pub fn add_read(&mut self, tier: TierId, bytes: u64) {
         self.read[tier] += bytes;
     }
@@ -136,20 +136,20 @@ impl ShardAccess {
         self.failure = None;
     }
 
-    /// Has it a copy that is open?
+    /// Does the shard have an open copy?
     pub fn is_open(&self) -> bool {
         !self.sources.is_empty()
     }
 
-    /// Reads from this copy first; the others follow.
+    /// Makes this copy the first to read from; the others follow.
     pub fn prefer(&mut self, copy: Source) {
         self.sources.insert(0, copy);
     }
 
-    /// Reads of regions from the nearest copy that is right; `read` says how many bytes it has read.
+    /// Reads regions from the nearest undamaged copy. `read` reads from a copy, and says how many bytes it has read.
     ///
     /// # Errors
-    /// [`LoadError::NoCopy`]; [`LoadError::Device`] if it is not the fault of a copy.
+    /// [`LoadError::NoCopy`]; [`LoadError::Device`] if the device is at fault, and not a copy.
     pub fn load_all<'a>(
         &mut self,
         regions: impl Iterator<Item = &'a Region> + Clone,
@@ -159,8 +159,8 @@ impl ShardAccess {
         loop {
             let source = self.source(&first.name)?;
             let tier = source.tier();
-            // Copies of one checkpoint have one region table; another one is damage that its checksum missed, and it
-            // must not be read by: its offsets may lie anywhere.
+            // All copies of a checkpoint have the same region table. A different table is damage that its checksum
+            // missed. It must not be used for reading, because its offsets may point anywhere.
             let mut guess = 0;
             if regions.clone().any(|region| source.head().region_near(&mut guess, &region.name) != Some(region)) {
                 self.distrust(format!("{tier} tier: its region table differs from other copies"), tier);
@@ -187,7 +187,8 @@ impl ShardAccess {
         }
     }
 
-    /// Drops the nearest copy; where the damage is in a file that it refers to, a good copy of that on another tier takes its place.
+    /// Drops the nearest copy. If the damage is in a file that the copy refers to, and another tier has a good copy of that file, the
+    /// mended copy takes its place.
     pub fn distrust(&mut self, cause: String, tier: TierId) {
         self.damaged[tier] += 1;
         self.causes.push(cause);
@@ -248,23 +249,23 @@ impl ShardAccess {
         })
     }
 
-    /// It has no such value.
+    /// The error for a region that the shard does not have.
     pub fn missing(&self, region: &str) -> LoadError {
         LoadError::Missing { rank: self.rank, key: self.key, region: region.into(), present: Vec::new() }
     }
 
-    /// It lies otherwise here than elsewhere, though it is said to lie alike.
+    /// The error for a region that is laid out differently in this shard, although the layout should be the same in all shards.
     pub fn lies_otherwise(&self, region: &str) -> LoadError {
         let found = format!("is laid out differently in the shard of rank {} than in others", self.shard);
         LoadError::Decomposition { rank: self.rank, key: self.key, region: region.into(), found }
     }
 
-    /// A device did not take what it holds.
+    /// The error of a device that did not take a region of the shard.
     pub fn failed_device(&self, region: &str, source: DeviceError) -> LoadError {
         LoadError::Device { rank: self.rank, key: self.key, what: format!("region {region:?}"), source }
     }
 
-    /// There is no memory for what it holds.
+    /// The error for a region of the shard for which there is no memory.
     pub fn no_memory(&self, region: &str, bytes: u64) -> LoadError {
         LoadError::Memory { rank: self.rank, key: self.key, region: region.into(), bytes }
     }

@@ -39,12 +39,11 @@ use std::sync::Arc;
 /// One attempt to load one checkpoint on one rank.
 pub struct Attempt {
     rank: Rank,
-    /// How many ranks there are.
+    /// The number of ranks of this run.
     ranks: u32,
     key: CheckpointKey,
     shards: Shards,
-    /// Set if threads go back to where they were only at the first load, because the record of that is on another node or in the global
-    /// tier.
+    /// Set if threads are moved back only at the first load, because the record of where they ran is on another node or on the global tier.
     goes_back_to: Option<Arc<Keeper>>,
     /// The NUMA nodes of the pages of regions.
     placement: Option<Placement>,
@@ -52,24 +51,24 @@ pub struct Attempt {
     opener: Option<Opener>,
     /// Which rank reads which shard in such loads.
     readers: Readers,
-    /// Plans of such loads.
+    /// Plans for such loads.
     plans: Plans,
     /// Why the program rejects the version.
     rejection: Option<String>,
-    /// Where regions were brought back as files.
+    /// The folder in which regions were brought back as files, if any were.
     routed: Option<Folder>,
 }
 
 /// The shards of an attempt.
 enum Shards {
-    /// This rank's own shard, of as many ranks as there are now.
+    /// This rank's own shard: as many ranks took the checkpoint as there are now.
     Own(Box<ShardAccess>),
-    /// Shards of a different number of ranks.
+    /// Shards of a checkpoint that a different number of ranks took.
     Resized(Box<Resized>),
 }
 
 impl Drop for Attempt {
-    /// Files that were brought back exist until then.
+    /// Removes files that were brought back, which exist until the attempt ends.
     fn drop(&mut self) {
         if let Some(folder) = &self.routed {
             folder.remove();
@@ -83,18 +82,18 @@ struct Resized {
     of: u32,
     /// The outline of its content.
     outline: Outline,
-    /// The shards that this rank is the home of, in order.
+    /// The shards whose home this rank is, in order.
     homes: Vec<ShardAccess>,
 }
 
 impl Attempt {
-    /// An attempt to load a rank's own shard, on one of this many ranks.
+    /// An attempt to load a rank's own shard, in a run of this many ranks.
     pub fn new(ranks: u32, attempted: &Attempted, copies: Copies) -> Attempt {
         let own = ShardAccess::new(attempted.rank, attempted, copies);
         Attempt::of(ranks, attempted, Shards::Own(Box::new(own)))
     }
 
-    /// An attempt to load the checkpoint that was elected; with its outline if a different number of ranks took it.
+    /// An attempt to load the elected checkpoint, with its outline if a different number of ranks took it.
     pub(crate) fn opened(opener: Opener, outline: Option<Outline>) -> Attempt {
         let (rank, ranks) = (opener.engine().identity().rank, opener.engine().identity().size);
         let access = |shard: Rank| opener.access(shard, opener.home(shard));
@@ -159,14 +158,14 @@ impl Attempt {
         }
     }
 
-    /// Did a different number of ranks take it?
+    /// Did a different number of ranks take the checkpoint?
     pub(crate) fn is_resized(&self) -> bool {
         matches!(self.shards, Shards::Resized(_))
     }
 
-    /// Lets threads go back to where they were when the checkpoint was taken, and lets regions be loaded where they were. A record that
-    /// cannot be read changes nothing. If this node has no copy, that waits for the first load, because a rank that loads nothing asks no
-    /// other rank. The records of a different number of ranks are not used.
+    /// Moves threads back to where they ran when the checkpoint was taken, and has regions loaded where they were. A record that cannot be
+    /// read changes nothing. If this node has no copy, all of this waits for the first load, because a rank that loads nothing asks no
+    /// other rank. Records of a different number of ranks are not used.
     pub(crate) fn go_back(&mut self, keeper: &Arc<Keeper>) {
         if let Shards::Resized(resized) = &self.shards {
             keeper.stay(resized.of, self.ranks);
@@ -188,7 +187,7 @@ impl Attempt {
         }
         let Some(region) = found.ok().filter(|region| region.bytes <= codec::LIMIT as u64) else { return };
         let mut bytes = vec![0; region.bytes as usize];
-        // Not worth giving a copy up for: what the application loads is in other blocks.
+        // A record that cannot be read is no reason to give up a copy: what the application loads is in other blocks.
         let read = self.source(&region.name).map(|source| source.read_region(&region, &mut bytes));
         match read {
             Ok(Ok(())) => self.placement = keeper.restore(&bytes),
@@ -356,7 +355,7 @@ impl Attempt {
             return Ok(());
         }
         let (mut found, mut guess) = (Vec::with_capacity(regions.len()), 0);
-        // There may be thousands: none is copied.
+        // There may be thousands of regions, so none is copied.
         let head = self.source("the region table")?.shared_head();
         for (name, element, target) in regions {
             let region = head.region_near(&mut guess, name).ok_or_else(|| self.missing(&head, name))?;
@@ -389,7 +388,7 @@ impl Attempt {
         if region.kind != RegionKind::Value {
             return Err(self.mismatch(&region, "a value".into()));
         }
-        // No value is longer, and a forged one may say anything.
+        // No value is longer, and a forged region table may claim any length.
         let length = Some(region.bytes).filter(|bytes| *bytes <= codec::LIMIT as u64);
         let bytes = length.and_then(|length| zeroed::<u8>(length).ok());
         let mut bytes = bytes.ok_or_else(|| self.no_memory(name, region.bytes))?;
@@ -450,7 +449,7 @@ impl Attempt {
     }
 
     /// Reads a whole undamaged copy. If the copy is in a file, it is kept in memory of its length from `room`, if there is any, so that a
-    /// restore of it need not read it again ([`Attempt::prefer`]).
+    /// restore need not read the file again ([`Attempt::prefer`]).
     ///
     /// # Errors
     /// [`LoadError::NoCopy`].
@@ -557,14 +556,14 @@ impl Attempt {
         LoadError::Missing { rank: self.rank, key: self.key, region: name.into(), present }
     }
 
-    /// The region of that name, if it is an array of `bytes` bytes of that type.
+    /// The region with that name, if it is an array of `bytes` bytes with that element type.
     fn find_array(&mut self, name: &str, element: ElementType, bytes: u64) -> Result<Region, LoadError> {
         let region = self.find(name)?;
         self.check_array(&region, element, bytes)?;
         Ok(region)
     }
 
-    /// Is it an array of `bytes` bytes of that type?
+    /// Checks that the region is an array of `bytes` bytes with that element type.
     fn check_array(&self, region: &Region, element: ElementType, bytes: u64) -> Result<(), LoadError> {
         if region.kind == RegionKind::Array && region.element == element && region.bytes == bytes {
             return Ok(());
@@ -617,7 +616,7 @@ mod tests {
     use crate::tier::names::Series;
     use crate::tier::posix::PosixStorage;
 
-    /// A rank without a copy of its own. The global tier has none for it either, which shows when it is opened.
+    /// An attempt on a rank without a copy. The global tier has none for it either, but that shows only when the tier is opened.
     fn without_copies() -> (Attempt, Arc<Keeper>) {
         let settings =
             Settings { mode: AffinityMode::Full, config: AffinityConfig::default(), rank: 3, neighbours: vec![3] };

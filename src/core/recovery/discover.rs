@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// What a rank has found of an item of a checkpoint.
 pub struct Held {
-    /// The set of a parity part.
+    /// The redundancy set, for a parity part.
     pub set: Option<SetInfo>,
     /// Its copies, nearest tier first.
     pub sources: Vec<Source>,
@@ -28,17 +28,17 @@ pub struct Held {
 /// What a rank found.
 #[derive(Default)]
 pub struct Found {
-    /// What lies on its node and is its to look at, by candidate.
+    /// The items on its node that this rank has to look at, by candidate.
     pub held: HashMap<Candidate, BTreeMap<Item, Held>>,
     /// Candidates of which this rank has evidence that they were committed.
     pub committed: Vec<Candidate>,
     /// Manifests of the tiers that all nodes share, nearest first (root only).
     pub manifests: HashMap<Candidate, Vec<(TierId, Manifest)>>,
-    /// Things that should be readable and are not, for the message if nothing can be restored.
+    /// Things that should be readable but are not, for the message if nothing can be restored.
     pub damage: Vec<String>,
-    /// How many of them there are on each tier, without files that are simply not there.
+    /// The number of these things on each tier, without files that simply do not exist.
     pub damaged: PerTier<u64>,
-    /// The segments of the node in which it looked.
+    /// The segments of the node in which the rank looked.
     pub segments: Vec<Arc<OldSegment>>,
 }
 
@@ -63,8 +63,8 @@ impl Found {
         self.held.get(candidate).is_some_and(|items| items.contains_key(&Item::Shard(shard)))
     }
 
-    /// The copies on this node of a shard that one of its ranks has found, nearest first. What is wrong with others is told by who looks
-    /// after them.
+    /// The copies on this node of a shard that one of its ranks has found, nearest first. The ranks that look after other copies report
+    /// what is wrong with these.
     ///
     /// # Blocking
     /// On the local tier, if node memory has none.
@@ -141,15 +141,15 @@ pub struct Reach<'a> {
     pub series: &'a Series,
     /// This rank.
     pub rank: Rank,
-    /// How many ranks there are.
+    /// The number of ranks of this run.
     pub ranks: u32,
-    /// Segments of the node: older runs', and a read-only view of this run's.
+    /// The segments of the node: those of older runs, and a read-only view of this run's segment.
     pub segments: &'a [Arc<OldSegment>],
     /// The ranks of the node.
     pub node_ranks: &'a [Rank],
     /// The tiers in use, nearest first.
     pub tiers: &'a [Arc<dyn Tier>],
-    /// This rank looks at those that all nodes share, too.
+    /// This rank also looks at the tiers that all nodes share.
     pub is_root: bool,
 }
 
@@ -172,7 +172,7 @@ pub fn discover(reach: &Reach<'_>) -> Found {
 }
 
 impl Reach<'_> {
-    /// How this rank treats data of that rank (of this many) that is on this node: not at all, as data that another rank looks after,
+    /// How this rank treats data on this node that belongs to rank `rank` of `of` ranks: not at all, as data that another rank looks after,
     /// or as its own.
     fn role_in(&self, rank: Rank, of: u32) -> Option<Role> {
         if finder(rank, of, self.node_ranks, self.ranks) != Some(self.rank) {
@@ -182,20 +182,21 @@ impl Reach<'_> {
     }
 }
 
-/// What a rank has to do with something on its node.
+/// The role of a rank for an item on its node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// It looks after it.
+    /// It looks after the data.
     Home,
-    /// It says to the home of it that it is here.
+    /// It tells the home of the data that the data is here.
     Finder,
 }
 
 fn discover_memory(reach: &Reach<'_>, segment: &Arc<OldSegment>, found: &mut Found) {
     let name = text_hash(&reach.series.name);
     for slot in segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed && slot.name == name) {
-        // A rank may sit at another place of the node than before: the shard's own header says whose it is. Whether a shard is whole
-        // takes long to see, so what another rank looks at is passed over before. Without a header it is anybody's.
+        // A rank may now be at a different place on the node, so the shard's own header says whose it is. Since checking a whole shard
+        // takes long, a shard that another rank looks at is skipped before that. The first rank of the node looks at shards without a
+        // header.
         let header = header_of(segment, slot);
         let role = match &header {
             Some(header) => reach.role_in(header.rank, header.group_size),
@@ -220,7 +221,7 @@ fn discover_memory(reach: &Reach<'_>, segment: &Arc<OldSegment>, found: &mut Fou
     }
 }
 
-/// The header of the shard in a slot, if there is a good one; the rest of it may be missing.
+/// The header of the shard in a slot, if it is good. The rest of the shard may be missing.
 fn header_of(segment: &OldSegment, slot: &OldSlot) -> Option<ShardHeader> {
     ShardHeader::decode(&segment.first_bytes(slot)?).ok()
 }
@@ -246,7 +247,7 @@ fn discover_of_node(reach: &Reach<'_>, tier: &dyn Tier, found: &mut Found) {
     let mut look = Look::new(tier, reach.series, reach.rank);
     for (folder, manifest) in folders {
         let files = tier.rank_files(reach.series, &folder).unwrap_or_default();
-        // What is only there for others is not made up for.
+        // A checkpoint that is kept only because others refer to it is not mended from other tiers.
         let others = if held.contains(&folder) { &[] } else { reach.tiers };
         let of = manifest.as_ref().map(|manifest| manifest.group_size).or_else(|| {
             let (file, rank, _) = files.first()?;
@@ -276,7 +277,7 @@ fn discover_of_node(reach: &Reach<'_>, tier: &dyn Tier, found: &mut Found) {
     }
 }
 
-/// What came of opening a shard that this rank looks after.
+/// Notes the result of opening a shard that this rank looks after.
 fn note(
     reach: &Reach<'_>,
     tier: &dyn Tier,
@@ -310,11 +311,11 @@ fn note(
     }
 }
 
-/// What a copy is, if it is of the series.
+/// What a copy contains, if it belongs to the series.
 fn found_of(reach: &Reach<'_>, source: Source) -> Option<(Candidate, Item, Option<SetInfo>, Source)> {
     let head = source.head();
     let (meta, rank, candidate) = (&head.meta, head.header.rank, candidate_of(head));
-    // A leftover of another job or group with the same hash, or of the same job before it was renamed.
+    // It may be a leftover of another job or group with the same hash, or of the same job before it was renamed.
     let Series { job, group, name } = reach.series;
     if (&meta.job, &meta.group, &meta.name) != (job, group, name) {
         return None;
@@ -359,7 +360,7 @@ fn discover_shared(reach: &Reach<'_>, tier: &dyn Tier, found: &mut Found) {
                 found.committed.push(candidate);
                 found.manifests.entry(candidate).or_default().push((tier.kind(), manifest));
             }
-            // What of it others refer to is there; it was let go itself.
+            // Others still refer to its files, but the checkpoint itself was given up.
             Some(_) if held.contains(&candidate.key.folder()) => {}
             Some(source) => {
                 let path = tier.folder_path(reach.series, &candidate.key);
@@ -376,8 +377,8 @@ fn referred_to<'m>(manifests: impl IntoIterator<Item = &'m Manifest>) -> HashSet
     sources.map(|source| source.key.folder()).collect()
 }
 
-/// The manifest of a folder; one that is missing or damaged is put together from the shards, if they are all there, and
-/// written again (roll forward).
+/// The manifest of a folder. If it is missing or damaged, it is put together from the shards, provided that all of them
+/// are there, and written again (roll forward).
 fn read_or_complete(tier: &dyn Tier, series: &Series, folder: &str) -> Result<Option<Manifest>, String> {
     let error = match tier.read_manifest(series, folder) {
         Ok(manifest) if manifest.is_complete() => return Ok(Some(manifest)),
@@ -399,8 +400,8 @@ fn read_or_complete(tier: &dyn Tier, series: &Series, folder: &str) -> Result<Op
 
 /// Opens the segments of this job and group on this node, newest run first. A segment that was never finished is not damage.
 ///
-/// A segment whose run had another store than ours is left alone: somebody removed that store to begin anew, or the job runs on
-/// another one as well. Its contents are not part of this run's past.
+/// A segment whose run had a different store is ignored: somebody removed that store to start afresh, or the job also runs on another
+/// store. Its contents are not part of this run's past.
 pub fn open_segments(directory: &Path, prefix: &str, store: u64, damage: &mut Vec<String>) -> Vec<Arc<OldSegment>> {
     let mut names = list(directory, prefix).unwrap_or_else(|error| {
         log::warn!("event=segments-not-listed error={error}");
@@ -425,7 +426,7 @@ pub fn open_segments(directory: &Path, prefix: &str, store: u64, damage: &mut Ve
     segments
 }
 
-/// Are the stores of both runs known (not 0), and not the same?
+/// Are the stores of both runs known (not 0) and different?
 pub fn is_of_another(theirs: u64, ours: u64) -> bool {
     theirs != 0 && ours != 0 && theirs != ours
 }

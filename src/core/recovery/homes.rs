@@ -1,25 +1,26 @@
 //! Who looks after the shards of a checkpoint in a restart, even if a different number of ranks took it. Pure.
 //!
-//! Each old shard has a *home* among the ranks of this run, which knows where copies of it are and votes for it. With as many ranks as then it is the
-//! rank of the same number. Data on a node is found by its home, if that is on the node, else by one of the node's ranks: data that belongs
-//! to other nodes is dealt out to all of them.
+//! Each old shard has a *home* among the ranks of this run. The home knows where copies of the shard are, and votes for it. If the number
+//! of ranks has not changed, the home is the rank with the same number. Data on a node is found by its home, if the home is on that node,
+//! or else by one of the node's ranks: data that belongs to other nodes is spread over all of these ranks.
 
 use crate::base::Rank;
 use std::ops::Range;
 
-/// The home of a shard of `of` among `ranks` ranks.
+/// The home, among `ranks` ranks, of a shard of a checkpoint that `of` ranks took.
 pub fn home(shard: Rank, of: u32, ranks: u32) -> Rank {
     Rank((u64::from(shard.0) * u64::from(ranks) / u64::from(of.max(1))) as u32)
 }
 
-/// The shards of `of` whose home a rank is, of `ranks`.
+/// The shards whose home a rank is, if `of` ranks took the checkpoint and there are `ranks` ranks now.
 pub fn homed(rank: Rank, of: u32, ranks: u32) -> Range<u32> {
     // The first shard whose home is `rank` or a later one.
     let first = |rank: u32| (u64::from(rank) * u64::from(of)).div_ceil(u64::from(ranks.max(1))) as u32;
     first(rank.0)..first(rank.0 + 1)
 }
 
-/// The rank of a node that looks at what lies there of a shard of `of`; `node` are the ranks of the node, of `ranks` in all.
+/// The rank of a node that looks at the node's data of a shard of a checkpoint that `of` ranks took. `node` has the ranks of the node, and
+/// there are `ranks` ranks in all.
 pub fn finder(shard: Rank, of: u32, node: &[Rank], ranks: u32) -> Option<Rank> {
     let home = home(shard, of, ranks);
     if node.contains(&home) { Some(home) } else { node.get(shard.0 as usize % node.len().max(1)).copied() }
@@ -41,7 +42,7 @@ mod tests {
                     })
                     .collect();
                 assert_eq!(all, (0..of).collect::<Vec<_>>(), "{of} on {ranks}");
-                // As even as can be.
+                // The shards are spread as evenly as possible.
                 let most = (0..ranks).map(|rank| homed(Rank(rank), of, ranks).len()).max();
                 assert_eq!(most, Some(of.div_ceil(ranks) as usize));
             }
@@ -54,10 +55,10 @@ mod tests {
     fn what_lies_on_a_node_is_found_by_one_of_its_ranks() {
         let node: Vec<Rank> = (4..8).map(Rank).collect();
         assert_eq!(finder(Rank(5), 12, &node, 12), Some(Rank(5)));
-        // Shards of other nodes, one by one.
+        // The shards of other nodes go to the node's ranks one by one.
         let finders: Vec<u32> = (0..4).map(|shard| finder(Rank(shard), 12, &node, 12).expect("somebody").0).collect();
         assert_eq!(finders, [4, 5, 6, 7]);
-        // Of twice as many ranks: two of each home.
+        // If twice as many ranks took the checkpoint, each home has two shards.
         assert_eq!([10, 11].map(|shard| finder(Rank(shard), 24, &node, 12)), [Some(Rank(5)); 2]);
         assert_eq!(finder(Rank(0), 1, &[], 1), None);
     }

@@ -15,7 +15,7 @@ pub enum LoadError {
     Missing {
         /// This rank.
         rank: Rank,
-        /// Which checkpoint.
+        /// The checkpoint.
         key: CheckpointKey,
         /// The region asked for.
         region: String,
@@ -27,7 +27,7 @@ pub enum LoadError {
     Mismatch {
         /// This rank.
         rank: Rank,
-        /// Which checkpoint.
+        /// The checkpoint.
         key: CheckpointKey,
         /// The region.
         region: String,
@@ -57,17 +57,17 @@ pub enum LoadError {
     Decomposition {
         /// This rank.
         rank: Rank,
-        /// Which checkpoint.
+        /// The checkpoint.
         key: CheckpointKey,
         /// The region.
         region: String,
-        /// How it was saved, and what to call.
+        /// How the region was saved, and which call to use.
         found: String,
     },
     /// The parts of an array that this run wants do not match those in the checkpoint.
     #[error("region {region:?} of {key} was not loaded: {what}")]
     Unmatched {
-        /// Which checkpoint.
+        /// The checkpoint.
         key: CheckpointKey,
         /// The region.
         region: String,
@@ -79,7 +79,7 @@ pub enum LoadError {
     /// The ranks could not load it together.
     #[error("region {region:?} of {key} was not loaded: {}", join(culprits))]
     Others {
-        /// Which checkpoint.
+        /// The checkpoint.
         key: CheckpointKey,
         /// The region.
         region: String,
@@ -94,11 +94,11 @@ pub enum LoadError {
     Resized {
         /// This rank.
         rank: Rank,
-        /// Which checkpoint.
+        /// The checkpoint.
         key: CheckpointKey,
-        /// Ranks that took it.
+        /// The number of ranks that took it.
         found: u32,
-        /// Ranks of this run.
+        /// The number of ranks of this run.
         ours: u32,
     },
     /// The device did not take the region, or cannot say whether its content is right.
@@ -106,7 +106,7 @@ pub enum LoadError {
     Device {
         /// This rank.
         rank: Rank,
-        /// Which checkpoint.
+        /// The checkpoint.
         key: CheckpointKey,
         /// The region; if several regions were loaded together, the first of them and the number of the others.
         what: String,
@@ -118,7 +118,7 @@ pub enum LoadError {
     Memory {
         /// This rank.
         rank: Rank,
-        /// Which checkpoint.
+        /// The checkpoint.
         key: CheckpointKey,
         /// The region.
         region: String,
@@ -130,7 +130,7 @@ pub enum LoadError {
     File {
         /// This rank.
         rank: Rank,
-        /// Which checkpoint.
+        /// The checkpoint.
         key: CheckpointKey,
         /// The region.
         region: String,
@@ -142,7 +142,7 @@ pub enum LoadError {
     History {
         /// This rank.
         rank: Rank,
-        /// Which checkpoint.
+        /// The checkpoint.
         key: CheckpointKey,
         /// What the history says.
         source: Box<HistoryError>,
@@ -152,7 +152,7 @@ pub enum LoadError {
     NoCopy {
         /// This rank.
         rank: Rank,
-        /// Which checkpoint.
+        /// The checkpoint.
         key: CheckpointKey,
         /// The region, or the whole shard.
         what: String,
@@ -161,7 +161,7 @@ pub enum LoadError {
     },
 }
 
-/// Regions that an error names. A checkpoint may have thousands.
+/// The maximum number of regions that an error names, because a checkpoint may have thousands.
 const REGIONS_MAX: usize = 10;
 
 fn shown(regions: &[String]) -> String {
@@ -169,7 +169,7 @@ fn shown(regions: &[String]) -> String {
 }
 
 impl LoadError {
-    /// Why this rank could not load it, for a list of culprits that says itself which region and checkpoint it is about.
+    /// Why this rank could not load the region, for a list of culprits that itself names the region and the checkpoint.
     pub fn why(&self, rank: Rank) -> String {
         match self {
             LoadError::Others { culprits, .. } => match &culprits[..] {
@@ -214,7 +214,7 @@ mod tests {
         let own = LoadError::Decomposition { rank: Rank(2), key, region: region(), found };
         let (once, expected) = (heard(&[2], &own), "rank 2: it was saved without a decomposition");
         assert_eq!(once.to_string(), format!("region \"t\" of {key} was not loaded: {expected}"));
-        // An error of this rank again, in a later step; and one of another rank.
+        // The same error is heard again: once from this rank in a later step, and once from another rank.
         assert_eq!(heard(&[2], &once).to_string(), once.to_string());
         assert_eq!(once.why(Rank(1)), expected);
         let unmatched =

@@ -1,4 +1,4 @@
-//! Opens the copies of shards of the checkpoint that an attempt loads, as far as one rank can reach them.
+//! Opens those copies of a checkpoint's shards that one rank can reach, for the attempt that loads the checkpoint.
 
 use super::access::{Attempted, Copies, ShardAccess};
 use super::discover::Found;
@@ -20,32 +20,32 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Of what was elected, with what this rank has found.
+    /// An opener for the elected checkpoint, with what this rank has found of it.
     pub fn new(engine: &Arc<Engine>, attempted: Attempted, elected: &Elected, found: &Arc<Found>) -> Opener {
         Opener { engine: engine.clone(), attempted, elected: elected.clone(), found: found.clone() }
     }
 
-    /// What does not change from shard to shard.
+    /// The properties that are the same for all shards.
     pub fn attempted(&self) -> &Attempted {
         &self.attempted
     }
 
-    /// What is loaded.
+    /// The checkpoint that is loaded.
     pub fn elected(&self) -> &Elected {
         &self.elected
     }
 
-    /// Who moves messages.
+    /// The engine that moves messages.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// All ways to a shard that this rank is the home of.
+    /// All ways to a shard whose home this rank is.
     pub fn home(&self, shard: Rank) -> Copies {
         self.with(shard, self.elected.ways.get(&shard).cloned().unwrap_or_default())
     }
 
-    /// A shard that this rank has found, with the ways to other nodes that its home knows.
+    /// The copies of a shard that this rank has found, and the ways to other nodes that the shard's home knows.
     pub fn with(&self, shard: Rank, ways: Vec<Alternative>) -> Copies {
         let own = self.found.copies(&self.elected.candidate, shard).to_vec();
         let (series, key) = (self.attempted.series.clone(), self.attempted.key);
@@ -63,7 +63,8 @@ impl Opener {
         Copies { own, ..self.shared() }
     }
 
-    /// The rank that reads a shard whose home this one is, if it lies on another node and not on this one, and the ways that are left if that copy is damaged.
+    /// The rank that reads a shard whose home this rank is, if only other nodes have copies, and the ways that are left if the chosen copy
+    /// is damaged.
     pub fn lender(&self, shard: Rank) -> Option<(Rank, Vec<Alternative>)> {
         if self.found.has(&self.elected.candidate, shard) {
             return None;
@@ -71,7 +72,7 @@ impl Opener {
         let mut ways = self.elected.ways.get(&shard)?.clone();
         let is_copy = |way: &Alternative| matches!(way, Alternative::Copy { .. });
         let copies = ways.iter().filter(|way| is_copy(way)).count();
-        // Copies stand first. Not the same node reads all.
+        // Copies come first. The choice depends on the shard, so that one node does not read all of them.
         let chosen = (shard.0 as usize).checked_rem(copies)?;
         match ways.remove(chosen) {
             Alternative::Copy { holder, .. } => Some((holder, ways)),
@@ -79,7 +80,7 @@ impl Opener {
         }
     }
 
-    /// A shard by these copies.
+    /// Access to a shard through these copies.
     pub fn access(&self, shard: Rank, copies: Copies) -> ShardAccess {
         ShardAccess::new(shard, &self.attempted, copies)
     }

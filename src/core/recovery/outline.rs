@@ -1,6 +1,7 @@
 //! The content of a checkpoint that a different number of ranks took: what all ranks are told about it before any of them loads.
 //!
-//! The root reads it from one shard: the names and rules of regions, and the identities of decompositions, are the same in all of them.
+//! The root reads it from one shard, because the names and rules of regions and the identities of decompositions are the same in all
+//! shards.
 
 use super::access::ShardAccess;
 use super::load_error::LoadError;
@@ -15,10 +16,10 @@ use crate::tier::storage::zeroed;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// The longest record: one with as many boxes as a rank can have.
+/// The maximum length of a record, which is that of a rank with as many boxes as possible.
 const RECORD_MAX: u64 = 1 << 30;
 
-/// What is the same in all shards about a region.
+/// The properties of a region that are the same in all shards.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Outlined {
     /// Its name.
@@ -31,21 +32,21 @@ pub struct Outlined {
     pub rule: Option<Rule>,
 }
 
-/// What is the same in all shards about a decomposition.
+/// The properties of a decomposition that are the same in all shards.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct OutlinedDecomposition {
     /// What distinguishes it from others.
     pub identity: Identity,
     /// The extents of its array.
     pub shape: Vec<u64>,
-    /// The parts of all ranks together need not cover it.
+    /// The parts of all ranks together need not cover the array.
     pub is_sparse: bool,
     /// Its elements are numbered, and each rank has a list of numbers.
     pub is_listed: bool,
 }
 
 impl OutlinedDecomposition {
-    /// The decomposition on which the region at this place of a shard lies.
+    /// The decomposition on which the region at this place in a shard lies.
     pub fn of_region(record: &Record, place: usize) -> Option<OutlinedDecomposition> {
         let boxes = record.of_region(place).map(OutlinedDecomposition::of_boxes);
         boxes.or_else(|| record.list_of(place).map(|(_, list)| OutlinedDecomposition::of_list(list)))
@@ -69,7 +70,7 @@ impl OutlinedDecomposition {
 pub struct Outline {
     /// The regions of the application, in order.
     pub regions: Vec<Outlined>,
-    /// The decompositions that they lie on.
+    /// The decompositions on which these regions lie.
     pub decompositions: Vec<OutlinedDecomposition>,
     /// The decompositions that are lists of numbers.
     pub lists: Vec<OutlinedDecomposition>,
@@ -90,7 +91,7 @@ impl Outline {
         Outline { regions: regions.collect(), decompositions: decompositions.collect(), lists: lists.collect() }
     }
 
-    /// The regions because of which only as many ranks as took the checkpoint can restore it.
+    /// The regions because of which the checkpoint can be restored only on the number of ranks that took it.
     pub fn bound(&self) -> Vec<String> {
         self.regions.iter().filter(|region| binds(region.rule.as_ref())).map(|region| region.name.clone()).collect()
     }
@@ -100,7 +101,7 @@ impl Outline {
         self.regions.iter().find(|region| region.name == name)
     }
 
-    /// The decomposition that a region lies on.
+    /// The decomposition on which a region lies.
     pub fn of_region(&self, region: &Outlined) -> Option<&OutlinedDecomposition> {
         match region.rule {
             Some(Rule::On(of)) => self.decompositions.get(of),
@@ -123,8 +124,8 @@ pub struct Dealt {
 }
 
 impl Dealt {
-    /// What the shard has of it, and of which decomposition. The elements of a list are in an array of their own, and so are the rows
-    /// of a column, which belongs to no decomposition.
+    /// The parts of the region that the shard has, and the identity of their decomposition. The elements of a list form a separate array,
+    /// and so do the rows of a column, which belongs to no decomposition.
     pub fn parts(&self) -> (Identity, &Parts) {
         if let Some((identity, line)) = &self.line {
             return (*identity, line);
@@ -133,7 +134,7 @@ impl Dealt {
         (*identity, parts)
     }
 
-    /// The list whose elements it has, and the region that the list is in.
+    /// The list of the elements that the shard has, and the region that contains the list.
     pub fn list(&self) -> Option<(Listed, Region)> {
         let (of, (_, list)) = self.record.list_of(self.place)?;
         Some((*list, self.source.head().region(&ids::region_name(of))?.clone()))
@@ -141,7 +142,8 @@ impl Dealt {
 }
 
 impl ShardAccess {
-    /// What the shard records of its decompositions; an empty record if it has none. A copy whose record is impossible is not trusted.
+    /// What the shard records about its decompositions; an empty record if it records nothing. A copy whose record is impossible is not
+    /// trusted.
     ///
     /// # Errors
     /// [`LoadError::NoCopy`].
@@ -158,7 +160,7 @@ impl ShardAccess {
                 source.read_region(&region, &mut bytes)?;
                 Ok(region.bytes)
             })?;
-            // The copy that was read, which need not be the one that was looked at.
+            // The copy that was read need not be the one that was looked at before.
             let source = self.source("the region table")?;
             let record = Record::decode(&bytes).and_then(|record| {
                 record.check(&source.head().meta.regions)?;
@@ -180,7 +182,7 @@ impl ShardAccess {
     /// about it, and the record with its place.
     ///
     /// # Errors
-    /// [`LoadError::NoCopy`]; [`LoadError::Missing`] if there is no such region on one.
+    /// [`LoadError::NoCopy`]; [`LoadError::Missing`] if the shard has no such region.
     pub fn dealt(&mut self, name: &str) -> Result<Dealt, LoadError> {
         let record = self.shared_record()?;
         let source = self.source(name)?;
@@ -194,7 +196,7 @@ impl ShardAccess {
         Ok(Dealt { source, region, record, place, line })
     }
 
-    /// The outline of its checkpoint.
+    /// The outline of the shard's checkpoint.
     ///
     /// # Errors
     /// [`LoadError::NoCopy`].
@@ -207,7 +209,8 @@ impl ShardAccess {
     /// The bytes of a value that other ranks may get.
     ///
     /// # Errors
-    /// [`LoadError::NoCopy`]; [`LoadError::Missing`] and [`LoadError::Memory`] if it is not such a value.
+    /// [`LoadError::NoCopy`]; [`LoadError::Missing`] if there is no such value; [`LoadError::Memory`] if it is too long, or there is no
+    /// memory for it.
     pub fn shared_bytes(&mut self, name: &str) -> Result<Vec<u8>, LoadError> {
         let source = self.source(name)?;
         let region = source.head().region(name).filter(|region| region.kind == RegionKind::Value).cloned();

@@ -1,16 +1,16 @@
-//! Loading a region on a decomposition other than the one it was saved on, by all ranks together.
+//! Loads a region, by all ranks together, on a decomposition other than the one on which it was saved.
 //!
 //! ```text
-//!   plan       readers say what their shards have, and all what they want, to the owners of cells       posts, one reduction
-//!              owners tell each rank what it gets from where: a gap ends it here                        posts, one reduction
-//!              ranks ask readers for what they cannot read themselves                                   posts, one reduction
-//!   load       each rank reads what is on its node and on shared tiers, as far as that pays; if that is all, and memory, and whole
-//!              blocks would be much more than what is wanted of them, they are checked together                        posts, two reductions
-//!              readers go through their shards once, check whole blocks, and send what was asked for    posts, one reduction
-//!   close      has everybody got what it wanted?                                                        one reduction
+//!   plan       readers tell the owners of cells what their shards have, and all ranks tell them what they want    posts, one reduction
+//!              owners tell each rank what it gets from where: a gap ends the load here                            posts, one reduction
+//!              ranks ask readers for what they cannot read themselves                                             posts, one reduction
+//!   load       each rank reads what is on its node and on shared tiers, if that pays; if that is everything, all of it is in memory, and
+//!              whole blocks would be much more than is wanted of them, blocks are checked together                posts, two reductions
+//!              readers go through their shards once, check whole blocks, and send what was requested              posts, one reduction
+//!   close      has every rank received what it wanted?                                                            one reduction
 //! ```
 //!
-//! A plan is kept: the next region that lies on the same decomposition and is loaded on the same one needs no new one.
+//! A plan is kept: the next region that lies on the same decomposition and is loaded on the same one needs no new plan.
 
 mod ahead;
 mod carrier;
@@ -57,32 +57,32 @@ use target::Mapper;
 pub use target::Target;
 pub use together::{ELSEWHERE, Together, plainly};
 
-/// How many bytes of whole blocks a rank reads at most for each byte that it wants, before others read them for it: of memory, and of files, which
-/// cost more than messages do.
+/// The maximum number of bytes in whole blocks that a rank reads itself for each byte that it wants; above it, other ranks read them for
+/// it. The first limit is for memory, and the second for files, which cost more than messages do.
 const MEMORY_AMPLIFIED: f64 = 12.0;
 const FILES_AMPLIFIED: f64 = 1.5;
 
-/// Pieces by shard, or by who reads them.
+/// Pieces by shard, or by the rank that reads them.
 type Pieces = BTreeMap<Rank, Vec<Piece>>;
 
-/// What one rank does for loads by one plan.
+/// What one rank does in loads by one plan.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// What it reads for itself, by shard.
     own: Pieces,
     /// What it sends, by shard.
     pieces: Pieces,
-    /// The ranks that it gets something from.
+    /// The ranks from which it receives something.
     senders: Vec<Rank>,
     /// Some rank sends something. The same on all ranks.
     is_sent: bool,
-    /// Blocks are checked by all who copy something of them, together, of elements of up to so many bytes. None is after a block was wrong: from then on ranks may read
-    /// other copies than before, and files among them. The same on all ranks.
+    /// The maximum element size, in bytes, for which the ranks that copy parts of a block check it together. It is 0 once a block was
+    /// wrong, because from then on ranks may read other copies than before, including files. The same on all ranks.
     checked_together: AtomicU64,
 }
 
 impl Plan {
-    /// How many ranks get something from this one.
+    /// The number of ranks that receive something from this one.
     fn receivers(&self) -> usize {
         self.pieces.values().flatten().map(|piece| piece.to).collect::<BTreeSet<Rank>>().len()
     }
@@ -91,28 +91,29 @@ impl Plan {
 /// Plans of earlier loads.
 #[derive(Default)]
 pub(super) struct Plans {
-    /// By the identities of the boxes from and to.
+    /// Plans for boxes, by the identities of the old and the new decomposition.
     boxes: HashMap<(Identity, Identity), Arc<Plan>>,
-    /// Of lists.
+    /// Plans for lists of numbers.
     pub lists: Routes,
 }
 
-/// What is loaded.
+/// The region that is loaded.
 pub(super) struct Remaking<'r> {
     pub together: Together<'r>,
     pub opener: &'r Opener,
-    /// Bytes of an element.
+    /// The size of an element in bytes.
     pub size: u64,
-    /// The decomposition that it lies on.
+    /// The decomposition on which the region lies.
     pub from: &'r OutlinedDecomposition,
-    /// What this rank wants of it.
+    /// The part that this rank wants.
     pub own: &'r Own,
-    /// It was proved that each element is wanted by one rank.
+    /// Each element is proved to be wanted by one rank.
     pub is_proved: bool,
 }
 
 impl Remaking<'_> {
-    /// Loads it on a decomposition of which this rank has its own part, from the shards whose home this rank is, and those that others read or are near; an error of `target` is what keeps this rank from that.
+    /// Loads the region on a decomposition of which this rank has its own part: from the shards whose home this rank is, from those that
+    /// are near, and from those that others read. If `target` is an error, it says what keeps this rank from taking its part.
     ///
     /// # Collective
     /// All ranks.
@@ -139,7 +140,7 @@ impl Remaking<'_> {
         self.carry((homes, readers), &plan, target)
     }
 
-    /// Finds out who sends whom what.
+    /// Finds out who sends what to whom.
     fn plan(
         &self,
         cells: &Cells,
@@ -167,12 +168,12 @@ impl Remaking<'_> {
         together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, plainly)?;
         let wanted = self.hand_out(&shelf)?;
         drop(shelf);
-        // All ranks have one: those that have not have ended it for all above.
+        // All ranks have a mapper here: a rank without one has ended the load for all ranks above.
         let Ok(mapper) = mapper else { return Err(together.of_this_rank("no memory for its part".into())) };
         self.ask(wanted, (homes, readers), &mapper)
     }
 
-    /// Tells ranks their pieces, and hears those of this rank.
+    /// Tells ranks which pieces they get, and learns which pieces this rank gets.
     fn hand_out(&self, shelf: &Shelf) -> Result<Vec<Piece>, LoadError> {
         let own = self.own.parts();
         let dims = own.dims();
@@ -207,7 +208,7 @@ impl Remaking<'_> {
         Ok(matching::joined(wanted))
     }
 
-    /// Chooses what this rank reads for itself of what it wants, and asks readers for the rest.
+    /// Chooses which of the wanted pieces this rank reads for itself, and asks readers for the rest.
     fn ask(
         &self,
         wanted: Vec<Piece>,
@@ -217,7 +218,7 @@ impl Remaking<'_> {
         let (together, dims) = (&self.together, self.own.parts().dims());
         let (own, asked) = self.chosen(wanted, readers, mapper);
         let elements = |of: &Pieces| of.values().flatten().map(|piece| piece.cuboid.volume()).sum::<u64>();
-        // Known to all alike: is each element wanted by one rank, and saved by one?
+        // Is each element wanted by one rank, and saved by one rank? The answer is the same on all ranks.
         let is_once = self.is_proved && !self.from.is_sparse && !self.own.parts().is_sparse();
         let reads = if is_once { Reads::of(self, &own, (homes, readers), mapper) } else { Reads::default() };
         let sums = [(0, elements(&own)), (1, elements(&asked))].into_iter().chain(reads.sums(2)).collect();
@@ -256,7 +257,7 @@ impl Remaking<'_> {
     fn chosen(&self, wanted: Vec<Piece>, readers: &mut Readers, mapper: &Mapper<'_>) -> (Pieces, Pieces) {
         let rank = self.together.rank();
         let (mut own, mut asked) = (Pieces::new(), Pieces::new());
-        // Of memory, and of files: what could be read here, and how many bytes of blocks that are.
+        // For memory and for files: the pieces that could be read here, the bytes that are wanted, and the bytes of their blocks.
         let mut near = [(Pieces::new(), 0u64, 0u64), (Pieces::new(), 0, 0)];
         let mut by_shard = Pieces::new();
         wanted.into_iter().for_each(|piece| by_shard.entry(piece.shard).or_default().push(piece));
@@ -330,7 +331,7 @@ impl Remaking<'_> {
     }
 }
 
-/// Loads what a rank saved on the decomposition that it loads it on from its own shard, by itself.
+/// Loads a region from a rank's own shard, without other ranks, on the decomposition on which the rank saved it.
 ///
 /// # Errors
 /// [`LoadError`].
@@ -363,7 +364,7 @@ pub(super) fn load_own(
 /// A region of a shard, and whether all ranks can read it.
 fn offered(access: &mut ShardAccess, region: &str) -> Result<(Dealt, Side), LoadError> {
     let dealt = access.dealt(region)?;
-    // What peers have only their readers see.
+    // Only their readers see the copies that peers have.
     let is_shared = dealt.source.tier() != TierId::PEERS && dealt.source.tier().spec().is_shared;
     Ok((dealt, if is_shared { Side::Shared } else { Side::Has }))
 }

@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Requests of one file that are under way at once.
+/// The maximum number of requests for one file that are under way at once.
 const ASKED_MAX: usize = 24;
 
 /// An item that another rank reads for us.
@@ -31,7 +31,7 @@ struct Remote {
     holder: Rank,
     wanted: Wanted,
     bytes: u64,
-    /// Ranges asked for ahead: start to end and request.
+    /// The ranges that were requested ahead: for each start, the end and the request.
     asked: Lock<BTreeMap<u64, (u64, u64)>>,
 }
 
@@ -42,7 +42,7 @@ impl Remote {
 }
 
 impl ReadFile for Remote {
-    /// The application's thread asks ahead by itself, and only it may be able to wait for the answers.
+    /// The application's thread requests data ahead by itself, and may be the only one that can wait for the answers.
     fn readers(&self) -> usize {
         0
     }
@@ -119,7 +119,7 @@ impl Peers {
         Peers { engine, series, key, rank, ways: ways.into() }
     }
 
-    /// Opens the next one; `None` if there is none left.
+    /// Opens the next way; `None` if there is none left.
     ///
     /// # Blocking
     /// For the other ranks, which answer while they are inside a call to the session.

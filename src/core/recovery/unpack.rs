@@ -1,8 +1,9 @@
-//! Makes a checkpoint whole in its place: afterwards its files refer to no others, and it can be copied away by itself.
+//! Makes a checkpoint whole in place: afterwards, its files refer to no others, and it can be copied elsewhere by itself.
 //!
-//! Each rank's shard is written to a file of that rank, joined with its sources and checked block by block, then the manifest that names
-//! these files, and last the containers go that nothing names any more. Stopped at any point it leaves a checkpoint that is what it was:
-//! until the manifest is another one it refers to its sources, and a file of a rank is read before its node's container.
+//! First, each rank's shard is joined with its sources, checked block by block, and written to a file of that rank. Then the manifest that
+//! names these files is written. Last, the containers that nothing names any more are deleted. If this is stopped at any point, the
+//! checkpoint is still what it was: it refers to its sources until its manifest is replaced, and a rank's own file is read before the
+//! container of its node.
 #![forbid(unsafe_code)]
 
 use crate::base::Rank;
@@ -15,15 +16,15 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
-/// Bytes of a write.
+/// The number of bytes in a write.
 const WRITE_BYTES: u64 = 4 << 20;
 
-/// Makes one checkpoint whole, whose manifest this is; no run may be at work on it. `unique` is in the names of unfinished files. Returns the
-/// bytes that were written.
+/// Makes the checkpoint with this manifest whole; no run may be working on it. The names of unfinished files contain `unique`. Returns the
+/// number of bytes that were written.
 ///
 /// # Errors
-/// [`TierError`]: a shard or what it refers to is damaged or missing, or something could not be written. Nothing is lost, and it may be
-/// tried again.
+/// [`TierError`]: a shard or what it refers to is damaged or missing, or something could not be written. Nothing is lost, and the call may
+/// be repeated.
 ///
 /// # Blocking
 /// On the tier, for reading and writing all shards.
@@ -32,7 +33,7 @@ pub fn unpack(tier: &dyn Tier, series: &Series, manifest: &Manifest, unique: &st
         return Ok(0);
     }
     let folder = tier.folder_path(series, &manifest.key);
-    // What one before has left that was stopped.
+    // These were left by an earlier call that was stopped.
     for entry in tier.entries(&folder)?.iter().filter(|entry| entry.name.ends_with(".tmp")) {
         tier.discard_abandoned(&folder.join(&entry.name));
     }

@@ -1,23 +1,23 @@
-//! Boxes of a decomposed array in device memory, without what surrounds them.
+//! Boxes of a decomposed array in device memory, without the memory around them.
 
 use crate::decomposition::strides::Strides;
 use crate::device::{DeviceSpan, Result, RowCopy, Rows};
 
-/// Where bytes of device memory lie, as rows.
+/// Describes bytes of device memory as rows.
 ///
 /// # Errors
-/// [`DeviceError::Range`](crate::device::DeviceError::Range) if some of them lie outside of the memory.
+/// [`DeviceError::Range`](crate::device::DeviceError::Range) if some of the bytes lie outside the memory.
 pub fn rows_in(memory: &DeviceSpan, strides: &Strides) -> Result<Rows> {
     let (first, again) = strides.shape();
     let again = again.iter().map(|(count, distance)| (*count as u64, *distance as u64));
     Rows::new(memory.clone(), first as u64, strides.row() as u64, again.collect())
 }
 
-/// The rows of boxes in device memory. Their bytes are box after box, each in the order of memory.
+/// The rows of boxes in device memory. Their bytes follow box by box, each box in memory order.
 #[derive(Clone, Debug)]
 pub struct DeviceRows {
     boxes: Vec<Rows>,
-    /// Where each box begins, and where the last one ends.
+    /// The offset at which each box begins, and the end of the last box.
     starts: Vec<u64>,
 }
 
@@ -37,7 +37,7 @@ impl DeviceRows {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// The copies that `bytes` bytes from `at` on are, with their places in memory that has just those.
+    /// The row copies that make up `bytes` bytes starting at byte `at`, with their places in memory that holds exactly these bytes.
     pub fn copies(&self, at: u64, bytes: u64) -> Vec<RowCopy> {
         let (begin, end) = (at, at + bytes);
         let first = self.starts.partition_point(|start| *start <= begin).saturating_sub(1);

@@ -1,4 +1,4 @@
-//! Small arrays inside values: what C, Fortran and Python programs share.
+//! Small arrays as values, which C, Fortran, Python and Rust programs can exchange.
 
 use super::{Element, RegionError};
 use crate::format::ElementType;
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!((three.element(), three.count()), (ElementType::F64, 3));
         let saved = value("t", &three).expect("a value");
         let RegionData::Host(bytes) = &saved.data else { panic!("a value is in host memory") };
-        // Type, length in bytes, and the elements.
+        // The type, the length in bytes, and then the elements.
         let head = [9, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!((&bytes[..12], bytes.len()), (&head[..], 12 + 24));
         let read: Elements = decode_value("t", bytes).expect("elements");

@@ -1,8 +1,7 @@
-//! What the application hands over, seen as bytes: typed slices, device memory, small values, and what is read while it is
-//! captured.
+//! The application's data, seen as bytes: typed slices, device memory, small values, and data that is read while it is captured.
 //!
-//! A type can be saved when every bit pattern of its bytes is a valid value and it has no padding
-//! ([`bytemuck::Pod`]), so that loading bytes whose digest is right can never make an invalid value.
+//! A type can be saved if every bit pattern of its bytes is a valid value and it has no padding ([`bytemuck::Pod`]). Loading bytes with a
+//! correct digest can therefore never produce an invalid value.
 #![forbid(unsafe_code)]
 
 mod device;
@@ -27,19 +26,19 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-/// What the names of Bivouac's own regions begin with; the application's cannot.
+/// The prefix of the names of Bivouac's own regions. The names of the application's regions cannot begin with it.
 const RESERVED: &str = ".bivouac/";
-/// The region that says where the rank's threads and pages were.
+/// The region that records where the rank's threads and pages were.
 pub const AFFINITY: &str = ".bivouac/affinity";
-/// The region that says how the others are spread over the ranks.
+/// The region that records how the other regions are spread over the ranks.
 pub const DECOMPOSITION: &str = ".bivouac/decomposition";
-/// The region that says how long output files were.
+/// The region that records how long output files were.
 pub const COMPANIONS: &str = ".bivouac/companions";
 
 /// The maximum number of bytes of a value that other ranks may get.
 pub const SHARED_MAX: usize = 1 << 20;
 
-/// Is this the name of a region of Bivouac's own?
+/// Is this the name of one of Bivouac's own regions?
 pub fn is_reserved(name: &str) -> bool {
     name.starts_with(RESERVED)
 }
@@ -87,7 +86,8 @@ pub struct SavedRegion<'a> {
 }
 
 impl SavedRegion<'_> {
-    /// Has live memory copied like any other host memory, before the call that captures it returns; true if it is such.
+    /// Has live memory copied like any other host memory, before the call that captures it returns. Returns true if the region was live
+    /// memory.
     pub(crate) fn copy_at_once(&mut self) -> bool {
         let RegionData::Live(memory) = &self.data else { return false };
         self.data = RegionData::Host(Cow::Borrowed(memory.at_once()));
@@ -98,7 +98,7 @@ impl SavedRegion<'_> {
 /// Where the bytes of a region are.
 #[derive(Clone, Debug)]
 pub enum RegionData<'a> {
-    /// In host memory, borrowed from the application or made by us.
+    /// In host memory, borrowed from the application or made by Bivouac.
     Host(Cow<'a, [u8]>),
     /// In device memory.
     Device(Cow<'a, DeviceSpan>),
@@ -106,41 +106,41 @@ pub enum RegionData<'a> {
     DeviceRows(Arc<DeviceRows>),
     /// In host memory that the program may write to before it is copied.
     Live(LiveMemory),
-    /// Somewhere else: they are read when the region is captured.
+    /// Elsewhere: the bytes are read when the region is captured.
     Kept(Arc<dyn ReadBlocks + 'a>),
-    /// In their place already, since the application handed them over.
+    /// Already in their place in the checkpoint: they were copied when the application handed them over.
     Held {
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
-        /// Where they were copied from.
+        /// The address from which the bytes were copied; 0 if there is none to record.
         address: usize,
     },
 }
 
-/// Bytes that are read when their region is captured, straight into their place, and come with digests. Those of a history are older than
-/// that: what lands is compared with them.
+/// Bytes that are read straight into their place when their region is captured, together with their digests. The digests of a history are
+/// older than the capture: the bytes that arrive are compared with them.
 pub trait ReadBlocks: fmt::Debug + Send + Sync {
     /// Length in bytes.
     fn bytes(&self) -> u64;
 
-    /// Reads the blocks from byte `at` on, a multiple of `block_bytes`, into `target`, which ends with a block or with the region;
-    /// their digests into `digests`.
+    /// Reads the blocks that begin at byte `at`, a multiple of `block_bytes`, into `target`, and their digests into `digests`. `target`
+    /// ends with a block or with the region.
     ///
     /// # Errors
-    /// Why there are no such bytes, in words; the content of `target` and `digests` is then unspecified.
+    /// A text that says why the bytes cannot be read. The content of `target` and `digests` is then unspecified.
     ///
     /// # Blocking
     /// On whatever holds the bytes.
     fn read(&self, at: u64, block_bytes: u64, target: &mut [u8], digests: &mut [Digest]) -> Result<(), String>;
 
-    /// The application's memory that holds them, if it does.
+    /// The application's memory that holds the bytes, if it is known.
     fn memory(&self) -> Option<&[u8]> {
         None
     }
 }
 
 impl RegionData<'_> {
-    /// Is it in device memory?
+    /// Are the bytes in device memory?
     pub fn is_on_device(&self) -> bool {
         matches!(self, RegionData::Device(_) | RegionData::DeviceRows(_))
     }
@@ -170,7 +170,7 @@ pub enum RegionError {
         /// The name.
         name: String,
     },
-    /// The checkpoint has no region at all: it would be the newest, and nothing could be restored of it.
+    /// The checkpoint has no region at all: it would be the newest, and nothing could be restored from it.
     #[error(
         "version {version} of {name:?} has no region: save or protect its regions before it is captured (a rank that has nothing to save \
          must save a region of length 0)"
@@ -203,17 +203,17 @@ pub enum RegionError {
         /// Elements in the slice.
         elements: u64,
     },
-    /// Device memory, live memory, or a field of a history, is not a whole number of elements long.
+    /// Device memory, live memory or a field of a history is not a whole number of elements long.
     #[error("region {name:?}: {bytes} bytes are not a whole number of elements of type {element}")]
     Partial {
         /// The name.
         name: String,
-        /// Its length.
+        /// The length of the memory or field in bytes.
         bytes: u64,
         /// The element type.
         element: ElementType,
     },
-    /// [`Element::TYPE`] of the application's own type has a different size from the type.
+    /// [`Element::TYPE`] of one of the application's types differs in size from that type.
     #[error("region {name:?}: element type {element} does not have the {bytes} bytes of the Rust type")]
     ElementSize {
         /// The name.
@@ -231,26 +231,26 @@ pub enum RegionError {
     Decomposition {
         /// The name.
         name: String,
-        /// The rank that it is of.
+        /// The rank that made the decomposition.
         of: Rank,
-        /// The ranks of its group.
+        /// The number of ranks in the group of that rank.
         among: u32,
         /// This rank.
         rank: Rank,
-        /// The ranks of its group.
+        /// The number of ranks in this rank's group.
         ranks: u32,
     },
-    /// Memory for a different number of boxes than the rank owns.
+    /// Memory was given for a different number of boxes than the rank owns.
     #[error("region {name:?}: memory for {given} boxes was given, but this rank owns {boxes}")]
     Boxes {
         /// The name.
         name: String,
-        /// For how many there is memory.
+        /// The number of boxes for which memory was given.
         given: usize,
-        /// How many it owns.
+        /// The number of boxes that the rank owns.
         boxes: usize,
     },
-    /// The memory of a box differs in length from the box and its margin.
+    /// The memory of a box differs in length from the box with its ghost cells.
     #[error("region {name:?}: the memory for box {number} has {given} elements, but needs {need} with its ghost cells")]
     Memory {
         /// The name.
@@ -259,13 +259,13 @@ pub enum RegionError {
         number: usize,
         /// Elements given.
         given: u64,
-        /// Elements of the box and its margin.
+        /// Elements of the box with its ghost cells.
         need: u64,
     },
     /// A column differs in length from the rows of its set.
     #[error("column {name:?} has {given} elements, but {rows} rows of {width} need {need}")]
     Column {
-        /// The name of its region.
+        /// The name of the column's region.
         name: String,
         /// Elements given.
         given: u64,
@@ -273,10 +273,10 @@ pub enum RegionError {
         rows: u64,
         /// Elements of each row.
         width: u32,
-        /// Elements that these are.
+        /// The number of elements that these rows need.
         need: u64,
     },
-    /// A field of a history does not lie on the decomposition that it is said to lie on.
+    /// A field of a history does not fit the decomposition that was named for it.
     #[error("field {field:?} of history {history:?}: {what}")]
     HistoryField {
         /// The history.
@@ -286,7 +286,7 @@ pub enum RegionError {
         /// What is wrong with it.
         what: String,
     },
-    /// A set of rows cannot be what it is said to be.
+    /// The description of a set of rows is invalid.
     #[error("rows {name:?}: {what}")]
     Rows {
         /// The name of the set.
@@ -307,9 +307,9 @@ pub enum RegionError {
     Elements {
         /// The name.
         name: String,
-        /// Its length.
+        /// The length of its elements in bytes.
         bytes: usize,
-        /// The type that it has.
+        /// The type of the elements that were loaded.
         found: ElementType,
         /// The type asked for.
         expected: ElementType,
@@ -343,7 +343,7 @@ pub fn array<'a, T: Element>(name: &str, data: &'a [T], shape: &[u64]) -> Result
     describe(name, RegionKind::Array, T::TYPE, shape, RegionData::Host(Cow::Borrowed(bytemuck::cast_slice(data))))
 }
 
-/// Describes device memory that holds elements of type `T` as a region; `None` for the shape: one dimension.
+/// Describes device memory with elements of type `T` as a region. If `shape` is `None`, the region has one dimension.
 ///
 /// # Errors
 /// [`RegionError`] for an unusable name, shape or element type, or memory that ends inside an element.
@@ -355,7 +355,7 @@ pub fn device_array<'a, T: Element>(
     elements_in::<T>(name, span.bytes(), shape, RegionData::Device(Cow::Borrowed(span)))
 }
 
-/// Describes memory of so many bytes that holds elements of type `T`.
+/// Describes memory of `bytes` bytes with elements of type `T` as a region.
 fn elements_in<'a, T: Element>(
     name: &str,
     bytes: u64,
@@ -371,11 +371,11 @@ fn elements_in<'a, T: Element>(
     describe(name, RegionKind::Array, T::TYPE, shape, data)
 }
 
-/// Describes live memory, to which the program continues to write, and which holds elements of type `T`, as a region; `None` for the shape:
-/// one dimension.
+/// Describes live memory, to which the program continues to write, as a region. The memory holds elements of type `T`. If `shape` is
+/// `None`, the region has one dimension.
 ///
 /// # Errors
-/// As [`device_array`].
+/// The same as for [`device_array`].
 pub fn live_array<'a, T: Element>(
     name: &str,
     memory: &LiveMemory,
@@ -384,7 +384,7 @@ pub fn live_array<'a, T: Element>(
     elements_in::<T>(name, memory.bytes(), shape, RegionData::Live(memory.clone()))
 }
 
-/// Describes elements of a type that is known only at run time as a region.
+/// Describes elements as a region. Their type is known only at run time.
 ///
 /// # Errors
 /// [`RegionError`] for an unusable name, or a shape that does not fit the data.
@@ -402,7 +402,7 @@ pub fn typed<'a>(
     describe(name, RegionKind::Array, element, shape, data)
 }
 
-/// Describes what is read when it is captured as a region of one dimension.
+/// Describes, as a region of one dimension, bytes that are read at the capture.
 ///
 /// # Errors
 /// [`RegionError`] for an unusable name, or bytes that end inside an element.
@@ -419,11 +419,11 @@ pub fn kept_array<'a>(
     describe(name, RegionKind::Array, element, &[elements], RegionData::Kept(Arc::new(kept)))
 }
 
-/// Describes a column of this many rows, with `width` elements in each, as a region. `size` is that of the application's
-/// type.
+/// Describes a column as a region. The column has `rows` rows with `width` elements each. `size` is the size of the application's type in
+/// bytes.
 ///
 /// # Errors
-/// [`RegionError`] for an unusable name or element type, or bytes that are not those of the rows.
+/// [`RegionError`] for an unusable name or element type, or for a number of bytes that does not fit the rows.
 pub fn column<'a>(
     name: &str,
     (element, size): (ElementType, usize),
@@ -443,10 +443,11 @@ pub fn column<'a>(
     describe(name, RegionKind::Array, element, shape, RegionData::Host(Cow::Borrowed(bytes)))
 }
 
-/// Describes a rank's part of a decomposed array as a region: the memory of each of its boxes.
+/// Describes a rank's part of a decomposed array as a region. `memory` has the memory of each of the rank's boxes.
 ///
 /// # Errors
-/// [`RegionError`] for an unusable name or element type, a decomposition of another rank or group than `place`, or memory that does not fit.
+/// [`RegionError`] for an unusable name or element type, a decomposition made by another rank or in another group than `place`, or memory
+/// that does not fit.
 pub fn decomposed<'a, T: Element>(
     name: &str,
     on: &Decomposition,
@@ -458,11 +459,11 @@ pub fn decomposed<'a, T: Element>(
     typed_decomposed(name, on, T::TYPE, &bytes, place)
 }
 
-/// Saves a decomposed array, as [`decomposed`] does, with elements of a type that is known only at run time. Each memory has a whole number
-/// of them.
+/// Does the same as [`decomposed`] for elements of a type that is known only at run time. The memory of each box holds a whole number of
+/// elements.
 ///
 /// # Errors
-/// As [`decomposed`].
+/// The same as for [`decomposed`].
 pub fn typed_decomposed<'a>(
     name: &str,
     on: &Decomposition,
@@ -482,10 +483,10 @@ pub fn typed_decomposed<'a>(
     typed(name, element, &shape_on(on), data)
 }
 
-/// Saves a decomposed array, as [`typed_decomposed`] does, from boxes in device memory.
+/// Does the same as [`typed_decomposed`] for boxes in device memory.
 ///
 /// # Errors
-/// As [`typed_decomposed`], and if the memory of a box ends inside an element.
+/// The same as for [`typed_decomposed`], and [`RegionError::Partial`] if the memory of a box ends inside an element.
 pub fn device_decomposed<'a>(
     name: &str,
     on: &Decomposition,
@@ -516,7 +517,7 @@ pub fn device_decomposed<'a>(
     typed(name, element, &shape_on(on), data)
 }
 
-/// The shape that a rank's part is recorded with.
+/// The shape with which a rank's part is recorded.
 fn shape_on(on: &Decomposition) -> Vec<u64> {
     match on.own().parts().own() {
         [own] => (0..on.shape().len()).map(|dim| own.extent(dim)).collect(),
@@ -524,10 +525,10 @@ fn shape_on(on: &Decomposition) -> Vec<u64> {
     }
 }
 
-/// Device memory for the boxes of a decomposition: is it as long as they need it?
+/// Checks that the device memory for each box of a decomposition has the length that the box needs.
 ///
 /// # Errors
-/// As [`check_memory`], and [`RegionError::Partial`] if the memory of a box ends inside an element.
+/// The same as for [`check_memory`], and [`RegionError::Partial`] if the memory of a box ends inside an element.
 pub fn check_device_memory(
     name: &str,
     on: &Decomposition,
@@ -541,7 +542,7 @@ pub fn check_device_memory(
     check_memory(name, on, memory.iter().map(|memory| (memory.bytes() / size) as usize))
 }
 
-/// Was the decomposition made by this rank of a group of this size?
+/// Checks that the decomposition was made by this rank, in a group of this size.
 ///
 /// # Errors
 /// [`RegionError::Decomposition`].
@@ -565,7 +566,7 @@ fn check_array<T: Element>(name: &str, elements: u64, shape: &[u64]) -> Result<(
     check_element::<T>(name)
 }
 
-/// Has the element type the size of the application's type?
+/// Checks that the element type has the size of the application's type.
 ///
 /// # Errors
 /// [`RegionError::ElementSize`].
@@ -586,7 +587,7 @@ pub fn value<T: Serialize>(name: &str, value: &T) -> Result<SavedRegion<'static>
     describe(name, RegionKind::Value, ElementType::U8, &shape, RegionData::Host(Cow::Owned(bytes)))
 }
 
-/// Encodes a small value that other ranks may get as a region.
+/// Encodes, as a region, a small value that other ranks may get.
 ///
 /// # Errors
 /// [`RegionError`] for an unusable name, or a value that cannot be encoded or is too long.
@@ -596,21 +597,21 @@ pub fn shared<T: Serialize>(name: &str, shared: &T) -> Result<SavedRegion<'stati
     if bytes > SHARED_MAX { Err(RegionError::Long { name: name.into(), bytes }) } else { Ok(saved) }
 }
 
-/// A region of Bivouac's own, one of those that [`is_reserved`] knows.
+/// Makes one of Bivouac's own regions, whose name [`is_reserved`] must accept.
 pub fn reserved(name: &str, bytes: Vec<u8>) -> SavedRegion<'static> {
     debug_assert!(is_reserved(name), "{name}");
     let shape = [bytes.len() as u64];
     unchecked(name, RegionKind::Value, ElementType::U8, &shape, RegionData::Host(Cow::Owned(bytes)))
 }
 
-/// A region of Bivouac's own with bytes that are kept anyway, and belong to many checkpoints.
+/// Makes one of Bivouac's own regions from bytes that are kept in any case, and that belong to many checkpoints.
 pub fn reserved_shared(name: &str, bytes: Arc<[u8]>) -> SavedRegion<'static> {
     debug_assert!(is_reserved(name), "{name}");
     let shape = [bytes.len() as u64];
     unchecked(name, RegionKind::Value, ElementType::U8, &shape, RegionData::Kept(Arc::new(Shared(bytes))))
 }
 
-/// Bytes that several have.
+/// Bytes that several regions share.
 #[derive(Debug)]
 struct Shared(Arc<[u8]>);
 
@@ -631,7 +632,7 @@ impl ReadBlocks for Shared {
 /// Decodes a value.
 ///
 /// # Errors
-/// [`RegionError::Value`] if the bytes are those of another type.
+/// [`RegionError::Value`] if the bytes do not encode a value of type `T`.
 pub fn decode_value<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, RegionError> {
     codec::decode("value", bytes).map_err(|source| RegionError::Value { name: name.into(), source })
 }
@@ -647,12 +648,12 @@ fn describe<'a>(
     Ok(unchecked(name, kind, element, shape, data))
 }
 
-/// Can a region of the application have this name?
+/// Checks that a region of the application can have this name.
 ///
 /// # Errors
 /// [`RegionError::Name`].
 pub fn check_name(name: &str) -> Result<(), RegionError> {
-    // There may be thousands of names, most of them without a letter that needs a table.
+    // There may be thousands of names, and most of them are ASCII, which needs no table of characters.
     let has_control = match name.is_ascii() {
         true => name.bytes().any(|byte| byte.is_ascii_control()),
         false => name.chars().any(char::is_control),

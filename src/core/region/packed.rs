@@ -1,4 +1,4 @@
-//! Boxes of a decomposed array in the application's memory, captured without what surrounds them.
+//! Boxes of a decomposed array in the application's memory, captured without the memory around them.
 
 use super::{ReadBlocks, RegionError};
 use crate::base::Digest;
@@ -7,15 +7,15 @@ use crate::decomposition::Decomposition;
 use crate::decomposition::strides::{Rows, Strides};
 use std::fmt;
 
-/// Bytes of a pair of words.
+/// The number of bytes in a pair of words.
 const PAIR: usize = 16;
-/// Bytes that go through a buffer at once.
+/// The maximum number of bytes that pass through the buffer at once.
 const BUFFER: usize = 16 << 10;
 
-/// The memory of boxes, and where their elements are in it. Their bytes are box after box, each in the order of memory.
+/// The memory of boxes, and the places of the boxes' elements in it. The bytes follow box by box, each box in memory order.
 pub struct Packed<'a> {
     boxes: Vec<(&'a [u8], Strides)>,
-    /// Where each box begins, and where the last one ends.
+    /// The offset at which each box begins, and the end of the last box.
     starts: Vec<usize>,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Debug for Packed<'_> {
 }
 
 impl<'a> Packed<'a> {
-    /// This rank's boxes, with elements of this many bytes, in their memory.
+    /// Describes this rank's boxes, each by its memory and its strides.
     pub fn new(boxes: Vec<(&'a [u8], Strides)>) -> Packed<'a> {
         let mut starts = vec![0];
         starts.extend(boxes.iter().scan(0, |end, (_, strides)| {
@@ -36,7 +36,7 @@ impl<'a> Packed<'a> {
         Packed { boxes, starts }
     }
 
-    /// The bytes, where they are one piece of memory.
+    /// The bytes, if they are one piece of memory.
     pub fn in_one_piece(&self) -> Option<&'a [u8]> {
         match &self.boxes[..] {
             [] => Some(&[]),
@@ -45,7 +45,7 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// `count` bytes from byte `at` on, row by row.
+    /// A way along `count` bytes that begins at byte `at`, row by row.
     fn way(&self, at: usize, count: usize) -> Way<'_> {
         let number = self.starts.partition_point(|start| *start <= at) - 1;
         Way { of: self, number, at, left: count, rows: None }
@@ -58,12 +58,12 @@ struct Way<'p> {
     number: usize,
     at: usize,
     left: usize,
-    /// Those of the box in hand.
+    /// The rows of the current box.
     rows: Option<Rows<'p>>,
 }
 
 impl<'p> Way<'p> {
-    /// The next rows: equal ones, at regular distances; `None` at the end.
+    /// The next rows, which have the same length and lie at regular distances; `None` at the end.
     #[inline]
     fn next(&mut self) -> Option<EqualRows<'p>> {
         while self.left > 0 {
@@ -79,7 +79,7 @@ impl<'p> Way<'p> {
         None
     }
 
-    /// Goes on by that many bytes of so many of the next rows.
+    /// Moves on by `bytes` bytes in each of the next `rows` rows.
     #[inline]
     fn skip(&mut self, bytes: usize, rows: usize) {
         self.at += bytes * rows;
@@ -95,8 +95,9 @@ impl ReadBlocks for Packed<'_> {
         self.starts.last().copied().unwrap_or(0) as u64
     }
 
-    /// The one loop of captures copies and digests row by row, from two places of a block in turn: one alone leaves memory idle. Rows that end inside a pair of
-    /// words, which the digest takes at once, pass through a buffer that stays in the nearest cache.
+    /// The single loop of a capture copies and digests row by row, from two places of a block in turn, because one place alone leaves
+    /// memory idle. If rows end inside a pair of words, which the digest takes at once, all rows pass through a buffer that stays in the
+    /// nearest cache.
     fn read(&self, at: u64, block_bytes: u64, target: &mut [u8], digests: &mut [Digest]) -> Result<(), String> {
         let are_even = self.boxes.iter().all(|(_, strides)| strides.is_even(PAIR));
         let mut buffer = [0u8; BUFFER];
@@ -132,7 +133,7 @@ impl ReadBlocks for Packed<'_> {
     }
 }
 
-/// Copies the rows of two halves of a block, as much of either in turn as both have at regular distances.
+/// Copies the rows of two halves of a block in turn, each time as many rows as both halves have at regular distances.
 fn copy_in_turn(halves: [(Way<'_>, &mut [u8]); 2], sums: &mut Sums) {
     let [(mut one, mut to), (mut two, mut other_to)] = halves;
     let (mut at, mut other_at) = (0, to.len() as u64);
@@ -142,7 +143,8 @@ fn copy_in_turn(halves: [(Way<'_>, &mut [u8]); 2], sums: &mut Sums) {
             (None, None) => return,
             (Some(here), Some(there)) => {
                 let row = here.row.min(there.row);
-                // Whole rows of one length come as many as they are; of others what both have.
+                // If both have rows of the same length, as many whole rows are taken as both have; otherwise the part of one row that both
+                // have.
                 let rows = if here.row == there.row { here.count.min(there.count) } else { 1 };
                 (row, row, rows)
             }
@@ -170,7 +172,7 @@ fn copy_in_turn(halves: [(Way<'_>, &mut [u8]); 2], sums: &mut Sums) {
     }
 }
 
-/// Memory of the application for the boxes of a decomposition: is it as long as they need it?
+/// Checks that the application's memory for each box of a decomposition has the length that the box needs.
 ///
 /// # Errors
 /// [`RegionError::Memory`] for the first box without memory of its length, [`RegionError::Boxes`] for a different number of
@@ -223,7 +225,7 @@ mod tests {
             assert_eq!(target, expected, "blocks of {block}");
             let by_block: Vec<Digest> = expected.chunks(block).map(digest_bytes).collect();
             assert_eq!(digests, by_block, "blocks of {block}");
-            // From the second block on.
+            // Reads from the second block onwards.
             if count > 1 {
                 packed.read(block as u64, block as u64, &mut target[block..], &mut digests[1..]).expect("memory");
                 assert_eq!(target, expected);

@@ -1,8 +1,8 @@
-//! Memory of boxes of a decomposed array that is loaded into: what surrounds them stays.
+//! The memory of boxes into which a decomposed array is loaded. The memory around the boxes stays unchanged.
 
 use crate::decomposition::strides::Strides;
 
-/// The memory of boxes, and where their elements go in it. Their bytes come box after box, each in the order of memory.
+/// The memory of boxes, and the places of the boxes' elements in it. The bytes follow box by box, each box in memory order.
 pub struct Unpacked<'t> {
     boxes: Vec<Piece<'t>>,
     bytes: usize,
@@ -10,27 +10,27 @@ pub struct Unpacked<'t> {
 
 /// Memory for some bytes of a box.
 struct Piece<'t> {
-    /// From where on it is the memory of its box.
+    /// The offset of `memory` in the memory of the piece's box.
     from: usize,
     memory: &'t mut [u8],
     strides: Strides,
-    /// Which bytes of the box are meant.
+    /// The first of the box's bytes that belong to the piece, and their number.
     first: usize,
     bytes: usize,
 }
 
-/// How far somebody has come.
+/// A position along the bytes.
 pub struct Way {
-    /// The piece, and how many of its bytes lie behind.
+    /// The piece, and the number of its bytes that have been passed.
     number: usize,
     at: usize,
-    /// The row in hand, as places of the piece's memory.
+    /// The rest of the current row, from `row` to `end`, as offsets in the piece's memory.
     row: usize,
     end: usize,
 }
 
 impl<'t> Unpacked<'t> {
-    /// All of some boxes.
+    /// Takes all bytes of these boxes.
     pub fn new(boxes: impl IntoIterator<Item = (&'t mut [u8], Strides)>) -> Unpacked<'t> {
         let whole = |(memory, strides): (&'t mut [u8], Strides)| {
             let bytes = strides.bytes();
@@ -41,12 +41,12 @@ impl<'t> Unpacked<'t> {
         Unpacked { boxes, bytes }
     }
 
-    /// How many bytes go there.
+    /// The number of bytes that the memory takes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The memory, where all goes to one piece of it.
+    /// Returns the memory if all bytes go to one piece of it, otherwise `self`.
     pub fn in_one_piece(self) -> Result<&'t mut [u8], Unpacked<'t>> {
         match &self.boxes[..] {
             [] => Ok(&mut []),
@@ -61,7 +61,7 @@ impl<'t> Unpacked<'t> {
         }
     }
 
-    /// Puts bytes where those from byte `at` on go.
+    /// Copies `bytes` to the places of the bytes that begin at byte `at`.
     pub fn put(&mut self, at: usize, bytes: &[u8]) {
         let (mut way, mut done) = (self.way(at), 0);
         while done < bytes.len()
@@ -72,7 +72,7 @@ impl<'t> Unpacked<'t> {
         }
     }
 
-    /// A way along the bytes, from byte `at` on.
+    /// The position of byte `at`.
     pub fn way(&self, at: usize) -> Way {
         let (mut number, mut at) = (0, at);
         while let Some(piece) = self.boxes.get(number).filter(|piece| at >= piece.bytes) {
@@ -81,7 +81,7 @@ impl<'t> Unpacked<'t> {
         Way { number, at, row: 0, end: 0 }
     }
 
-    /// Where the next bytes go, at most so many, in one piece of memory; `None` at the end.
+    /// The memory for the next bytes, at most `most` bytes in one piece; `None` at the end.
     pub fn next(&mut self, way: &mut Way, most: usize) -> Option<&mut [u8]> {
         if way.row == way.end {
             let piece = loop {
@@ -103,7 +103,8 @@ impl<'t> Unpacked<'t> {
         Some(&mut self.boxes[way.number].memory[begin..begin + count])
     }
 
-    /// Parts of so many bytes each, the last one of what is left, for several threads. The bytes of a part lie before those of the next one: their memory can be taken apart.
+    /// Splits the bytes into parts of `most` bytes, and a last part with the rest, for several threads. The memory of a part lies before
+    /// that of the next part, so that the memory can be split.
     pub fn parts(self, most: usize) -> Vec<Unpacked<'t>> {
         let (mut parts, mut open, mut room) = (Vec::new(), Vec::new(), most);
         for mut piece in self.boxes {
@@ -123,7 +124,7 @@ impl<'t> Unpacked<'t> {
 }
 
 impl<'t> Piece<'t> {
-    /// The first bytes, and the others, of which there are some.
+    /// Splits off the first `bytes` bytes. The piece must have more than that.
     fn split(self, bytes: usize) -> (Piece<'t>, Piece<'t>) {
         let Piece { from, memory, strides, first, bytes: all } = self;
         let border = strides.place_of(first + bytes);

@@ -1,16 +1,15 @@
-//! Which bytes of the node's extents this rank uses: the arithmetic of allocation, without a byte of memory.
+//! Which bytes of the node's extents this rank uses: the arithmetic of allocation, no memory is touched.
 //!
-//! An [`Arena`] knows the extents that its rank *owns* and which parts of them are free. Requests are cut at
-//! 4 KiB granularity, first fit, so many small shards share an extent. When nothing owned fits, [`Arena::plan`]
-//! looks for a run over owned free parts and extents that nobody owns; the caller claims the new extents (another
-//! rank may be quicker), calls [`Arena::hold`], populates them, and calls [`Arena::settle`].
+//! An [`Arena`] knows the extents that its rank *owns* and which parts of them are free. Requests are rounded up to
+//! 4 KiB and placed first fit, so many small shards share an extent. If no owned range fits, [`Arena::plan`] looks for
+//! a run over owned free parts and extents that nobody owns; the caller claims the new extents (another rank may be
+//! quicker), calls [`Arena::hold`], populates them, and calls [`Arena::settle`].
 //!
 //! Each rank has a *home*: its fair share of the extents, where its searches begin, so that ranks do not collide. Extents
-//! at home stay owned when their slots are freed, and so stay warm. Extents outside go back to the node as soon
-//! as they are wholly free.
+//! at home stay owned when their slots are freed, and so stay warm. Extents outside the home return to the node as soon
+//! as they are entirely free.
 //!
-//! The arena lives in process memory. After a crash it is gone, and nobody needs it: the slot directory says what is
-//! where.
+//! The arena lives in process memory. A crash destroys it, but nobody needs it afterwards: the slot directory records what is where.
 #![forbid(unsafe_code)]
 
 use super::state::SlotId;
@@ -18,16 +17,18 @@ use crate::base::units::page_ceil;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Bytes as offsets from the start of the data area; all of them multiples of 4096.
+/// The extents that one rank owns, and which of their bytes are free. Offsets and lengths are in bytes, offsets from
+/// the start of the data area; all are multiples of 4096.
 pub(super) struct Arena {
     extent_size: u64,
     extent_count: u64,
     home: Range<u64>,
     /// Indices of the extents that this rank owns.
     owned: BTreeSet<u64>,
-    /// Start and length of the free ranges. Invariants: inside owned extents; none empty; no two touch.
+    /// Start and length of each free range. Invariants: each lies inside owned extents, none is empty, and no two touch.
     free: BTreeMap<u64, u64>,
-    /// Free ranges that still hold what a slot was sealed with, by their start: length and slot. Invariant: wholly free.
+    /// Length and slot of each free range that still holds what the slot was sealed with, by its start. Invariant: the
+    /// range is entirely free.
     remains: BTreeMap<u64, (u64, SlotId)>,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct Room {
     pub(super) offset: u64,
     /// The request, in whole pages.
     pub(super) length: u64,
-    /// The slot that had just this range, if nobody has had any of it since.
+    /// The slot that had exactly this range, if no part of the range has been taken since.
     pub(super) remains: Option<SlotId>,
 }
 
@@ -93,7 +94,7 @@ impl Arena {
         Some(Room { offset, length, remains })
     }
 
-    /// What a slot was sealed with is in its range, which is given back now.
+    /// Notes that a range, which is about to be given back, still holds what `slot` was sealed with.
     pub(super) fn leave(&mut self, offset: u64, length: u64, slot: SlotId) {
         self.remains.insert(offset, (length, slot));
     }
@@ -109,8 +110,8 @@ impl Arena {
         Some(Plan { offset, length, new_extents })
     }
 
-    /// Sets the planned range aside while its new extents, just claimed, are populated. Until [`Arena::settle`] nothing of
-    /// the new extents can be taken, so nobody touches a page that is not there yet.
+    /// Sets the planned range aside while its new extents, just claimed, are populated. Until [`Arena::settle`], no part
+    /// of the new extents can be taken, so nobody touches a page that does not exist yet.
     pub(super) fn hold(&mut self, plan: &Plan) {
         for (extent, start, end) in self.parts(plan) {
             if plan.new_extents.binary_search(&extent).is_ok() {
@@ -121,7 +122,7 @@ impl Arena {
         }
     }
 
-    /// The new extents are populated: what the plan does not need of them is free. The range itself is taken.
+    /// Notes that the new extents are populated. The parts of them that the plan does not need become free; the range itself is taken.
     pub(super) fn settle(&mut self, plan: &Plan) {
         for (extent, start, end) in self.parts(plan) {
             if plan.new_extents.binary_search(&extent).is_ok() {
@@ -155,7 +156,7 @@ impl Arena {
         self.insert_free(offset, length);
     }
 
-    /// The plan's range cut at extent borders: extent, start, end.
+    /// The plan's range, cut at the extent boundaries: extent, start and end of each part.
     fn parts(&self, plan: &Plan) -> Vec<(u64, u64, u64)> {
         let (first, end) = (plan.offset / self.extent_size, plan.offset + plan.length);
         (first..=(end - 1) / self.extent_size)
@@ -175,7 +176,7 @@ impl Arena {
         away.into_iter().filter(|extent| self.disown(*extent)).collect()
     }
 
-    /// Drops an extent if it is wholly free.
+    /// Drops an extent if it is entirely free.
     fn disown(&mut self, extent: u64) -> bool {
         let (start, len) = (extent * self.extent_size, self.extent_size);
         let covered = self.free.range(..=start).next_back().is_some_and(|(at, have)| at + have >= start + len);
@@ -186,7 +187,7 @@ impl Arena {
         covered
     }
 
-    /// Free ranges together with the unowned extents, ascending, those that touch joined.
+    /// The free ranges and the unowned extents in ascending order. Those that touch are joined.
     fn runs(&self, is_unowned: impl Fn(u64) -> bool) -> Vec<(u64, u64)> {
         let unowned = (0..self.extent_count)
             .filter(|extent| !self.owned.contains(extent) && is_unowned(*extent))
@@ -203,7 +204,7 @@ impl Arena {
         runs
     }
 
-    /// The first run, from home onward and then from the start, that has `length` bytes.
+    /// The start of the first run that has `length` bytes, searched from home onward and then from the beginning.
     fn first_fit(&self, length: u64, runs: impl Iterator<Item = (u64, u64)>) -> Option<u64> {
         let home = self.home.start * self.extent_size;
         let mut anywhere = None;
@@ -314,12 +315,12 @@ mod tests {
         };
         give(&mut arena, one, 1);
         assert_eq!(arena.take(3 * 4096 - 5).expect("room").remains, Some(slot(1)));
-        // Whoever has had it since may have written there.
+        // A later user may have written there.
         arena.give(one.0, one.1);
         assert_eq!(arena.take(3 * 4096).expect("room").remains, None);
         give(&mut arena, one, 2);
         give(&mut arena, two, 3);
-        // Another length, and all that it touches.
+        // A request of another length forgets all that its range touches.
         let room = arena.take(4 * 4096).expect("room");
         assert_eq!((room.offset, room.remains), (one.0, None));
         arena.give(room.offset, room.length);
@@ -355,7 +356,7 @@ mod tests {
         assert_eq!(alloc(&mut arena, 0), Some((0, 4096)));
     }
 
-    /// Two ranks over one owner table, against a model that marks every page; the flag lets population fail.
+    /// A step of two ranks that share one owner table, compared with a model that marks every page. The flag makes population fail.
     #[derive(Clone, Debug)]
     enum Step {
         Take(usize, u64, bool),

@@ -1,19 +1,19 @@
-//! Boards: how the ranks of a node vote in shared memory, without locks and without messages.
+//! Boards: how the ranks of a node vote in shared memory, without locks or messages.
 //!
-//! Each rank has a board that only it writes ([`Boards::post`]), and the node has one for all ([`Boards::arrive`],
-//! [`Boards::set_outcome`]). A board is a ring of 64 entries; operation `n` uses entry `n % 64`. An entry carries the number
-//! of the operation it belongs to, so nobody ever clears one: the first use by a newer operation takes the entry
-//! over, and a rank that is more than 63 operations behind is told so (`None` or `false`) instead of being counted
-//! under the wrong number. Numbers below 2^47 are allowed.
+//! Each rank has a board that only it writes ([`Boards::post`]), and the node has one that all ranks write
+//! ([`Boards::arrive`], [`Boards::set_outcome`]). A board is a ring of 64 entries; operation `n` uses entry `n % 64`. An
+//! entry carries the number of the operation it belongs to, so nobody ever clears one: the first use by a newer operation
+//! takes the entry over. A rank that is more than 63 operations behind is told so (`None` or `false`) and not counted under
+//! the wrong number. Numbers below 2^47 are allowed.
 //!
 //! ```text
 //! rank's entry   0 tag: operation + 1, or 0 while it is being written    8 value
 //! node's entry   0 count: (operation + 1) << 16 | arrivals               8 (operation + 1) << 1 | ready      16 outcome
 //! ```
 //!
-//! A rank's entry is read like a sequence lock with one writer: tag, value, tag again. The node's count is one word
-//! that changes by compare-and-swap. The outcome is claimed by compare-and-swap, then written, then marked ready; a
-//! rank that is killed between the two leaves an operation without outcome, which its peers see as a time-out.
+//! A rank's entry is read like a sequence lock with one writer: tag, value, tag again. The node's count is one word that
+//! changes by compare-and-swap. The outcome is claimed by compare-and-swap, then written, then marked ready. A rank that
+//! is killed between claiming and marking leaves an operation without an outcome, which its peers see as a time-out.
 #![forbid(unsafe_code)]
 
 use super::layout::SegmentHeader;
@@ -21,10 +21,10 @@ use super::map::Map;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
-/// The first operation number that no board takes.
+/// The first operation number that the boards do not accept.
 const OPERATION_END: u64 = 1 << 47;
 
-/// The boards of one segment, seen from one rank.
+/// The boards of one segment, as one rank sees them.
 pub(super) struct Boards<'a> {
     pub(super) map: &'a Map,
     pub(super) header: &'a SegmentHeader,
@@ -49,7 +49,7 @@ impl Boards<'_> {
         true
     }
 
-    /// The value that a rank has posted for an operation.
+    /// The value that a rank posted for an operation.
     pub(super) fn read(&self, node_rank: u32, operation: u64) -> Option<u64> {
         if operation >= OPERATION_END || node_rank >= self.header.node_ranks {
             return None;
@@ -76,9 +76,9 @@ impl Boards<'_> {
                 std::cmp::Ordering::Equal => seen & 0xffff,
                 std::cmp::Ordering::Greater => return None,
             };
-            // Node ranks are at most 16384; more arrivals than 65535 are a caller's loop, not a count.
+            // Node ranks are at most 16384; more than 65535 arrivals are a caller's loop, not a count.
             let after = (before + 1).min(0xffff);
-            // AcqRel: whoever comes last sees all that the others wrote before they arrived.
+            // AcqRel: the rank that arrives last sees everything that the others wrote before they arrived.
             match count.compare_exchange_weak(seen, (operation + 1) << 16 | after, AcqRel, Relaxed) {
                 Ok(_) => return Some(before as u32),
                 Err(now) => seen = now,
@@ -93,7 +93,8 @@ impl Boards<'_> {
         if operation < OPERATION_END && seen >> 16 == operation + 1 { (seen & 0xffff) as u32 } else { 0 }
     }
 
-    /// Writes the outcome of an operation, once. `false` if it has one already, or if another operation has the entry.
+    /// Writes the outcome of an operation, once. `false` if the operation already has an outcome, or if another
+    /// operation has the entry.
     pub(super) fn set_outcome(&self, operation: u64, value: u64) -> bool {
         if operation >= OPERATION_END {
             return false;
@@ -102,7 +103,7 @@ impl Boards<'_> {
         let claim = (operation + 1) << 1;
         let mut seen = tag.load(Relaxed);
         loop {
-            // Ours or newer, or an older one whose writer is not done: it could still write over our value.
+            // Taken by this operation or a newer one, or by an older one whose writer has not finished and could still overwrite our value.
             if seen >= claim || (seen != 0 && seen & 1 == 0) {
                 return false;
             }

@@ -18,7 +18,7 @@ pub enum SegmentError {
         /// The path.
         path: PathBuf,
     },
-    /// The file exists, but its creator has not finished it (or died while making it).
+    /// The file exists, but its creator has not finished it, or died while making it.
     #[error("memory segment {} is not finished yet", path.display())]
     Unfinished {
         /// The path.
@@ -30,7 +30,7 @@ pub enum SegmentError {
         /// The path.
         path: PathBuf,
     },
-    /// The file may not be trusted: a link, a special file, another user's, or open to others.
+    /// The file must not be trusted: it is a link or a special file, it belongs to another user, or others may access it.
     #[error("{} is not used as a memory segment: {why}", path.display())]
     NotOurs {
         /// The path.
@@ -74,7 +74,7 @@ pub enum SegmentError {
         /// The rank on the node.
         node_rank: u32,
     },
-    /// Never fits, however long one waits.
+    /// The request never fits, however long one waits.
     #[error("{} do not fit into a memory segment of {}: raise memory.budget, which needs as much free space in memory.directory", Bytes(*bytes), Bytes(*capacity))]
     TooLarge {
         /// Bytes asked for.
@@ -156,7 +156,7 @@ impl SegmentError {
 pub enum Refusal {
     /// All slots of this rank are in use.
     Slots,
-    /// The budget's free extents hold no run of that many bytes.
+    /// The budget's free extents have no contiguous range of that many bytes.
     Budget {
         /// Bytes asked for.
         bytes: u64,

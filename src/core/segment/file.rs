@@ -37,7 +37,7 @@ pub(super) fn create_new(path: &Path) -> Result<File, SegmentError> {
             ErrorKind::AlreadyExists => SegmentError::Exists { path: path.to_owned() },
             _ => SegmentError::io(path, "create", source),
         })?;
-    // The process's umask may have taken bits away that others expect.
+    // The umask of the process may have removed bits that others expect.
     file.set_permissions(std::fs::Permissions::from_mode(MODE))
         .map_err(|source| SegmentError::io(path, "fchmod", source))?;
     Ok(file)
@@ -89,7 +89,7 @@ pub(super) fn format_new(file: &File, path: &Path, header: &SegmentHeader) -> Re
     write(0, 8)
 }
 
-/// Reserves the pages of the control area (those that have one keep it).
+/// Reserves the pages of the control area; pages that exist already are kept.
 pub(super) fn reserve_control(file: &File, path: &Path, header: &SegmentHeader) -> Result<(), SegmentError> {
     loop {
         match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, header.control_len()) {
@@ -100,7 +100,7 @@ pub(super) fn reserve_control(file: &File, path: &Path, header: &SegmentHeader) 
     }
 }
 
-/// Reads and checks the header, and that the file is as long as it says.
+/// Reads and checks the header, and checks that the file is as long as the header says.
 pub(super) fn read_header(file: &File, path: &Path, metadata: &Metadata) -> Result<SegmentHeader, SegmentError> {
     let mut bytes = [0u8; HEADER_LEN];
     let unfinished = || SegmentError::Unfinished { path: path.to_owned() };
@@ -130,13 +130,13 @@ fn short(path: &Path, need: u64, have: u64) -> SegmentError {
     SegmentError::Damaged { path: path.to_owned(), source: FormatError::Short { what: "memory segment", need, have } }
 }
 
-/// Does the path still lead to this file?
+/// Does the path still name this file?
 pub(super) fn is_linked(file: &File, path: &Path) -> bool {
     let (Ok(ours), Ok(there)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };
     ours.nlink() > 0 && (ours.dev(), ours.ino()) == (there.dev(), there.ino())
 }
 
-/// Removes the name if it still leads to this file; a name that is gone or leads elsewhere is left alone.
+/// Removes the name if it still refers to this file. A name that no longer exists, or that refers to another file, is left alone.
 pub(super) fn unlink(file: &File, path: &Path) -> Result<(), SegmentError> {
     if !is_linked(file, path) {
         return Ok(());
@@ -171,14 +171,14 @@ pub fn list(directory: &Path, prefix: &str) -> Result<Vec<String>, SegmentError>
     Ok(found.filter(|(_, found)| found.is_file() && found.uid() == user).map(|(name, _)| name).collect())
 }
 
-/// What starts with `prefix` in `directory` and belongs to another user: path and owner. None of it is ever opened.
+/// The files in `directory` whose names start with `prefix` and that belong to another user: path and owner. None of them is ever opened.
 pub fn strangers(directory: &Path, prefix: &str) -> Vec<(PathBuf, u32)> {
     let user = rustix::process::geteuid().as_raw();
     let found = entries(directory, prefix).unwrap_or_default().into_iter();
     found.filter(|(_, found)| found.uid() != user).map(|(name, found)| (directory.join(name), found.uid())).collect()
 }
 
-/// What starts with `prefix`, sorted. Links are not followed; a file that vanished meanwhile is not there.
+/// The entries whose names start with `prefix`, sorted. Links are not followed; a file that has vanished meanwhile is left out.
 fn entries(directory: &Path, prefix: &str) -> Result<Vec<(String, Metadata)>, SegmentError> {
     let entries = match std::fs::read_dir(directory) {
         Err(source) if source.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -196,8 +196,8 @@ fn entries(directory: &Path, prefix: &str) -> Result<Vec<(String, Metadata)>, Se
     Ok(found)
 }
 
-/// Does a living process hold a place in the file? For files that [`super::OldSegment`] refuses to open, where nobody can say how
-/// many places there are; its creator holds the first one from the start.
+/// Does a living process hold a place in the file? Meant for files that [`super::OldSegment`] refuses to open. Nobody can say how
+/// many places such a file has, but its creator holds the first one from the start.
 ///
 /// # Errors
 /// [`SegmentError::NotFound`], [`SegmentError::NotOurs`], [`SegmentError::Name`], [`SegmentError::Os`].
@@ -207,7 +207,7 @@ pub fn is_held(directory: &Path, name: &str) -> Result<bool, SegmentError> {
     map::is_locked(&file, 0, u64::from(NODE_RANKS_MAX)).map_err(|errno| SegmentError::os(&path, "fcntl", errno))
 }
 
-/// Removes a segment by name without looking inside: for files that [`super::OldSegment`] refuses to open.
+/// Removes a segment by name without looking inside. Meant for files that [`super::OldSegment`] refuses to open.
 ///
 /// # Errors
 /// [`SegmentError::NotFound`], [`SegmentError::NotOurs`] for a link, a special file or another user's file,

@@ -51,7 +51,7 @@ use crate::format::{self, Fields, FormatError, checksum, put_u32, put_u64};
 pub(super) const HEADER_LEN: usize = 128;
 /// Slots that one rank can have in use at once.
 pub const SLOTS_PER_RANK: u32 = 64;
-/// Operations that a board holds; an operation takes the place of the one this many numbers before it.
+/// Operations that a board holds; an operation replaces the one whose number is lower by this many.
 pub const BOARD_OPERATIONS: u64 = 64;
 /// Shared links for which a node has a token.
 pub const TOKEN_LINKS: u32 = 16;
@@ -60,9 +60,9 @@ pub const TOKEN_HOLDERS_MAX: u32 = 8;
 /// The smallest extent, the alignment of the data area and the size of a huge page.
 pub const EXTENT_MIN: u64 = 2 * MIB;
 
-/// About how many extents a segment is cut into when its budget is large: the owner table stays at 256 KiB.
+/// About how many extents a segment is cut into when its budget is large. With this number, the owner table takes 256 KiB.
 const EXTENTS_AIM: u64 = 16384;
-/// Ranks on one node that a header may claim; more is taken for garbage.
+/// The maximum number of ranks on one node that a header may state; a larger number marks the header as garbage.
 pub(super) const NODE_RANKS_MAX: u32 = 16384;
 /// The largest budget: 64 TiB keeps all offsets far from overflow.
 pub(super) const BUDGET_MAX: u64 = 1 << 46;
@@ -75,7 +75,7 @@ const BOARD_ENTRY_BYTES: u64 = 32;
 const EXTENT_ENTRY_BYTES: u64 = 16;
 const TOKEN_BYTES: u64 = 128;
 const WISHES_BYTES: u64 = 256;
-/// The links' and the pinning token.
+/// The tokens of the links and the pinning token.
 pub(super) const TOKENS: u32 = TOKEN_LINKS + 1;
 
 const AT_CHECKSUM: usize = 16;
@@ -94,14 +94,14 @@ const AT_SLOTS: usize = 112;
 const AT_BOARD: usize = 116;
 const AT_STORE: usize = 120;
 
-/// What a segment's header says: whose it is and how it is cut.
+/// What a segment's header says: to whom the segment belongs and how it is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentHeader {
     /// Hash of the job's key.
     pub job: u64,
     /// Hash of the group's name.
     pub group: u64,
-    /// The run that made it.
+    /// The run that made the segment.
     pub generation: Generation,
     /// That run's random identity.
     pub incarnation: Incarnation,
@@ -113,14 +113,14 @@ pub struct SegmentHeader {
     pub node_ranks: u32,
     /// Ranks of the group on all nodes.
     pub group_size: u32,
-    /// Bytes per extent, a multiple of 2 MiB.
+    /// Size of an extent in bytes, a multiple of 2 MiB.
     pub extent_size: u64,
     /// Number of extents: the whole ones that fit into the budget.
     pub extent_count: u64,
 }
 
 impl SegmentHeader {
-    /// The header of a new segment; the limits of the specification have been checked.
+    /// The header of a new segment. The caller has checked the limits of the specification.
     pub(super) fn of(spec: &SegmentSpec) -> SegmentHeader {
         let extent_size = (spec.budget / EXTENTS_AIM).next_multiple_of(EXTENT_MIN).max(EXTENT_MIN);
         SegmentHeader {
@@ -161,7 +161,7 @@ impl SegmentHeader {
         self.tokens_offset() + u64::from(TOKENS) * TOKEN_BYTES
     }
 
-    /// Length of the control area, in whole pages. The pages from here to the data area are never touched.
+    /// Length of the control area, in whole pages. The pages between its end and the data area are never touched.
     pub(super) fn control_len(&self) -> u64 {
         page_ceil(self.wishes_offset() + u64::from(self.node_ranks) * WISHES_BYTES)
     }
@@ -176,7 +176,7 @@ impl SegmentHeader {
         self.extent_count * self.extent_size
     }
 
-    /// Length of the file; most of it is holes until it is used.
+    /// Length of the file; most of it consists of holes until it is used.
     pub fn file_len(&self) -> u64 {
         self.data_offset() + self.data_len()
     }
@@ -234,7 +234,7 @@ impl SegmentHeader {
         bytes
     }
 
-    /// Reads a header and checks every value, so that all offsets computed from it are in bounds of `file_len`.
+    /// Reads a header and checks every value, so that all offsets computed from it are within `file_len`.
     pub(super) fn decode(bytes: &[u8]) -> Result<SegmentHeader, FormatError> {
         let fields = Fields::open(WHAT, bytes, HEADER_LEN, MAGIC)?;
         fields.verify(AT_CHECKSUM)?;
@@ -332,10 +332,10 @@ pub(super) fn unpack_state(word: u64) -> (Option<SlotState>, u64) {
     (SlotState::from_code(word & 0xff), word >> 8)
 }
 
-/// In a level word: the slot holds no level of its own, and is given back when the writes under way are done.
+/// A bit of the level word: the slot is not itself a level, and is given back when the writes under way are done.
 pub(super) const PASSING: u64 = 0x80;
 
-/// The level word: it carries most of the entry's check word, so it is only valid for the entry it was made for.
+/// The level word: it carries most of the entry's check word, so it is valid only for the entry for which it was made.
 pub(super) fn pack_level(level: Level, check: u64) -> u64 {
     let code = match level {
         Level::Captured => 0,
@@ -347,7 +347,7 @@ pub(super) fn pack_level(level: Level, check: u64) -> u64 {
     (check & !0xff) | code
 }
 
-/// The level, if the word belongs to the entry with this check word.
+/// The level, if the word belongs to the entry that has this check word.
 pub(super) fn unpack_level(word: u64, check: u64) -> Option<Level> {
     if word & !0xff != check & !0xff {
         return None;

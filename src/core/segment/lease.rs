@@ -1,15 +1,16 @@
 //! Leases: memory of the segment that no restart will ever read.
 //!
-//! Caches (the host side of a device's cache, a staging buffer) want the segment's memory for its place: all ranks of
-//! the node draw on one budget, and what one leaves another may use. They do not want a slot: the contents mean nothing
-//! to a later run. A [`Lease`] is contiguous, populated, page-aligned memory from the same arena and the same extents
-//! as slots. It counts in the budget, and in [`Segment::populated_bytes`] as far as its pages had to be made.
+//! Caches (the host side of a device's cache, a staging buffer) use the segment's memory because all ranks of the node
+//! share one budget, and what one rank leaves, another may use. They do not need a slot, because their contents mean
+//! nothing to a later run. A [`Lease`] is contiguous, populated, page-aligned memory from the same arena and the same
+//! extents as slots. It counts towards the budget, and the pages that had to be made for it count in
+//! [`Segment::populated_bytes`].
 //!
 //! # What a restart sees
 //!
 //! Nothing. No entry of the slot directory names a lease, so [`super::OldSegment`] neither lists nor reads one, and
-//! [`super::OldSegment::punch_except`] gives its memory back with all else that is not kept. A lease of a process that was
-//! killed stays with its extents as a slot in `Writing` does: lost to the run, gone with the file.
+//! [`super::OldSegment::punch_except`] frees its memory with everything else that is not kept. A lease of a killed process
+//! keeps its extents, as a slot in `Writing` does: they are lost to the run and disappear with the file.
 //!
 //! # Parts and views
 //!
@@ -20,8 +21,8 @@
 //! ```
 //!
 //! A range of a lease is lent as an exclusive [`LeasePart`] or read through [`LeaseView`]s, of which several may
-//! overlap: an upload to the device and a write to a file read the same bytes at once. Parts and views keep the
-//! lease's memory: it goes back to the node when the [`Lease`] and all of them are gone. Lending costs 1
+//! overlap: an upload to the device and a write to a file read the same bytes at once. Parts and views keep the lease's
+//! memory: the memory returns to the node when the [`Lease`] and all its parts and views are dropped. Lending costs 1
 //! to 2 microseconds (a search in the book of loans, `loans.rs`).
 #![forbid(unsafe_code)]
 
@@ -35,14 +36,14 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
 impl Segment {
-    /// Leases `bytes` of contiguous, populated, page-aligned memory, or `None` if there is no room now: then
-    /// [`Segment::refusal`] says why, and a later call may succeed. The memory may hold old bytes.
+    /// Leases `bytes` of contiguous, populated, page-aligned memory, or returns `None` if there is no room now.
+    /// [`Segment::refusal`] then says why, and a later call may succeed. The memory may hold old bytes.
     ///
-    /// Takes small pages where it has to make any, as [`Segment::reserve`] does.
+    /// If pages have to be made, they are small ones, as in [`Segment::reserve`].
     ///
     /// # Blocking
-    /// Not if this rank has warm memory for it. Otherwise as long as populating takes (0.1 to 0.5 s per GiB), after a
-    /// populating call that is under way in another thread.
+    /// Does not block if this rank has warm memory for the lease. Otherwise blocks for as long as populating takes (0.1
+    /// to 0.5 s per GiB), and before that for a populating call that is under way in another thread.
     ///
     /// # Errors
     /// [`SegmentError::TooLarge`] if it never fits, [`SegmentError::Closed`], [`SegmentError::Forked`].
@@ -50,8 +51,8 @@ impl Segment {
         self.lease_from(bytes, false)
     }
 
-    /// [`Segment::lease`] for background threads: memory that has to be populated gets huge pages where the kernel can,
-    /// as in [`Segment::prepare`].
+    /// As [`Segment::lease`], but for background threads: memory that has to be populated gets huge pages where the
+    /// kernel can make them, as in [`Segment::prepare`].
     ///
     /// # Blocking
     /// As [`Segment::lease`]; on a machine with many more runnable threads than processors, longer.
@@ -78,13 +79,13 @@ impl Segment {
 
 /// Memory of the segment that this process uses as it likes, until it drops it.
 ///
-/// A lease keeps this rank's place in the segment, as a slot that is being written does, unless the segment is closed.
+/// A lease keeps this rank's place in the segment until the segment is closed, as a slot that is being written does.
 pub struct Lease {
     ground: Arc<Ground>,
     bytes: u64,
 }
 
-/// The range itself, given back to the arena when the lease, its parts and its views are gone.
+/// The range itself, which returns to the arena when the lease, its parts and its views are dropped.
 struct Ground {
     shared: Arc<Shared>,
     /// From the start of the data area.
@@ -130,7 +131,7 @@ impl Lease {
         Some(LeaseView { loan, ground: Arc::clone(&self.ground), start: range.start })
     }
 
-    /// A range of the lease as offset in the file and length. In a forked child nothing can be lent.
+    /// Offset in the file and length of a range of the lease. In a forked child nothing can be lent.
     fn locate(&self, range: &Range<u64>) -> Option<(u64, u64)> {
         let fits = range.start < range.end && range.end <= self.bytes && self.ground.shared.map.is_mine();
         let start = self.ground.shared.header.data_offset() + self.ground.offset;
@@ -146,7 +147,7 @@ impl fmt::Debug for Lease {
 
 /// A range of a lease that belongs to this value alone.
 pub struct LeasePart {
-    /// Before `ground`: the loan ends before its range may be given back.
+    /// Declared before `ground`, so that the loan ends before its range may be given back.
     loan: Loan,
     ground: Arc<Ground>,
     start: u64,
@@ -163,8 +164,8 @@ impl LeasePart {
         self.ground.offset + self.start
     }
 
-    /// Declares the bytes complete, after a store fence: this reader and others may now read them, and nobody writes
-    /// them before all views are gone. No other writer can come between.
+    /// Declares the bytes complete, after a store fence: this reader and others may read them from now on, and nobody
+    /// writes them until all views are dropped. No other writer can intervene.
     pub fn share(self) -> LeaseView {
         store_fence();
         LeaseView { loan: self.loan.share(), ground: self.ground, start: self.start }
@@ -193,7 +194,7 @@ impl fmt::Debug for LeasePart {
 
 /// A range of a lease that is being read; nobody in this process writes it while any view of it lives.
 pub struct LeaseView {
-    /// Before `ground`: the loan ends before its range may be given back.
+    /// Declared before `ground`, so that the loan ends before its range may be given back.
     loan: SharedLoan,
     ground: Arc<Ground>,
     start: u64,

@@ -23,13 +23,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// Another rank can be quicker to claim an extent; each time this happens somebody has made progress.
+/// How often this rank tries to claim extents before it gives up. Another rank can be quicker; each time this happens,
+/// that rank has made progress.
 const CLAIM_ATTEMPTS: u32 = 1000;
 
 /// The node segment of this run. All methods take `&self`; share it between threads as it is.
 ///
-/// Dropping it gives this rank's place up, but never removes the file (a restart wants it), and does nothing in a forked
-/// child.
+/// Dropping it gives this rank's place up. It never removes the file, which a restart needs, and it does nothing in a forked child.
 pub struct Segment {
     pub(super) shared: Arc<Shared>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Shared {
     pub(super) node_rank: u32,
     populator: Populator,
     closed: AtomicBool,
-    /// What of waiting for tokens is this process's own affair.
+    /// The part of waiting for tokens that concerns this process only.
     pub(super) queue: Queue,
     /// Held while new extents are claimed and populated.
     turn: Lock<()>,
@@ -52,7 +52,7 @@ pub(super) struct Shared {
 /// What this process knows about its own slots and extents.
 struct Books {
     arena: Arena,
-    /// One per slot of the directory, in step with the state words there.
+    /// One entry per slot of the directory, in step with the state words there.
     slots: Vec<Held>,
     refusal: Option<Refusal>,
 }
@@ -67,12 +67,11 @@ enum Held {
 }
 
 impl Segment {
-    /// Makes the segment and takes node rank 0's place in it. Called by the node's first rank.
+    /// Makes the segment and takes node rank 0's place in it. The node's first rank calls it.
     ///
     /// # Errors
-    /// [`SegmentError::Exists`] if the name is in use, [`SegmentError::Limit`] or [`SegmentError::Name`] for a bad
-    /// specification, [`SegmentError::Os`] if the directory or its free space does not allow it (then no file
-    /// is left behind).
+    /// [`SegmentError::Exists`] if the name is in use, [`SegmentError::Limit`] or [`SegmentError::Name`] for a bad specification,
+    /// [`SegmentError::Os`] if the directory or its free space does not allow a segment; no file is left behind then.
     pub fn create(spec: &SegmentSpec) -> Result<Segment, SegmentError> {
         check_spec(spec, 0)?;
         let path = file::path_of(&spec.directory, &spec.name)?;
@@ -84,7 +83,7 @@ impl Segment {
             Segment::open(file, path.clone(), &spec.directory, header, 0)
         });
         if made.is_err() {
-            // Ours alone: nobody takes an unfinished segment for a whole one.
+            // Nobody else has it: an unfinished segment is never taken for a whole one.
             if let Err(error) = std::fs::remove_file(&path) {
                 log::warn!("cannot remove an unfinished segment path={} error=\"{error}\"", path.display());
             }
@@ -101,12 +100,12 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Maps the segment that the node's first rank has made and takes `node_rank`'s place in it.
+    /// Maps the segment that the node's first rank made, and takes `node_rank`'s place in it.
     ///
     /// # Errors
-    /// [`SegmentError::NotFound`] or [`SegmentError::Unfinished`] while it is not there yet
+    /// [`SegmentError::NotFound`] or [`SegmentError::Unfinished`] while the segment does not exist or is incomplete
     /// ([`SegmentError::is_not_there`]: try again), [`SegmentError::NotOurs`], [`SegmentError::Damaged`],
-    /// [`SegmentError::Mismatch`] if it is not this run's, [`SegmentError::RankTaken`], [`SegmentError::Used`],
+    /// [`SegmentError::Mismatch`] if it belongs to another run, [`SegmentError::RankTaken`], [`SegmentError::Used`],
     /// [`SegmentError::Limit`], [`SegmentError::Name`], [`SegmentError::Os`].
     pub fn attach(spec: &SegmentSpec, node_rank: u32) -> Result<Segment, SegmentError> {
         check_spec(spec, node_rank)?;
@@ -155,7 +154,7 @@ impl Segment {
         &self.shared.header
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.shared.path
     }
@@ -165,7 +164,7 @@ impl Segment {
         self.shared.header.data_len()
     }
 
-    /// This process's place among them.
+    /// This process's place among the ranks of the node.
     pub fn node_rank(&self) -> u32 {
         self.shared.node_rank
     }
@@ -175,17 +174,17 @@ impl Segment {
         self.shared.header.node_ranks
     }
 
-    /// Turns asking for huge pages on (the default) or off. Concerns extents that are populated from now on.
+    /// Turns asking for huge pages on (the default) or off. Affects only extents that are populated after the call.
     pub fn set_huge_pages(&self, on: bool) {
         self.shared.populator.set_huge_pages(on);
     }
 
-    /// A slot with `bytes` of contiguous, populated, page-aligned memory, or `None` if there is no room now: then
-    /// [`Segment::refusal`] says why, and a later call may succeed.
+    /// A slot with `bytes` of contiguous, populated, page-aligned memory, or `None` if there is no room now.
+    /// [`Segment::refusal`] then says why, and a later call may succeed.
     ///
     /// # Blocking
-    /// Not if this rank has warm memory for it. Otherwise as long as populating takes (0.1 to 0.5 s per GiB), after a
-    /// [`Segment::prepare`] that is under way in another thread.
+    /// Does not block if this rank has warm memory for the slot. Otherwise blocks for as long as populating takes (0.1
+    /// to 0.5 s per GiB), and before that for a [`Segment::prepare`] that is under way in another thread.
     ///
     /// # Errors
     /// [`SegmentError::TooLarge`] if it never fits, [`SegmentError::Closed`], [`SegmentError::Forked`].
@@ -206,10 +205,11 @@ impl Segment {
         }
     }
 
-    /// Populates memory ahead, so that the next [`Segment::reserve`] of as many bytes finds it warm. `false`: no room now.
+    /// Populates memory in advance, so that the next [`Segment::reserve`] of that many bytes finds it warm. `false`
+    /// if there is no room now.
     ///
     /// # Blocking
-    /// As long as populating takes; made to be called from a background thread.
+    /// Blocks for as long as populating takes. Meant to be called from a background thread.
     ///
     /// # Errors
     /// As [`Segment::reserve`].
@@ -255,12 +255,12 @@ impl Segment {
         Ok(warm + cold.min(shared.populator.gauge.read()?.least))
     }
 
-    /// Bytes that this process has populated afresh so far. Does not grow while slots are reused warm.
+    /// Bytes that this process has populated afresh so far. The number does not grow while slots are reused warm.
     pub fn populated_bytes(&self) -> u64 {
         self.shared.populator.fresh_bytes()
     }
 
-    /// Bytes of the node's memory that the segment takes now, whoever's they are.
+    /// Bytes of the node's memory that the segment occupies now, whichever rank uses them.
     pub fn taken_bytes(&self) -> u64 {
         let header = &self.shared.header;
         let populated = (0..header.extent_count).filter(|extent| self.shared.is_populated(*extent)).count() as u64;
@@ -283,8 +283,8 @@ impl Segment {
         self.if_sealed(slot, |entry| entry.set_level(level))
     }
 
-    /// Declares that a sealed slot is not itself a level: it is retired when the writes of it are done, so other ranks may
-    /// wait for its room. `false` if it was retired before.
+    /// Declares that a sealed slot is not itself a level: it is retired when its bytes have been written elsewhere, so
+    /// other ranks may wait for its room. `false` if it was already retired.
     ///
     /// # Errors
     /// [`SegmentError::Forked`].
@@ -302,7 +302,7 @@ impl Segment {
         Ok(held)
     }
 
-    /// Gives a sealed slot up. Its room is free once the last [`SlotRef`] is dropped. `false` if it was retired before.
+    /// Gives a sealed slot up. Its room is free once the last [`SlotRef`] is dropped. `false` if it was already retired.
     ///
     /// # Errors
     /// [`SegmentError::Forked`].
@@ -316,7 +316,7 @@ impl Segment {
         match std::mem::replace(held, Held::Elsewhere) {
             Held::Sealed(sealed) if sealed.id == slot => {
                 self.shared.entry(slot.index).retire(slot.uses);
-                // The last holder frees the room, and for that takes the books.
+                // The last holder frees the room, for which it takes the books.
                 drop(books);
                 drop(sealed);
                 Ok(true)
@@ -328,7 +328,7 @@ impl Segment {
         }
     }
 
-    /// Retires slots that nobody needs; one that cannot be is told in the log.
+    /// Retires slots that nobody needs. A slot that cannot be retired is reported in the log.
     pub fn retire_all(&self, slots: impl IntoIterator<Item = SlotId>) {
         for slot in slots {
             if let Err(error) = self.retire(slot) {
@@ -338,18 +338,18 @@ impl Segment {
     }
 
     /// Publishes this rank's value for an operation to the ranks of the node. `false` if the ring of 64 operations has
-    /// moved on without it, or the number is 2^47 or more. Posting again replaces the value.
+    /// already passed this number, or the number is 2^47 or more. Posting again replaces the value.
     pub fn post(&self, operation: u64, value: u64) -> bool {
         self.shared.boards().post(operation, value)
     }
 
-    /// The value that a rank of the node has posted for an operation.
+    /// The value that a rank of the node posted for an operation.
     pub fn read(&self, node_rank: u32, operation: u64) -> Option<u64> {
         self.shared.boards().read(node_rank, operation)
     }
 
-    /// Counts this call for an operation and returns how many came before on this node. Whoever sees `node_ranks - 1`
-    /// also sees everything that the others posted before they arrived. `None` if the ring has moved on.
+    /// Counts this call for an operation and returns how many arrived before it on this node. The rank that gets `node_ranks
+    /// - 1` also sees everything that the others posted before they arrived. `None` if the ring has passed this number.
     pub fn arrive(&self, operation: u64) -> Option<u32> {
         self.shared.boards().arrive(operation)
     }
@@ -370,7 +370,7 @@ impl Segment {
         self.shared.boards().outcome(operation)
     }
 
-    /// Does a living process hold another rank's place? (Of its own place a process always hears `false`.)
+    /// Does a living process hold another rank's place? (For its own place, a process always gets `false`.)
     ///
     /// # Errors
     /// [`SegmentError::Os`].
@@ -379,10 +379,10 @@ impl Segment {
             .map_err(|errno| SegmentError::os(&self.shared.path, "fcntl", errno))
     }
 
-    /// Does another living rank of the node hold a slot that will be free without a rank that is about to begin
-    /// `operation`? That is one of an operation before it which is committed at no level yet (it will be, or is given back) or
-    /// only passes through ([`Segment::let_pass`]), and one that is retired and still read. Those of the operation itself
-    /// would wait for it, and what is committed stays.
+    /// Does another living rank of the node hold a slot that will become free without any help from a rank that is about to
+    /// begin `operation`? Such a slot belongs to an earlier operation and is either committed at no level yet (it will be
+    /// committed or given back) or only passing through ([`Segment::let_pass`]), or it is retired and still read. A slot of
+    /// the operation itself would wait for that rank, and a committed slot stays.
     ///
     /// # Errors
     /// [`SegmentError::Os`].
@@ -403,13 +403,14 @@ impl Segment {
         (0..SLOTS_PER_RANK).any(retired)
     }
 
-    /// Does the file still have its name? If somebody removed it, the next run cannot find it: it is no longer a level.
+    /// Does the file still have its name? If somebody removed the name, the next run cannot find the file, which is
+    /// then no longer a level.
     pub fn is_linked(&self) -> bool {
         file::is_linked(self.shared.map.file(), &self.shared.path)
     }
 
-    /// Gives this rank's place up and, if `unlink`, removes the file's name (unless another file has it by now). Memory
-    /// stays mapped for as long as slots are held. Closing twice is harmless.
+    /// Gives this rank's place up and, if `unlink`, removes the file's name (unless another file has that name by now).
+    /// Memory stays mapped for as long as slots are held. Closing twice is harmless.
     ///
     /// # Errors
     /// [`SegmentError::Forked`], [`SegmentError::Os`]; the segment is closed nevertheless.
@@ -448,7 +449,7 @@ impl Shared {
         if Arena::rounded(bytes) <= capacity { Ok(()) } else { Err(SegmentError::TooLarge { bytes, capacity }) }
     }
 
-    /// The books assume that this rank starts with nothing.
+    /// Makes sure that this rank starts with nothing, as the books assume.
     fn check_unused(&self) -> Result<(), SegmentError> {
         let slots = (0..SLOTS_PER_RANK).any(|index| self.entry(index).state().0 != Some(SlotState::Empty));
         let extents = (0..self.header.extent_count).any(|extent| self.owner(extent).load(Relaxed) == self.owner_mark());
@@ -466,14 +467,14 @@ impl Shared {
         self.turn.lock()
     }
 
-    /// Notes why there is no room, and returns the answer that says so.
+    /// Notes why there is no room, and returns `None`.
     pub(super) fn refuse<T>(&self, refusal: Refusal) -> Option<T> {
         log::debug!("no room path={} node_rank={} reason=\"{refusal}\"", self.path.display(), self.node_rank);
         self.books().refusal = Some(refusal);
         None
     }
 
-    /// An unused slot, kept for the caller.
+    /// An unused slot, set aside for the caller.
     fn take_index(&self) -> Option<u32> {
         let mut books = self.books();
         let index = books.slots.iter().position(|held| matches!(held, Held::Nobody))?;
@@ -481,13 +482,13 @@ impl Shared {
         Some(index as u32)
     }
 
-    /// A taken range of populated memory: owned and warm if possible, else from new extents.
+    /// Takes a range of populated memory: owned and warm if possible, otherwise from new extents.
     pub(super) fn find_room(&self, bytes: u64, in_background: bool) -> Result<Room, Refusal> {
         if let Some(range) = self.books().arena.take(bytes) {
             return Ok(range);
         }
         let turn = self.turn();
-        // Whoever had the turn may have prepared just this.
+        // The thread that had the turn before may have prepared exactly this range.
         if let Some(range) = self.books().arena.take(bytes) {
             return Ok(range);
         }
@@ -495,7 +496,7 @@ impl Shared {
         Ok(Room { offset: plan.offset, length: plan.length, remains: None })
     }
 
-    /// Takes a range for which new extents are needed: claims and populates them. `_turn` proves that it is ours to do.
+    /// Takes a range for which new extents are needed: claims and populates them. `_turn` proves that the caller has the turn.
     fn claim_room(&self, bytes: u64, _turn: &Guard<'_, ()>, in_background: bool) -> Result<Plan, Refusal> {
         let plan = self.claim(bytes)?;
         match self.populate(&plan.new_extents, in_background) {
@@ -529,8 +530,8 @@ impl Shared {
         Err(Refusal::Budget { bytes })
     }
 
-    /// Populates extents that are this rank's and held in the arena; in the background with several threads, because one
-    /// clears pages at a fraction of what memory can take.
+    /// Populates extents that belong to this rank and are held in the arena. In the background it uses several threads,
+    /// because one thread clears pages at a fraction of the memory's speed.
     fn populate(&self, extents: &[u64], in_background: bool) -> Result<(), Refusal> {
         let threads = if in_background { self.populator.threads() } else { 1 };
         let share = extents.len().div_ceil(threads).max(1);
@@ -539,12 +540,12 @@ impl Shared {
         }
         std::thread::scope(|scope| {
             let start = |part| {
-                // A share for which no thread can be had is done here.
+                // If no thread can be started for a share, this thread does the work.
                 let started = spawn_scoped(scope, "bvk-touch", move || self.populate_some(part, in_background));
                 started.map_err(|_| self.populate_some(part, in_background))
             };
             let parts: Vec<_> = extents.chunks(share).map(start).collect();
-            // All have ended before any refusal is passed on: the caller takes the extents back.
+            // All threads have ended before any refusal is passed on, because the caller takes the extents back.
             let end = |part: Result<std::thread::ScopedJoinHandle<'_, _>, _>| match part {
                 Ok(thread) => thread.join().unwrap_or(Err(Refusal::Os { call: "thread", errno: 0 })),
                 Err(done) => done,
@@ -598,7 +599,7 @@ impl Shared {
         self.populated_word(extent).load(Acquire) != 0
     }
 
-    /// This rank in owner words; never zero, which means nobody.
+    /// How owner words name this rank. Never zero, which stands for nobody.
     fn owner_mark(&self) -> u64 {
         (self.header.generation.0 & 0xffff_ffff) << 32 | (u64::from(self.node_rank) + 1)
     }
@@ -621,14 +622,14 @@ impl Shared {
         Boards { map: &self.map, header: &self.header, node_rank: self.node_rank }
     }
 
-    /// A slot has been sealed: from now on the book holds it.
+    /// Lets the book hold a slot that has been sealed.
     pub(super) fn on_sealed(&self, sealed: Arc<Sealed>) {
         let index = sealed.id.index as usize;
         self.books().slots[index] = Held::Sealed(sealed);
     }
 
-    /// Nobody holds the slot any more: its room is free. In a forked child nothing happens: the books are the parent's. What it `was_sealed` with
-    /// remains there for the time being.
+    /// Frees the room of a slot that nobody holds any more. What it `was_sealed` with remains there for the time being. In a forked child
+    /// nothing happens: the books belong to the parent.
     pub(super) fn on_free(&self, loan: Loan, slot: SlotId, was_sealed: bool) {
         if !self.map.is_mine() {
             return;
@@ -646,7 +647,7 @@ impl Shared {
         self.disown(&gone);
     }
 
-    /// A taken range (offset in the data area) is free, and no loan of it is out. In a forked child nothing happens.
+    /// Frees a taken range (offset in the data area) of which no loan is out. In a forked child nothing happens.
     pub(super) fn give_back(&self, offset: u64, length: u64) {
         if self.map.is_mine() {
             let gone = self.books().arena.give(offset, length);
@@ -654,12 +655,12 @@ impl Shared {
         }
     }
 
-    /// The address of a range (offset in the data area) that a slot or a lease of this rank has, with all its pages there.
+    /// The address of a range (offset in the data area) that belongs to a slot or a lease of this rank and whose pages all exist.
     pub(super) fn address_of(&self, offset: u64, length: u64) -> Option<usize> {
         if !self.map.is_mine() || !self.books().arena.is_taken(offset, length) {
             return None;
         }
-        // A range that is taken lacks pages while another thread is still populating it.
+        // A taken range lacks pages while another thread is still populating it.
         let mut extents = offset / self.header.extent_size..=(offset + length - 1) / self.header.extent_size;
         let is_there = extents.all(|extent| self.is_populated(extent));
         is_there.then(|| self.map.address(self.header.data_offset() + offset, length))
@@ -668,8 +669,8 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Given back by hand, because a child process that shares the opening (one that is just being started, say) would
-        // keep the lock alive.
+        // The lock is given back explicitly, because a child process that shares the opening (for example one that is
+        // just being started) would keep it alive.
         if self.map.is_mine()
             && !self.closed.load(Acquire)
             && let Err(errno) = map::unlock_byte(self.map.file(), self.node_rank)

@@ -1,16 +1,16 @@
 //! The book of loans: which bytes of the mapping somebody in this process may write, and which are being read.
 //!
 //! A byte is free, lent *alone* (one borrower, who may write), or *read* by a number of borrowers. The book is a list of
-//! disjoint pieces; a view that covers only part of a piece cuts it at the view's borders, and pieces that touch and have
-//! the same number of readers are joined again when a border is no longer needed. So there are at most twice as
-//! many pieces as loans and views outstanding, and every operation costs a search and the pieces under the range: to lend and
-//! to take back took 1 to 2 microseconds with 500 loans out. Numbers only; the memory is `map.rs`'s affair.
+//! disjoint pieces; a view that covers only part of a piece cuts it at the view's borders, and pieces that touch and have the
+//! same number of readers are joined again when a border is no longer needed. So there are at most twice as many pieces as
+//! outstanding loans and views. Every operation costs a search and a walk over the pieces under the range: with 500 loans
+//! out, lending and taking back took 1 to 2 microseconds. The book holds numbers only; `map.rs` deals with the memory.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Pieces by their start. Invariants: none is empty, no two overlap, no two that are read and touch have equally many readers.
+/// Pieces by their start. Invariants: none is empty, no two overlap, and no two that touch have the same number of readers.
 #[derive(Default)]
 pub(super) struct LoanBook {
     pieces: BTreeMap<u64, Piece>,
@@ -19,14 +19,14 @@ pub(super) struct LoanBook {
 #[derive(Clone, Copy)]
 struct Piece {
     end: u64,
-    /// How many read it; [`ALONE`] if one borrower has it for writing.
+    /// How many borrowers read the piece; [`ALONE`] if one borrower has it for writing.
     readers: u32,
 }
 
 const ALONE: u32 = 0;
 
 impl LoanBook {
-    /// Lends a range to one borrower; `false`, and nothing changes, if it is empty or any byte of it is out.
+    /// Lends a range to one borrower; `false` if the range is empty or any of its bytes is out; nothing changes then.
     pub(super) fn lend(&mut self, range: Range<u64>) -> bool {
         let is_free = !range.is_empty() && self.last_below(range.end).is_none_or(|(_, piece)| piece.end <= range.start);
         if is_free {
@@ -35,7 +35,7 @@ impl LoanBook {
         is_free
     }
 
-    /// Lends a range to one more reader; `false`, and nothing changes, if it is empty or any byte of it is lent alone.
+    /// Lends a range to one more reader; `false` if the range is empty or any of its bytes is lent alone; nothing changes then.
     pub(super) fn view(&mut self, range: Range<u64>) -> bool {
         let refuses = |piece: &Piece| piece.readers == ALONE || piece.readers == u32::MAX;
         let first = self.last_below(range.start.saturating_add(1)).filter(|(_, piece)| piece.end > range.start);
@@ -104,7 +104,7 @@ impl LoanBook {
         self.pieces.range(range.clone()).map(|(start, piece)| (*start, piece.end)).collect()
     }
 
-    /// Cuts the piece around `at` in two, if there is one.
+    /// Cuts the piece around `at`, if there is one, in two.
     fn split(&mut self, at: u64) {
         if let Some((start, piece)) = self.last_below(at).filter(|(_, piece)| piece.end > at) {
             self.pieces.insert(start, Piece { end: at, ..piece });
@@ -112,7 +112,7 @@ impl LoanBook {
         }
     }
 
-    /// Joins the pieces that touch at `at` if they are read by equally many.
+    /// Joins the pieces that meet at `at` if they have the same number of readers.
     fn join(&mut self, at: u64) {
         let Some(right) = self.pieces.get(&at).copied() else { return };
         let Some((start, left)) = self.last_below(at) else { return };
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(book.pieces.len(), 1);
     }
 
-    /// What is done to the book: a range, or the index of what is out.
+    /// An operation on the book, with a range, or with the index of a loan or view that is out.
     #[derive(Clone, Debug)]
     enum Step {
         Lend(u64, u64),

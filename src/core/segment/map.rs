@@ -9,12 +9,12 @@
 //!   [`Loan::share`]) overlap each other, never a loan, and give out `&[u8]` only. Other processes own other
 //!   extents (see [`super`]); a process that broke this rule could change bytes under a loan, as with any shared
 //!   mapping, and the block digests would find it.
-//! - *Addresses* ([`Map::address`]) are numbers, for a device that registers memory. Whoever makes a pointer of one, and
-//!   whoever asks a device to write there, needs a loan of the range meanwhile.
-//! - *Views* ([`View`]) are read-only maps of another generation's segment, whose writers are gone.
+//! - *Addresses* ([`Map::address`]) are numbers, for a device that registers memory. Code that makes a pointer from an
+//!   address, or that asks a device to write there, must hold a loan of the range for that time.
+//! - *Views* ([`View`]) are read-only maps of another generation's segment, whose writers have ended.
 //!
-//! The file behind a map never shrinks while it is used by us: nobody here truncates a segment. If something
-//! else shrinks it, touching the lost pages is SIGBUS, and no check can prevent that.
+//! The file of a map never shrinks while we use it: no code here truncates a segment. If something else shrinks the
+//! file, touching the lost pages raises SIGBUS, and no check can prevent that.
 
 use super::layout::EXTENT_MIN;
 use super::loans::LoanBook;
@@ -58,8 +58,8 @@ impl Mapping {
         };
         let head = (start as usize).next_multiple_of(align) - start as usize;
         let base = start.wrapping_byte_add(head);
-        // SAFETY: `[base, base + len)` lies inside the range reserved just above (head <= align - 1 and padded is
-        // len + align), which nothing else uses yet, so replacing it takes no memory from anybody.
+        // SAFETY: `[base, base + len)` lies inside the range reserved just above (head <= align - 1 and padded is len +
+        // align), which nothing else uses yet, so replacing it affects nobody's memory.
         let mapped = unsafe { rustix::mm::mmap(base, len, prot, MapFlags::SHARED | MapFlags::FIXED, file, 0) };
         if let Err(errno) = mapped {
             unmap(start, padded);
@@ -93,7 +93,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Unmaps a range that this file mapped and that nothing refers to any more.
+/// Unmaps a range that this file mapped and to which nothing refers any more.
 fn unmap(start: *mut c_void, len: usize) {
     if len == 0 {
         return;
@@ -110,13 +110,13 @@ pub(super) struct Map {
     mapping: Mapping,
     control_len: u64,
     file: File,
-    /// The ranges of the file that are out. Invariant: all lie behind the control area.
+    /// The ranges of the file that are out. Invariant: all lie after the control area.
     loans: Lock<LoanBook>,
     pid: u32,
 }
 
 impl Map {
-    /// Maps `len` bytes of `file`. The first `control_len` of them have their pages reserved.
+    /// Maps `len` bytes of `file`. The pages of the first `control_len` bytes are reserved.
     pub(super) fn new(file: File, control_len: u64, len: u64) -> Result<Map, Errno> {
         let len = usize::try_from(len).map_err(|_| Errno::NOMEM)?;
         assert!(control_len <= len as u64, "the control area lies inside the file");
@@ -129,7 +129,7 @@ impl Map {
         &self.file
     }
 
-    /// Is this the process that made the map, and not a forked child of it?
+    /// Is this the process that made the map, and not a child that it forked?
     pub(super) fn is_mine(&self) -> bool {
         self.pid == std::process::id()
     }
@@ -139,11 +139,11 @@ impl Map {
         assert!(offset.is_multiple_of(8) && offset < self.control_len, "no control word at {offset}");
         let at = self.mapping.at(offset, 8);
         // SAFETY: the word is mapped and reserved (control area), aligned (the base is a multiple of 2 MiB), lives as
-        // long as `self`, and is only ever accessed as an atomic: loans start behind the control area.
+        // long as `self`, and is only ever accessed as an atomic: loans start after the control area.
         unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
     }
 
-    /// Lends a range of the data area, or `None` if any byte of it is on loan already, or it is empty.
+    /// Lends a range of the data area, or `None` if the range is empty or any of its bytes is already on loan.
     ///
     /// The pages need not be reserved yet; nothing touches them before [`Loan::as_mut_slice`].
     pub(super) fn lend(self: &Arc<Self>, offset: u64, length: u64) -> Option<Loan> {
@@ -151,7 +151,7 @@ impl Map {
         self.loans().lend(range.clone()).then(|| Loan(Hold { map: Arc::clone(self), range, is_alone: true }))
     }
 
-    /// Lends a range of the data area for reading, or `None` if any byte of it is lent to a writer, or it is empty.
+    /// Lends a range of the data area for reading, or `None` if the range is empty or any of its bytes is lent to a writer.
     ///
     /// The caller has reserved the pages.
     pub(super) fn lend_shared(self: &Arc<Self>, offset: u64, length: u64) -> Option<SharedLoan> {
@@ -159,7 +159,7 @@ impl Map {
         self.loans().view(range.clone()).then(|| SharedLoan(Hold { map: Arc::clone(self), range, is_alone: false }))
     }
 
-    /// The address at which this process has a range of the data area.
+    /// The address at which this process has mapped a range of the data area.
     pub(super) fn address(&self, offset: u64, length: u64) -> usize {
         let range = self.check_range(offset, length);
         self.mapping.at(range.start, length).as_ptr().expose_provenance()
@@ -176,7 +176,7 @@ impl Map {
     }
 }
 
-/// An entry in the book of loans, taken out when dropped.
+/// An entry in the book of loans, removed when dropped.
 struct Hold {
     map: Arc<Map>,
     range: Range<u64>,
@@ -253,19 +253,18 @@ impl Loan {
         retry(|| self.0.map.mapping.advise(self.offset() + at, length, Advice::LinuxPopulateWrite))
     }
 
-    /// Enters pages as [`populate`](Self::populate) does, for kernels without `MADV_POPULATE_WRITE` (before 5.14): an atomic add of zero to
-    /// each page. The pages have been reserved before.
+    /// Enters pages as [`populate`](Self::populate) does, for kernels without `MADV_POPULATE_WRITE` (before 5.14), by an atomic addition of
+    /// zero to each page. The caller has reserved the pages.
     pub(super) fn touch(&mut self, at: u64, length: u64) {
         self.check_part(at, length);
         for page in (0..length).step_by(4096) {
             let byte = self.0.map.mapping.at(self.offset() + at + page, 1);
-            // SAFETY: the byte is mapped and inside this loan, which `&mut self` makes ours alone; an atomic byte
-            // has no alignment.
+            // SAFETY: the byte is mapped and inside this loan, which `&mut self` makes ours alone; an atomic byte needs no alignment.
             unsafe { AtomicU8::from_ptr(byte.as_ptr()) }.fetch_add(0, Ordering::Relaxed);
         }
     }
 
-    /// Asks for huge pages under the whole 2 MiB steps of a part of the range. Bytes do not change.
+    /// Asks for huge pages under every whole 2 MiB step of a part of the range. Bytes do not change.
     pub(super) fn collapse(&mut self, at: u64, length: u64) -> Result<(), Errno> {
         self.check_part(at, length);
         let start = self.0.map.mapping.at(self.offset() + at, length);
@@ -283,10 +282,10 @@ impl Loan {
 pub(super) struct SharedLoan(Hold);
 
 impl SharedLoan {
-    /// The bytes. Whoever lent them has reserved the pages.
+    /// The bytes. The lender has reserved the pages.
     pub(super) fn as_slice(&self) -> &[u8] {
-        // SAFETY: the range is mapped for as long as the loan holds the map; mapped memory is initialised; the book
-        // lends no byte of it to a writer while this entry is in it, so all references to it are shared ones.
+        // SAFETY: the range is mapped for as long as the loan holds the map; mapped memory is initialised; the book lends
+        // no byte of the range to a writer while it has this entry, so all references to the range are shared ones.
         unsafe { std::slice::from_raw_parts(self.0.at().as_ptr(), self.0.len() as usize) }
     }
 }
@@ -303,8 +302,8 @@ impl View {
 
     /// Bytes of the file.
     ///
-    /// The caller has seen that the range is inside the file and has no holes. The generation that wrote it has ended
-    /// or has sealed the range; should somebody write there nevertheless, the digests of the blocks tell.
+    /// The caller has checked that the range is inside the file and has no holes. The generation that wrote it has
+    /// ended or has sealed the range; if somebody writes there nevertheless, the block digests reveal it.
     pub(super) fn bytes(&self, offset: u64, length: u64) -> &[u8] {
         let at = self.0.at(offset, length);
         // SAFETY: the range is mapped (checked by `at`) for as long as `self`, mapped memory is initialised, and this
@@ -313,7 +312,7 @@ impl View {
     }
 }
 
-/// Takes the liveness lock on byte `node_rank` of the file: `false` if somebody else holds it.
+/// Takes the liveness lock on byte `node_rank` of the file. `false` if somebody else holds the lock.
 ///
 /// The lock belongs to the open file, so it ends when the last process that shares this opening ends or closes it.
 pub(super) fn lock_byte(file: &File, node_rank: u32) -> Result<bool, Errno> {
@@ -325,7 +324,7 @@ pub(super) fn lock_byte(file: &File, node_rank: u32) -> Result<bool, Errno> {
     }
 }
 
-/// Gives the liveness lock on byte `node_rank` back.
+/// Releases the liveness lock on byte `node_rank`.
 pub(super) fn unlock_byte(file: &File, node_rank: u32) -> Result<(), Errno> {
     ofd(file, libc::F_OFD_SETLK, &mut byte_range(libc::F_UNLCK, u64::from(node_rank), 1))
 }
@@ -356,8 +355,8 @@ fn ofd(file: &File, command: i32, range: &mut libc::flock) -> Result<(), Errno> 
     })
 }
 
-/// Repeats a call that a signal interrupted. Each repetition continues where the last one stopped or starts over a piece
-/// of bounded size; the bound only ends the loop if signals come faster than any progress.
+/// Repeats a call that a signal interrupted. Each repetition continues where the last one stopped, or starts a piece of
+/// bounded size again. The limit on repetitions ends the loop only if signals arrive faster than the call makes progress.
 fn retry(mut call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     let mut result = call();
     for _ in 0..10_000 {
@@ -450,7 +449,7 @@ mod tests {
         assert!(!is_locked(&two, 4, 4).expect("query"));
         assert!(!is_locked(&one, 3, 1).expect("an opening does not see its own lock"));
         drop(one);
-        // A process that another test is just starting shares our openings until it has called exec.
+        // A process that another test is just starting shares our openings until it calls exec.
         wait_until("the lock is gone with its opening", || !is_locked(&two, 3, 1).expect("query"));
         unlock_byte(&two, 2).expect("unlock");
         assert!(!is_locked(&open(), 0, 8).expect("query"));

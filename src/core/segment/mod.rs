@@ -2,30 +2,31 @@
 //!
 //! # What it is
 //!
-//! One file per node, job, group and run in a tmpfs (`/dev/shm`), made by the node's first rank
-//! ([`Segment::create`]) and mapped by all ([`Segment::attach`]). Captured shards rest in it. When processes are killed the
-//! file stays, and the next run finds it ([`list`], [`OldSegment`]) and reads what was sealed. Nothing removes
-//! it but [`Segment::close`], [`OldSegment::unlink`] and [`remove`]: dropping a handle never does.
+//! The segment is one file per node, job, group and run in a tmpfs (`/dev/shm`). The node's first rank makes it
+//! ([`Segment::create`]), and all ranks map it ([`Segment::attach`]). Captured shards are kept in it. When processes are
+//! killed, the file stays, and the next run finds it ([`list`], [`OldSegment`]) and reads what was sealed. Nothing removes
+//! the file except [`Segment::close`], [`OldSegment::unlink`] and [`remove`]: dropping a handle never does.
 //!
 //! # What is in it
 //!
-//! A header (whose it is, how it is cut), then for each rank a *slot directory* and a *board*, a table of
-//! *extents*, and the extents themselves. Control words change by atomics; there are no locks between processes, so a
-//! process that is killed at any instant leaves nothing locked. `layout.rs` draws the bytes.
+//! The segment contains a header (whose it is, how it is cut), then for each rank a *slot directory* and a *board*, a
+//! table of *extents*, and the extents themselves. Control words change by atomics; there are no locks between
+//! processes, so a process that is killed at any instant leaves nothing locked. `layout.rs` shows where each byte is.
 //!
-//! - A **slot** is one shard being captured or kept. Only its own rank changes it during a run. Its entry in the
-//!   directory is the truth for recovery: state, place, operation, version, hash of the name, committed level,
-//!   and a check word.
+//! - A **slot** holds one shard that is being captured or is kept. Only its own rank changes it during a run. Its entry
+//!   in the directory is authoritative for recovery: it contains the state, place, operation, version, hash of the
+//!   name, committed level, and a check word.
 //! - An **extent** is the unit in which ranks take memory from the node: at least 2 MiB, at most about 16384 per
-//!   segment. A rank owns an extent by setting its owner word with a compare-and-swap, and then cuts it up at 4 KiB
-//!   granularity as it likes (`arena.rs`; that bookkeeping is in process memory).
+//!   segment. A rank owns an extent by setting its owner word with a compare-and-swap, and then divides the extent at
+//!   4 KiB granularity as it likes (`arena.rs`; the bookkeeping for this is in process memory).
 //! - A **board** carries votes (`board.rs`).
-//! - A **lease** is memory without a slot, for caches: what no restart will read (`lease.rs`). Ranges of it are lent for writing
-//!   or shared for reading, and can be registered with a device (`pins.rs`).
+//! - A **lease** is memory without a slot, for caches, which no restart will read (`lease.rs`). Ranges of it are lent for
+//!   writing or shared for reading, and can be registered with a device (`pins.rs`).
 //! - A **token** lets ranks take turns: at a link that several devices share, and at registering memory (`token.rs`).
-//! - **Liveness**: each process holds a lock on one byte of the file, number = its rank on the node. It gives the lock back
-//!   when it closes or drops the segment, and the kernel does when it dies, however it dies. One limit: locks belong to
-//!   the open file, which forked children share, so a killed process whose forked child lives on counts as alive.
+//! - **Liveness**: each process holds a lock on one byte of the file, whose number is the process's rank on the node. The
+//!   process releases the lock when it closes or drops the segment. If the process dies, however that happens, the kernel
+//!   releases the lock. There is one limit: locks belong to the open file, which forked children share, so a killed process
+//!   whose forked child lives on counts as alive.
 //!
 //! # The life of a slot
 //!
@@ -39,23 +40,23 @@
 //! ```
 //!
 //! `seal` orders the (non-temporal) stores of the bytes before the state word, so a reader that sees `Sealed` sees the
-//! bytes. A retired slot keeps its memory until the last [`SlotRef`] of it is gone, so writer threads never read
-//! bytes of a successor. A slot that a killed process left in `Writing` or `Retired` is not restorable.
+//! bytes. A retired slot keeps its memory until its last [`SlotRef`] is dropped, so writer threads never read bytes of
+//! a successor. A slot that a killed process left in `Writing` or `Retired` is not restorable.
 //!
 //! # Memory is never touched before it is reserved
 //!
 //! The file's virtual length is fixed by the budget, but pages exist only where extents have been populated
-//! (`populate.rs`), after a look at what the node can still give (`room.rs`). No room is an ordinary answer
-//! ([`Segment::reserve`] returns `None`, [`Segment::refusal`] says why): the caller waits or takes another tier. Extents
-//! stay populated when they change hands, so a segment's memory only grows, up to its budget, until it is removed.
+//! (`populate.rs`), after a look at what the node can still give (`room.rs`). That there is no room is an ordinary answer
+//! ([`Segment::reserve`] returns `None`, [`Segment::refusal`] says why): the caller then waits or uses another tier.
+//! Extents stay populated when they change hands, so a segment's memory only grows, up to its budget, until it is removed.
 //!
 //! # Threads
 //!
-//! A [`Segment`] is shared as `&Segment` or `Arc<Segment>` between the application's thread and the writer threads. Inside
-//! are two locks: `turn`, held by whoever claims and populates new extents (long), and `books`, for the books
-//! (short, never during a system call). Order: `turn` before `books` before the map's book of loans. A rank that
-//! finds warm memory takes only the short ones. A third, `queue`, is held during one [`Segment::try_take`] (microseconds)
-//! and with none of the others. Everything is Linux only.
+//! A [`Segment`] is shared as `&Segment` or `Arc<Segment>` between the application's thread and the writer threads. It
+//! contains two locks: `turn`, which a thread holds while it claims and populates new extents (long), and `books`, for the
+//! books (short, never during a system call). They are taken in the order `turn`, `books`, the map's book of loans. A rank
+//! that finds warm memory takes only the short ones. A third, `queue`, is held during one [`Segment::try_take`]
+//! (microseconds) and with none of the others. All of this works only on Linux.
 
 mod arena;
 mod board;
@@ -91,7 +92,7 @@ pub use token::{Order, Token, TokenGuard};
 use crate::base::ids::{Generation, Incarnation};
 use std::path::PathBuf;
 
-/// Which segment, for whom, and how large.
+/// Which segment is meant, for whom, and how large it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentSpec {
     /// A tmpfs directory, normally `/dev/shm`.
@@ -106,10 +107,10 @@ pub struct SegmentSpec {
     pub generation: Generation,
     /// This run's random identity.
     pub incarnation: Incarnation,
-    /// Hash of the id of its store; 0: it has none.
+    /// Hash of the id of the run's store; 0 if the run has no store.
     pub store: u64,
     /// Bytes of data for all ranks of the node together. Only the creator's value counts: the header carries it to the
-    /// others. The control area (about 12 KiB per rank, at most 256 KiB for the extents) comes on top.
+    /// others. The control area (about 12 KiB per rank, at most 256 KiB for the extents) is additional.
     pub budget: u64,
     /// Ranks of the group on this node.
     pub node_ranks: u32,

@@ -1,9 +1,9 @@
 //! A segment of another run, opened to read what was sealed in it.
 //!
 //! Nothing that the file says is trusted: the header is checked as a whole, slot entries one by one, and the control area is
-//! read like any file, not through a map. Shard bytes are mapped, but only handed out where the file has pages:
-//! touching a hole of a tmpfs file allocates a page, which on a full tmpfs would be SIGBUS. What no check can prevent
-//! is that somebody truncates the file afterwards; none of our processes ever does.
+//! read like any file, not through a map. Shard bytes are mapped, but are handed out only where the file has pages: touching
+//! a hole of a tmpfs file allocates a page, which on a full tmpfs would be SIGBUS. No check can prevent somebody from
+//! truncating the file afterwards; none of our processes ever does so.
 #![forbid(unsafe_code)]
 
 use super::layout::{SLOTS_PER_RANK, SegmentHeader, SlotWords, slot_word, unpack_level, unpack_state};
@@ -25,25 +25,25 @@ use std::time::{Duration, Instant};
 /// A slot that was in use when the segment was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OldSlot {
-    /// Whose it is, as a rank on the node.
+    /// The rank on the node to which the slot belongs.
     pub node_rank: u32,
     /// Which slot of that rank.
     pub index: u32,
-    /// What it was doing. An unknown code reads as `Writing`: torn.
+    /// What the slot was doing. An unknown code reads as `Writing`, that is, torn.
     pub state: SlotState,
     /// Start of the shard in the file.
     pub offset: u64,
     /// Length of the shard in bytes.
     pub length: u64,
-    /// The collective operation that took it.
+    /// The collective operation that took the slot.
     pub operation: u64,
-    /// The application's version.
+    /// The version that the application gave the checkpoint.
     pub version: u64,
     /// Hash of the checkpoint's name.
     pub name: u64,
-    /// The level that was committed according to the entry. A hint: the other ranks' entries may say otherwise.
+    /// The committed level according to the entry. It is only a hint: the other ranks' entries may differ.
     pub level: Level,
-    /// Sealed, with a right check word, inside the data area. Only then can [`OldSegment::bytes`] succeed.
+    /// Is the slot sealed, inside the data area, and is its check word right? Only then can [`OldSegment::bytes`] succeed.
     pub intact: bool,
 }
 
@@ -57,16 +57,16 @@ pub struct OldSegment {
 }
 
 impl OldSegment {
-    /// Opens and checks a segment and takes stock of its slots.
+    /// Opens and checks a segment and lists its slots.
     ///
-    /// It may be opened while its run still lives ([`OldSegment::is_alive`]); the stock is then a snapshot.
+    /// It may be opened while its run still lives ([`OldSegment::is_alive`]); the list then shows the slots at that moment.
     ///
     /// # Errors
-    /// [`SegmentError::NotFound`], [`SegmentError::Unfinished`] for one whose creator died early,
+    /// [`SegmentError::NotFound`], [`SegmentError::Unfinished`] for a segment whose creator died early,
     /// [`SegmentError::NotOurs`], [`SegmentError::Damaged`], [`SegmentError::Name`], [`SegmentError::Os`].
     pub fn open(directory: &Path, name: &str) -> Result<OldSegment, SegmentError> {
         let path = file::path_of(directory, name)?;
-        // Writing is needed for punching holes only.
+        // Writing is needed only for punching holes.
         let (file, metadata) = match file::open_checked(&path, true) {
             Err(SegmentError::Os { call: "open", .. }) => file::open_checked(&path, false)?,
             other => other?,
@@ -92,10 +92,10 @@ impl OldSegment {
         &self.slots
     }
 
-    /// The bytes of an intact slot. They carry no promise of being right: check their digests.
+    /// The bytes of an intact slot. They may be wrong: check their digests.
     ///
     /// # Errors
-    /// [`SegmentError::Torn`] if it is not intact, [`SegmentError::Hole`] if bytes are missing,
+    /// [`SegmentError::Torn`] if the slot is not intact, [`SegmentError::Hole`] if bytes are missing,
     /// [`SegmentError::Os`] if the file system cannot tell.
     pub fn bytes(&self, slot: &OldSlot) -> Result<&[u8], SegmentError> {
         let OldSlot { node_rank, index, offset, length, .. } = *slot;
@@ -113,8 +113,8 @@ impl OldSegment {
         }
     }
 
-    /// The first bytes of an intact slot, a page at most, read as a file is: a hole gives zeros, and takes no memory. The rest of the slot
-    /// may be missing.
+    /// The first bytes of an intact slot, a page at most, read from the file and not through the map: a hole reads as zeros and takes no
+    /// memory. The rest of the slot may be missing.
     pub fn first_bytes(&self, slot: &OldSlot) -> Option<Vec<u8>> {
         if !slot.intact || !self.header.holds_data(slot.offset, slot.length) {
             return None;
@@ -123,13 +123,13 @@ impl OldSegment {
         self.file.read_exact_at(&mut bytes, slot.offset).ok().map(|()| bytes)
     }
 
-    /// What the file takes of the machine's memory, in bytes.
+    /// How much of the machine's memory the file occupies, in bytes.
     pub fn allocated_bytes(&self) -> u64 {
         self.file.metadata().map_or(0, |metadata| metadata.blocks() * 512)
     }
 
-    /// The bytes without looking for holes, for a slot of which [`OldSegment::bytes`] has just found that it has none.
-    /// Memory that was given back since then reads as zeros.
+    /// The bytes without looking for holes, for a slot in which [`OldSegment::bytes`] has just found none. Memory that
+    /// has been given back since then reads as zeros.
     pub fn bytes_unlooked(&self, slot: &OldSlot) -> &[u8] {
         if slot.intact && slot.length > 0 && self.header.holds_data(slot.offset, slot.length) {
             self.view.bytes(slot.offset, slot.length)
@@ -147,10 +147,10 @@ impl OldSegment {
             .map_err(|errno| SegmentError::os(&self.path, "fcntl", errno))
     }
 
-    /// Gives all memory back except that of the slots to `keep`. Their bytes do not change; other slots have holes from
-    /// now on. Returns the number of bytes that the file has become smaller.
+    /// Frees all memory except that of the slots to `keep`. The bytes of those slots do not change; other slots have
+    /// holes afterwards. Returns by how many bytes the file has shrunk.
     ///
-    /// Do not do this to a run that is alive.
+    /// Do not call this on the segment of a run that is alive.
     ///
     /// # Errors
     /// [`SegmentError::Os`].
@@ -169,7 +169,7 @@ impl OldSegment {
         Ok(before.saturating_sub(self.blocks()?) * 512)
     }
 
-    /// Removes the file's name, unless another file has it by now. What is mapped stays readable.
+    /// Removes the file's name, unless the name now belongs to another file. What is mapped stays readable.
     ///
     /// # Errors
     /// [`SegmentError::Os`].
@@ -194,38 +194,39 @@ pub struct OldBytes {
     segment: Arc<OldSegment>,
     slot: OldSlot,
     made: Instant,
-    /// Until when it need not be looked at again, in nanoseconds since it was made; 0: it was not seen to be whole.
+    /// Until when the slot need not be looked at again, in nanoseconds since this value was made; 0 if the slot has not been seen whole.
     whole_until: AtomicU64,
 }
 
-/// How long a look for holes is good for, at least.
+/// The minimum time for which a look for holes is valid.
 const LOOK_MIN: Duration = Duration::from_millis(100);
-/// And how many times as long as it took: it continues to the next hole, wherever that is, a few milliseconds for a hundred MiB.
+/// A look is also valid for this many times as long as it took. It continues to the next hole, wherever that is, which takes a
+/// few milliseconds per hundred MiB.
 const LOOK_SHARE: u32 = 16;
 
 impl OldBytes {
-    /// The bytes of an intact slot, which are looked at when they are taken.
+    /// The bytes of an intact slot. The slot is looked at when the bytes are taken.
     pub fn new(segment: &Arc<OldSegment>, slot: &OldSlot) -> Arc<OldBytes> {
         let whole_until = AtomicU64::new(0);
         Arc::new(OldBytes { segment: segment.clone(), slot: *slot, made: Instant::now(), whole_until })
     }
 
-    /// The bytes of a slot that another rank of this node has opened for the same restart, and has just looked at. If each rank that wants
-    /// a part of each of eight shards of 256 MiB looked at them all again, that would take it 60 ms, one after the other.
+    /// The bytes of a slot that another rank of this node has opened for the same restart, and has just looked at. If each rank that needs
+    /// a part of each of eight shards of 256 MiB looked at all of them again, one after the other, it would need 60 ms for that.
     pub fn looked_at(segment: &Arc<OldSegment>, slot: &OldSlot) -> Arc<OldBytes> {
         let whole_until = AtomicU64::new(LOOK_MIN.as_nanos() as u64);
         Arc::new(OldBytes { segment: segment.clone(), slot: *slot, made: Instant::now(), whole_until })
     }
 }
 
-/// Until when a look is good that began and ended then.
+/// Until when a look that began and ended at these times is valid.
 fn good_until(begun: Duration, ended: Duration) -> Duration {
     ended + LOOK_MIN.max(LOOK_SHARE * ended.saturating_sub(begun))
 }
 
 impl AsRef<[u8]> for OldBytes {
-    /// Nothing, if the memory was given back: no digest matches that. What is being restored is not given back by any
-    /// run or tool, so it suffices to look now and then.
+    /// The bytes of the slot, or none if the memory was given back: no digest matches that. No run or tool gives back
+    /// what is being restored, so it suffices to look from time to time.
     fn as_ref(&self) -> &[u8] {
         let begun = self.made.elapsed();
         if begun < Duration::from_nanos(self.whole_until.load(Ordering::Relaxed)) {
@@ -288,7 +289,7 @@ fn read_slot(entry: &[u8], header: &SegmentHeader, node_rank: u32, index: u32) -
     })
 }
 
-/// The parts of the data area that no slot to keep touches, in whole pages.
+/// The parts of the data area, in whole pages, that no slot in `keep` touches.
 fn gaps(header: &SegmentHeader, keep: &[OldSlot]) -> Vec<(u64, u64)> {
     let mut kept: Vec<(u64, u64)> = keep
         .iter()

@@ -1,12 +1,12 @@
-//! Which parts of the segment are registered with a device ("pinned"), and what a device needs to register them.
+//! Which parts of the segment are registered with a device ("pinned"), and what a device needs in order to register parts.
 //!
-//! A copy between device and host runs at the link's full speed only if the driver knows the host pages not to move:
-//! they are *registered*. Registering a whole buffer at once would hold up copies and launches for as long as it takes
-//! (HiPC'22, section IV.A), so it is done chunk by chunk, one rank of the node after the other ([`super::Token::Pinning`]),
-//! and whatever is already registered is used at once.
+//! A copy between device and host runs at the link's full speed only if the driver knows that the host pages do not move,
+//! that is, if they are *registered*. Registering a whole buffer at once would hold up copies and launches until it is done
+//! (HiPC'22, section IV.A). So the ranks of the node register chunk by chunk, one rank after the other
+//! ([`super::Token::Pinning`]), and what is already registered is used at once.
 //!
-//! Slots come and go, and their memory stays: a registration is good for whatever lies there next, also if that is another
-//! rank's. So none is taken back before the book is closed.
+//! Slots come and go, but their memory stays: a registration serves whatever is stored there next, even if that belongs to
+//! another rank. So no registration is undone before the book is closed.
 //!
 //! The chunk's size bounds the delay: 16 MiB of populated memory register in 0.3 to 1.6 ms (10 to 57 GB/s measured).
 #![forbid(unsafe_code)]
@@ -19,25 +19,25 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of a registration, if nobody says otherwise.
+/// Bytes per registration, unless somebody says otherwise.
 pub const PIN_CHUNK: u64 = 16 * MIB;
 
 impl Segment {
-    /// The address of a range of the data area that this rank holds, as slot or lease, with all its pages populated. `None`
-    /// for any other range, an empty one, and in a forked child.
+    /// The address of a range of the data area that this rank holds as a slot or a lease and whose pages are all populated.
+    /// `None` for any other range, an empty one, and in a forked child.
     pub fn host_range(&self, offset: u64, bytes: u64) -> Option<HostRange> {
         let address = self.shared.address_of(offset, bytes)?;
-        // Its own value, because a method call on the field would make another type of it.
+        // Bound separately, because a method call on the field would give it another type.
         let keep: Arc<dyn Any + Send + Sync> = self.shared.map.clone();
         Some(HostRange::new(address, bytes, keep))
     }
 }
 
-/// The book of one process's registrations with one device, in offsets of the data area. Numbers only: whoever registers a
-/// range marks it here.
+/// The book of one process's registrations with one device, in offsets of the data area. It holds numbers only: the code
+/// that registers a range marks it here.
 pub struct Pins {
     chunk: u64,
-    /// Start and end of each stretch that is registered without a gap. Invariant: none is empty, no two overlap or touch.
+    /// Start and end of each stretch that is registered without gaps. Invariants: none is empty, and no two overlap or touch.
     marked: BTreeMap<u64, u64>,
 }
 
@@ -53,8 +53,8 @@ impl Pins {
         Pins { chunk: page_ceil(chunk.max(1)), marked: BTreeMap::new() }
     }
 
-    /// What of a range is not registered yet, cut at the borders of chunks, ascending: each piece is to be registered by
-    /// itself and then marked.
+    /// The parts of a range that are not registered yet, cut at the boundaries of chunks, in ascending order. Each is to
+    /// be registered on its own and then marked.
     pub fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut pieces = Vec::new();
         let mut at = range.start;
@@ -66,7 +66,7 @@ impl Pins {
         pieces
     }
 
-    /// Cuts a range at the borders of chunks; nothing of one that ends before it starts.
+    /// Cuts a range at the boundaries of chunks. A range that ends before it starts gives no pieces.
     fn cut(&self, mut range: Range<u64>, pieces: &mut Vec<Range<u64>>) {
         while range.start < range.end {
             let border = (range.start / self.chunk + 1).saturating_mul(self.chunk);
@@ -76,7 +76,7 @@ impl Pins {
         }
     }
 
-    /// Notes one registration. `false`, and nothing changes, if it is empty or overlaps another.
+    /// Notes one registration. `false` if it is empty or overlaps another; nothing changes then.
     pub fn mark(&mut self, range: Range<u64>) -> bool {
         let is_new = !range.is_empty() && self.touching(&range).next().is_none();
         if is_new {
@@ -94,14 +94,14 @@ impl Pins {
         self.over(&range).into_iter().map(inside).sum()
     }
 
-    /// Stretches that share a byte with a range, ascending.
+    /// Stretches that share a byte with a range, in ascending order.
     fn over(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut over: Vec<_> = self.touching(range).collect();
         over.reverse();
         over
     }
 
-    /// Stretches that share a byte with a range, descending.
+    /// Stretches that share a byte with a range, in descending order.
     fn touching(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let start = range.start;
         let end = if range.is_empty() { 0 } else { range.end };
@@ -151,7 +151,7 @@ mod tests {
                 }
             }
             for (start, end) in cuts {
-                // One byte off the borders of pages, to see that nothing is rounded.
+                // One byte off the page boundaries, to see that nothing is rounded.
                 let range = (start * PAGE).saturating_sub(1)..end * PAGE + 1;
                 let is_missing = |byte: u64| !pages[(byte / PAGE) as usize];
                 let mut at = range.start;

@@ -1,22 +1,23 @@
 //! Making pages real before anybody touches them.
 //!
-//! A page of a shared file comes into being when it is first touched, and if there is no room then, the toucher dies. So
-//! every range is first *reserved* (`fallocate`, whose refusal is an error value) and then *populated*
-//! (`MADV_POPULATE_WRITE`, which fills the page table without changing a byte), batch by batch, with a look at the
-//! node's memory before each batch.
+//! A page of a shared file comes into being when it is first touched, and if there is no room at that moment, the
+//! process that touches it dies. So every range is first *reserved* (`fallocate`, whose refusal is an error value) and
+//! then *populated* (`MADV_POPULATE_WRITE`, which fills the page table without changing a byte), batch by batch, with a
+//! look at the node's memory before each batch.
 //!
-//! Huge pages come without privilege: one page in each 2 MiB is made, then `MADV_COLLAPSE` turns the rest into huge
-//! pages at once, even where `shmem_enabled` says `never`. Reserving and populating follow nevertheless: after a
-//! successful collapse they are nearly free, after a failed one they do the work with 4 KiB pages. The kernel may wait
-//! in it for a worker on every processor; on a machine that was loaded twenty times over that took minutes once. So
-//! only [`super::Segment::prepare`], which background threads call, asks for huge pages; a capture that finds no warm
-//! memory takes small ones.
+//! Huge pages need no privilege: one page in each 2 MiB is made, then `MADV_COLLAPSE` turns the rest into huge pages at
+//! once, even where `shmem_enabled` says `never`. Reserving and populating follow nevertheless: after a successful
+//! collapse they cost almost nothing, and after a failed one they do the work with 4 KiB pages. During a collapse, the
+//! kernel may wait for a worker on every processor; on a machine with twenty times as many busy threads as processors,
+//! that once took minutes. So only [`super::Segment::prepare`], which background threads call, asks for huge pages; a
+//! capture that finds no warm memory takes small ones.
 //!
-//! Measured on a two-core virtual machine (Linux 6.18, `shmem_enabled` never, 1 GiB of tmpfs per run, twelve runs each,
-//! memory that the host had backed before): 8.6 to 9.1 GB/s with collapse (two slow runs: 1.8 and 2.1), 2.9 to 3.5 GB/s
-//! without (one slow run: 1.9). Memory that the host gives the virtual machine for the first time costs 0.4 to 2 GB/s either
-//! way. Four threads at once: 18 GB/s on 16 cores, one 6. Collapsing after a whole `fallocate` reached 3.1 GB/s only, because 4 KiB pages are then made, copied and thrown
-//! away; hence the order here. The look at free memory takes 20 to 45 microseconds; a batch of 32 MiB takes 3.7 ms.
+//! The speed was measured on a two-core virtual machine (Linux 6.18, `shmem_enabled` never, 1 GiB of tmpfs per run, twelve runs each,
+//! memory that the host had backed before). It was 8.6 to 9.1 GB/s with collapse (two slow runs: 1.8 and 2.1), and 2.9 to 3.5 GB/s
+//! without (one slow run: 1.9). Memory that the host gives the virtual machine for the first time is populated at 0.4 to 2 GB/s either
+//! way. On 16 cores, four threads at once reached 18 GB/s, one thread 6. Collapsing after a whole `fallocate` reached only 3.1 GB/s,
+//! because 4 KiB pages are then made, copied and thrown away; hence the order here. The look at free memory takes 20 to 45 microseconds;
+//! a batch of 32 MiB takes 3.7 ms.
 #![forbid(unsafe_code)]
 
 use super::Refusal;
@@ -31,9 +32,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(super) struct Populator {
     pub(super) gauge: Gauge,
     batch: u64,
-    /// Ask for huge pages; turned off by the owner, or when the kernel does not know how.
+    /// Whether to ask for huge pages. Turned off by the owner, or when the kernel does not support that.
     huge: AtomicBool,
-    /// Cleared when the kernel does not know MADV_POPULATE_WRITE.
+    /// Cleared when the kernel turns out not to support MADV_POPULATE_WRITE.
     populate: AtomicBool,
     /// Bytes that were populated afresh.
     fresh_bytes: AtomicU64,
@@ -41,9 +42,9 @@ pub(super) struct Populator {
 
 impl Populator {
     pub(super) fn new(gauge: Gauge) -> Populator {
-        // Each thread looks at the free memory for itself.
+        // Each thread looks at the free memory on its own.
         let share = gauge.batch() / THREADS_MAX as u64;
-        // Whole huge pages.
+        // The batch consists of whole huge pages.
         let batch = (share / EXTENT_MIN * EXTENT_MIN).max(EXTENT_MIN);
         Populator {
             gauge,
@@ -63,7 +64,7 @@ impl Populator {
         self.batch
     }
 
-    /// How many threads populate in the background, for the calling thread.
+    /// How many threads may populate in the background on behalf of the calling thread.
     pub(super) fn threads(&self) -> usize {
         self.gauge.threads()
     }
@@ -73,7 +74,7 @@ impl Populator {
         self.fresh_bytes.load(Ordering::Relaxed)
     }
 
-    /// Reserves and populates a whole loan of fresh extents, with huge pages if `in_background` and the kernel can.
+    /// Reserves and populates a whole loan of fresh extents, with huge pages if `in_background` is set and the kernel can make them.
     pub(super) fn fresh(&self, loan: &mut Loan, in_background: bool) -> Result<(), Refusal> {
         let mut at = 0;
         while at < loan.len() {
@@ -90,7 +91,7 @@ impl Populator {
         Ok(())
     }
 
-    /// Enters a loan whose pages have already been reserved into this process's page table.
+    /// Enters a loan, whose pages have already been reserved, into this process's page table.
     pub(super) fn enter_all(&self, loan: &mut Loan) -> Result<(), Refusal> {
         let length = loan.len();
         self.enter(loan, 0, length)
@@ -107,7 +108,7 @@ impl Populator {
         }
     }
 
-    /// Best effort: whatever fails here is done with small pages by the caller, or refused there.
+    /// Best effort: if it fails, the caller uses small pages, or is refused.
     fn huge_pages(&self, loan: &mut Loan, at: u64, length: u64) {
         for step in (at..at + length).step_by(EXTENT_MIN as usize) {
             if loan.reserve(step, 4096).and_then(|()| loan.populate(step, 4096)).is_err() {
@@ -143,7 +144,7 @@ mod tests {
     use std::process::Command;
     use std::sync::Arc;
 
-    /// The look at free memory can be outdated when the pages are asked for. Here it looks at another file system.
+    /// The result of a look at free memory can be outdated by the time the pages are asked for. Here the look goes to another file system.
     #[test]
     fn a_tmpfs_that_fills_up_after_the_look_refuses_instead_of_killing() {
         let place = tempfile::tempdir().expect("directory");

@@ -1,13 +1,13 @@
 //! How much memory the node can still give: tmpfs, free memory and control groups, read from the system.
 //!
-//! Touching a page of the segment for which there is no room is fatal: a full tmpfs raises SIGBUS, and going over a control group's limit
-//! wakes the out-of-memory killer. So every population is preceded by a look at [`Gauge::read`]. The figures change under us and other
-//! ranks populate at the same time, which is what the reserve is for: a rank populates at most [`Gauge::batch`] bytes between two looks,
+//! Touching a page of the segment for which there is no room is fatal: a full tmpfs raises SIGBUS, and exceeding a control group's limit
+//! wakes the out-of-memory killer. So every population is preceded by a look at [`Gauge::read`]. The figures may change meanwhile, and
+//! other ranks populate at the same time. The reserve allows for this: a rank populates at most [`Gauge::batch`] bytes between two looks,
 //! so that all ranks of the node together cannot use up more than half of the reserve on one outdated figure.
 //!
-//! Parsing is pure and separate from reading. Something that cannot be read or parsed sets no limit of its own, except
-//! that at least one of the three must be known for [`Available::least`] to be more than a guess; the file system's
-//! own refusal (ENOSPC) stays the last guard.
+//! Parsing is pure and separate from reading. Something that cannot be read or parsed sets no limit. But at least one
+//! of the three must be known for [`Available::least`] to be more than a guess; the file system's own refusal (ENOSPC)
+//! remains the last safeguard.
 #![forbid(unsafe_code)]
 
 use super::SegmentError;
@@ -17,14 +17,13 @@ use crate::config::Budget;
 use std::path::{Path, PathBuf};
 
 /// The maximum number of threads of one rank that populate at once. Two populate 1.7 times as fast as one, four 3 times, eight 5 times (16
-/// cores); but
-/// the application has work for them, too.
+/// cores). More are not used, because the application has work for the cores, too.
 pub(super) const THREADS_MAX: usize = 4;
 
-/// A file system with less than one part in this many of the free memory was not meant for checkpoints.
+/// A file system that has less than one in this many parts of the free memory was not meant for checkpoints.
 const SMALL_PART: u64 = 8;
 
-/// What each source says is free, each already less its reserve, in bytes.
+/// How many bytes each source reports as free, each already less its reserve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Available {
     /// Free in the tmpfs of the segment; `u64::MAX` if it has no limit.
@@ -38,7 +37,7 @@ pub struct Available {
 }
 
 impl Available {
-    /// Is it the size of the file system that keeps the segment small, far below what memory there is? A container with a
+    /// Is it the size of the file system that keeps the segment small, far below the amount of memory? A container with a
     /// `/dev/shm` of 64 MiB is such a case.
     pub fn is_small_file_system(&self) -> bool {
         let memory = self.cgroup.map_or(self.mem_available, |least| least.min(self.mem_available));
@@ -54,7 +53,7 @@ pub fn available_memory(directory: &Path) -> Result<Available, SegmentError> {
     Gauge::new(directory, 1).read()
 }
 
-/// A configured budget in bytes; a percentage is taken of [`Available::least`].
+/// A configured budget in bytes; a percentage refers to [`Available::least`].
 ///
 /// Budgets are limited to 64 TiB, and a percentage to what is available.
 pub fn budget_bytes(budget: Budget, available: &Available) -> u64 {
@@ -83,7 +82,7 @@ impl Gauge {
         Gauge { directory: directory.to_owned(), groups, node_ranks: node_ranks.max(1) }
     }
 
-    /// What is available now. About 50 microseconds: four to ten small files of /proc and /sys.
+    /// What is available now. Takes about 50 microseconds, because it reads four to ten small files of /proc and /sys.
     pub(super) fn read(&self) -> Result<Available, SegmentError> {
         let fs = rustix::fs::statvfs(&self.directory)
             .map_err(|errno| SegmentError::os(&self.directory, "statvfs", errno))?;
@@ -120,19 +119,19 @@ impl Gauge {
     }
 }
 
-/// At most half the reserve for all ranks together, at most 32 MiB (a few milliseconds), at least one huge page.
+/// Bytes between two looks: at most half the reserve for all ranks together, at most 32 MiB (a few milliseconds), at least one huge page.
 fn batch_of(total: u64, node_ranks: u32) -> u64 {
     let share = reserve_of_memory(total) / 2 / u64::from(node_ranks);
     (share / EXTENT_MIN * EXTENT_MIN).clamp(EXTENT_MIN, 32 * MIB)
 }
 
-/// Left to others in memory and in control groups: 2 %, at least 64 MiB and at most 1 GiB, never more than a quarter.
+/// What is left to others in memory and in control groups: 2 %, at least 64 MiB and at most 1 GiB, but never more than a quarter.
 fn reserve_of_memory(total: u64) -> u64 {
     (total / 50).clamp(64 * MIB, 1024 * MIB).min(total / 4)
 }
 
-/// Left to others in the tmpfs (message-passing libraries keep their shared memory there, and die of SIGBUS when it is
-/// full): 2 %, at most 64 MiB.
+/// What is left to others in the tmpfs: 2 %, at most 64 MiB. Message-passing libraries keep their shared memory there,
+/// and die of SIGBUS when it is full.
 fn reserve_of_tmpfs(total: u64) -> u64 {
     (total / 50).min(64 * MIB)
 }
@@ -178,7 +177,7 @@ fn parse_stat(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// The groups of this process and all their ancestors that can be seen, from /proc/self/cgroup and /proc/self/mountinfo.
+/// The groups of this process and all their ancestors that are visible, according to /proc/self/cgroup and /proc/self/mountinfo.
 fn group_files(cgroup: &str, mountinfo: &str) -> Vec<GroupFiles> {
     let mut groups = Vec::new();
     for line in cgroup.lines() {
@@ -223,8 +222,8 @@ fn unescape(text: &str) -> String {
         .fold(text.to_owned(), |text, (code, plain)| text.replace(code, plain))
 }
 
-/// The folders of a group and its ancestors up to the top of the mount. For a group outside what the mount shows (a container with the
-/// host's names), only the top.
+/// The folders of a group and its ancestors up to the top of the mount. If the group is outside what the mount shows (in a container
+/// that sees the host's names), only the top.
 fn ancestors(mount: &GroupMount, path: &str) -> impl Iterator<Item = PathBuf> {
     let below = if mount.root == "/" { Some(path) } else { path.strip_prefix(mount.root.as_str()) };
     let below = below.filter(|rest| rest.is_empty() || rest.starts_with('/')).unwrap_or_default();

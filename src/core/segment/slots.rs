@@ -1,4 +1,4 @@
-//! Slots as values: one being written, one sealed and readable, and the entry that both refer to.
+//! Slots as values: a slot that is being written, a slot that is sealed and readable, and the entry to which both refer.
 #![forbid(unsafe_code)]
 
 use super::SegmentError;
@@ -16,9 +16,9 @@ use std::sync::{Arc, Weak};
 /// What a slot's entry says about the shard in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SealInfo {
-    /// The collective operation that took it.
+    /// The collective operation that took the slot.
     pub operation: u64,
-    /// The application's version.
+    /// The version that the application gave the checkpoint.
     pub version: u64,
     /// Hash of the checkpoint's name.
     pub name: u64,
@@ -40,7 +40,7 @@ impl Entry<'_> {
         unpack_state(self.map.word(self.at + slot_word::STATE).load(Acquire))
     }
 
-    /// Will it be free without anything that a rank about to begin `operation` does?
+    /// Will the slot become free without anything that a rank about to begin `operation` does?
     pub(super) fn ends_without(&self, operation: u64) -> bool {
         let word = |word: u64| self.map.word(self.at + word).load(Acquire);
         match self.state().0 {
@@ -48,20 +48,20 @@ impl Entry<'_> {
                 let level = word(slot_word::LEVEL);
                 level & PASSING != 0 || unpack_level(level, word(slot_word::CHECK)) == Some(Level::Captured)
             }
-            // Its last readers are done in a moment.
+            // Its last readers finish in a moment.
             Some(SlotState::Retired) => true,
             _ => false,
         }
     }
 
-    /// Moves the slot on, with all earlier writes before it.
+    /// Changes the state of the slot, after all earlier writes.
     fn move_to(&self, next: SlotState, uses: u64) {
         let (state, _) = self.state();
         assert!(state.is_some_and(|state| state.may_become(next)), "a slot cannot go from {state:?} to {next}");
         self.map.word(self.at + slot_word::STATE).store(pack_state(next, uses), Release);
     }
 
-    /// Empty to Writing: place and length are known, the rest is not. Returns the new use count.
+    /// Empty to Writing: place and length are known, everything else is not. Returns the new use count.
     pub(super) fn begin(&self, offset: u64, length: u64) -> u64 {
         let (_, uses) = self.state();
         let uses = (uses + 1) & (u64::MAX >> 8);
@@ -93,7 +93,7 @@ impl Entry<'_> {
         self.map.word(self.at + slot_word::LEVEL).store(pack_level(level, check) | passing, Release);
     }
 
-    /// Says that a sealed slot is given back as soon as the writes of it are done.
+    /// Says that a sealed slot is given back as soon as its bytes have been written elsewhere.
     pub(super) fn let_pass(&self) {
         let level = self.map.word(self.at + slot_word::LEVEL);
         level.store(level.load(Relaxed) | PASSING, Release);
@@ -110,12 +110,12 @@ impl Entry<'_> {
     }
 }
 
-/// A slot that is being written: memory that is there and belongs to this value alone.
+/// A slot that is being written: memory that exists and belongs to this value alone.
 ///
-/// Dropped without [`SlotMut::seal`] it gives its room back, and nobody has ever seen it.
+/// If it is dropped without [`SlotMut::seal`], its room is given back, and nobody ever sees it.
 pub struct SlotMut {
     shared: Arc<Shared>,
-    /// Always there until `seal` or `drop` takes it.
+    /// Always `Some` until `seal` or `drop` takes it.
     loan: Option<Loan>,
     index: u32,
     uses: u64,
@@ -130,22 +130,22 @@ impl SlotMut {
         SlotMut { shared, loan: Some(loan), index, uses, length, room: length, remains }
     }
 
-    /// The slot that had just this memory, in whole pages, if it still holds what that was sealed with.
+    /// The slot that had exactly this memory, in whole pages, if the memory still holds what that slot was sealed with.
     pub fn remains(&self) -> Option<SlotId> {
         self.remains
     }
 
-    /// Bytes that were asked for, or what is left of them.
+    /// Bytes that were asked for, or the rest that shortening has left.
     pub fn len(&self) -> usize {
         self.length as usize
     }
 
-    /// Bytes that were asked for at first, whatever [`SlotMut::shorten`] has left of them.
+    /// Bytes that were originally asked for, whatever [`SlotMut::shorten`] has left of them.
     pub fn room(&self) -> u64 {
         self.room
     }
 
-    /// Leaves only the first `bytes` of it to be sealed; no more than there are.
+    /// Leaves only the first `bytes` to be sealed; no more than there are.
     pub fn shorten(&mut self, bytes: u64) {
         self.length = self.length.min(bytes);
         self.shared.entry(self.index).set(slot_word::LENGTH, self.length);
@@ -166,7 +166,7 @@ impl SlotMut {
         self.loan.as_ref().map_or(&[], |loan| &loan.as_slice()[..self.length as usize])
     }
 
-    /// The slot's memory, exactly as long as asked for, page-aligned. A slot used before still holds old bytes.
+    /// The slot's memory, exactly as long as asked for, page-aligned. If the slot was used before, it still holds old bytes.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         match &mut self.loan {
             Some(loan) => &mut loan.as_mut_slice()[..self.length as usize],
@@ -226,29 +226,29 @@ impl Drop for SlotMut {
     }
 }
 
-/// A sealed slot; freed when the book and all readers have let go of it.
+/// A sealed slot, freed when the book and all readers have dropped it.
 pub(super) struct Sealed {
-    /// Weak: the segment's books hold this value.
+    /// Weak, because the segment's books hold this value.
     shared: Weak<Shared>,
-    /// Always there until `drop` takes it.
+    /// Always `Some` until `drop` takes it.
     loan: Option<Loan>,
     pub(super) id: SlotId,
     length: u64,
-    /// Of the segment: where the file's data area starts.
+    /// Where the file's data area starts, copied from the segment.
     data_offset: u64,
 }
 
 impl Drop for Sealed {
     fn drop(&mut self) {
-        // Without the segment nobody allocates any more: the slot stays sealed in the file for the next run.
+        // Without the segment, nobody allocates any more: the slot stays sealed in the file for the next run.
         if let (Some(loan), Some(shared)) = (self.loan.take(), self.shared.upgrade()) {
             shared.on_free(loan, self.id, true);
         }
     }
 }
 
-/// A reader's hold on a sealed slot: the bytes stay mapped and unchanged while any clone of it lives, also when the slot is
-/// retired or the segment closed meanwhile.
+/// A reader's hold on a sealed slot: the bytes stay mapped and unchanged while any clone of it lives, even if the slot is
+/// retired or the segment is closed meanwhile.
 #[derive(Clone)]
 pub struct SlotRef(pub(super) Arc<Sealed>);
 

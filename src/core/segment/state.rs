@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// Names a sealed slot of this process. A slot that is used again has another id.
+/// Names a sealed slot of this process. A slot that is used again gets another id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SlotId {
     pub(super) index: u32,
@@ -29,7 +29,7 @@ impl SlotState {
     /// All states, in the order of their codes.
     pub const ALL: [SlotState; 4] = [SlotState::Empty, SlotState::Writing, SlotState::Sealed, SlotState::Retired];
 
-    /// The state's code in the segment. Zero is `Empty`, so a fresh file of zeros is all empty slots.
+    /// The state's code in the segment. Zero is `Empty`, so a new file of zeros has only empty slots.
     pub(super) fn code(self) -> u64 {
         match self {
             SlotState::Empty => 0,
@@ -44,7 +44,7 @@ impl SlotState {
         SlotState::ALL.into_iter().find(|state| state.code() == code)
     }
 
-    /// The table of legal moves; every other pair is a bug.
+    /// The table of legal moves. Every other pair of states is a bug.
     pub fn may_become(self, next: SlotState) -> bool {
         use SlotState::{Empty, Retired, Sealed, Writing};
         matches!(

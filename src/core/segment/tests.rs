@@ -47,7 +47,7 @@ fn old(spec: &SegmentSpec) -> OldSegment {
     OldSegment::open(&spec.directory, &spec.name).expect("open")
 }
 
-/// What a rank without room asks before it gives up on memory.
+/// What a rank that finds no room checks before it gives up on memory.
 #[test]
 fn a_rank_sees_whether_others_give_back_room_without_it() {
     let dir = place();
@@ -402,7 +402,7 @@ fn another_users_segment_is_refused() {
     assert!(list(dir.path(), "segment").expect("list").is_empty());
 }
 
-/// A file of this user with the right mode and any content.
+/// Writes a file of this user with the right mode and any content.
 fn plant(spec: &SegmentSpec, content: &[u8], len: u64) {
     let path = spec.directory.join(&spec.name);
     std::fs::write(&path, content).expect("write");
@@ -521,7 +521,7 @@ fn ranks_and_threads_under_a_tight_budget_never_share_a_byte() {
     let dir = place();
     let spec = spec(dir.path(), 12 * MIB, 2);
     let (one, two) = (Segment::create(&spec).expect("create"), Segment::attach(&spec, 1).expect("attach"));
-    // The kernel makes them with the help of all CPUs: on a loaded machine that takes minutes.
+    // The kernel makes huge pages with the help of all CPUs, which takes minutes on a loaded machine.
     one.set_huge_pages(false);
     two.set_huge_pages(false);
     std::thread::scope(|scope| {
@@ -571,7 +571,7 @@ fn a_file_is_held_while_a_process_has_a_place_in_it_whatever_is_in_it() {
     assert!(matches!(OldSegment::open(dir.path(), &spec.name), Err(SegmentError::Damaged { .. })));
     assert!(is_held(dir.path(), &spec.name).expect("ours"));
     drop(segment);
-    // A process that another test is just starting shares our openings until it has called exec.
+    // A process that another test is just starting shares our openings until it calls exec.
     wait_until("the place is free", || !is_held(dir.path(), &spec.name).expect("ours"));
     assert!(matches!(is_held(dir.path(), "none"), Err(SegmentError::NotFound { .. })));
 }

@@ -1,9 +1,9 @@
-//! Tokens: how the ranks of a node take turns at what they share, without locks between processes.
+//! Tokens: how the ranks of a node take turns at using what they share, without locks between processes.
 //!
-//! Two things are better done by few ranks at a time than by all at once: bursts over a link that several devices share
+//! Two things are better done by a few ranks at a time than by all at once: bursts over a link that several devices share
 //! (ICS'19, section 3), and registering memory, which slows down out of proportion when processes compete (HiPC'22, section
 //! IV.A). For each such thing the control area has a *token*: a few places, each free or held by a rank, and for each rank a
-//! word in which it posts that it waits, and with how many bytes. `layout.rs` draws the words.
+//! word in which it posts that it waits, and for how many bytes. `layout.rs` shows the words.
 //!
 //! ```text
 //! place    bits 0-15 holder's node rank + 1, 0 for free     16-63 use count, one more with each take
@@ -11,22 +11,21 @@
 //! ```
 //!
 //! A place changes by compare-and-swap on the whole word and nothing else. [`Segment::try_take`] posts the wish, looks, and
-//! takes a free place if this rank is among the first in the given [`Order`]; it never waits. The caller sleeps a
-//! millisecond or so and tries again. Mutual exclusion is the rule; order is a courtesy, with the limits below.
+//! takes a free place if this rank is among the first in the given [`Order`]; it never waits. The caller sleeps for about a
+//! millisecond and tries again. Mutual exclusion is the rule; order is a courtesy, with the limits below.
 //!
 //! # Deaths
 //!
-//! A waiter that finds a place held by a rank without a liveness lock frees it, by compare-and-swap on the very word that
-//! it saw. As each take raises the use count, a second waiter with the same finding fails, even if the same rank
-//! (a new process in its place) holds the token again. Wishes of dead ranks are not counted. Two limits: a killed process whose forked
-//! child lives on counts as alive (see [`super`]), and a rank that closes its segment counts as dead, so it gives its
-//! tokens back first.
+//! A waiter that finds a place held by a rank without a liveness lock frees it, by compare-and-swap on the very word that it saw.
+//! Because each take raises the use count, a second waiter that found the same fails, even if the same rank (a new process in its
+//! place) holds the token again. Wishes of dead ranks are not counted. There are two limits: a killed process whose forked child lives
+//! on counts as alive (see [`super`]), and a rank that closes its segment counts as dead, so it gives its tokens back first.
 //!
 //! # Hung ranks
 //!
-//! A rank that lives and stops trying (or forgot [`Segment::withdraw`]) would keep the others waiting at a free place. After
-//! 1000 tries that found a place free and the same wish in front, a rank leaves that wish out of account until it changes.
-//! A *holder* that hangs is not robbed: nobody can tell whether its transfer still runs.
+//! A rank that lives and stops trying (or forgot [`Segment::withdraw`]) would keep the others waiting although a place is
+//! free. After 1000 tries that found a place free and the same wish ahead, a rank ignores that wish until it changes. A
+//! *holder* that hangs keeps its place: nobody can tell whether its transfer still runs.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -44,13 +43,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// Tries at a free place behind one and the same wish before that wish is left out of account.
+/// How often a rank finds a place free and the same wish ahead before it ignores that wish.
 const PATIENCE: u32 = 1000;
 
-/// What is taken in turns on a node.
+/// What the ranks of a node take turns at.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Token {
-    /// A burst on a shared link, numbered from 0 to 15; the ranks agree on what is which link.
+    /// A burst on a shared link, numbered from 0 to 15; the ranks agree on which link has which number.
     Link(u32),
     /// Registering memory with a device.
     Pinning,
@@ -59,17 +58,17 @@ pub enum Token {
 /// Who is first among the ranks that wait. All ranks should use the same order for a token.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Order {
-    /// Who began to wait first. Nobody is passed over.
+    /// The rank that began to wait first. Nobody is passed over.
     #[default]
     FirstCome,
-    /// Who wants the fewest bytes (in pages); of equals, who came first. The least waiting in all, but a long one can be passed
-    /// over for as long as short ones keep coming.
+    /// The rank that wants the fewest bytes (in pages); among equals, the one that came first. The total wait is the shortest,
+    /// but a rank with a long transfer can be passed over for as long as short ones keep coming.
     ShortestFirst,
-    /// The next waiting rank after the one that was served last, by number.
+    /// The next waiting rank, by number, after the one that was served last.
     RoundRobin,
 }
 
-/// What of the waiting this process keeps to itself, one for each token.
+/// The state of waiting that this process keeps to itself, one for each token.
 pub(super) struct Queue(Lock<[Patience; TOKENS as usize]>);
 
 impl Default for Queue {
@@ -78,7 +77,7 @@ impl Default for Queue {
     }
 }
 
-/// How long this rank has stood at a free place behind the same wish, and whose wishes it has given up on.
+/// How often in a row this rank has found a place free and the same wish ahead, and which wishes it ignores.
 #[derive(Default)]
 struct Patience {
     ahead: u64,
@@ -87,12 +86,12 @@ struct Patience {
 }
 
 impl Patience {
-    /// Should this wish still be waited for?
+    /// Must this rank still wait for this wish?
     fn respects(&self, rank: u32, wish: u64) -> bool {
         !self.passed.contains(&(rank, wish))
     }
 
-    /// One more try found a place free and this wish in front.
+    /// Counts one more try that found a place free and this wish ahead.
     fn on_wait(&mut self, rank: u32, wish: u64) {
         self.tries = if self.ahead == wish { self.tries + 1 } else { 1 };
         self.ahead = wish;
@@ -105,14 +104,14 @@ impl Patience {
 }
 
 impl Segment {
-    /// Takes a token if a place is free and no rank that waits comes before this one. Otherwise the wish stays posted,
-    /// with the time of the first try and the bytes of this one: sleep, and try again, or [`Segment::withdraw`] it.
+    /// Takes a token if a place is free and no rank that waits comes before this one. Otherwise the wish stays posted, with
+    /// the time of the first try and the bytes of this one. Then sleep and try again, or [`Segment::withdraw`] the wish.
     ///
-    /// A rank has one wish for each token. If several of its threads wait for the same one, whoever tries at the right moment
-    /// takes it, and the others queue up anew.
+    /// A rank has one wish for each token. If several of its threads wait for the same one, the thread that tries at the
+    /// right moment takes the token, and the others queue up again.
     ///
     /// # Blocking
-    /// Never; a few microseconds.
+    /// Never blocks; takes a few microseconds.
     ///
     /// # Errors
     /// [`SegmentError::Limit`] for a link above 15, [`SegmentError::Closed`], [`SegmentError::Forked`].
@@ -140,7 +139,7 @@ impl Segment {
         Ok(taken.map(|(at, word)| TokenGuard { shared: Arc::clone(shared), at, word }))
     }
 
-    /// Takes this rank's wish for a token back; harmless if it has none.
+    /// Withdraws this rank's wish for a token. Harmless if the rank has none.
     ///
     /// # Errors
     /// As [`Segment::try_take`].
@@ -152,8 +151,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Says how many ranks of the node may hold a token at once: 1 to 8, for all ranks; 1 from the start. A smaller number
-    /// counts as the present holders give back.
+    /// Says how many ranks of the node may hold a token at once: 1 to 8, the same for all ranks, initially 1. A smaller
+    /// number takes effect as the present holders give the token back.
     ///
     /// # Errors
     /// [`SegmentError::Limit`] for another number or a link above 15, [`SegmentError::Closed`], [`SegmentError::Forked`].
@@ -174,7 +173,7 @@ impl Shared {
         Table { map: &self.map, header: &self.header, node_rank: self.node_rank, token }
     }
 
-    /// This rank's place in the segment is taken anew: what a killed process left in its name is nobody's.
+    /// Frees what a killed process left in the name of this rank, whose place in the segment is taken anew.
     pub(super) fn clear_tokens(&self) {
         for token in 0..TOKENS {
             let table = self.table(token);
@@ -184,7 +183,7 @@ impl Shared {
     }
 }
 
-/// A token that this rank holds; dropped, it is given back. It keeps this rank's place in the segment, unless that is closed.
+/// A token that this rank holds; dropping it gives the token back. It keeps this rank's place in the segment, unless the segment is closed.
 pub struct TokenGuard {
     shared: Arc<Shared>,
     /// The place's word, and what it says while we hold it.
@@ -194,8 +193,8 @@ pub struct TokenGuard {
 
 impl Drop for TokenGuard {
     fn drop(&mut self) {
-        // In a forked child the token is the parent's. Should somebody have freed the place already (this rank closed its
-        // segment before), the word is another.
+        // In a forked child the token belongs to the parent. If somebody has already freed the place (because this rank
+        // closed its segment before), the word is a different one.
         if self.shared.map.is_mine() {
             give_back(self.shared.map.word(self.at), self.word);
         }
@@ -224,12 +223,12 @@ fn holder(word: u64) -> Option<u32> {
     (word as u16).checked_sub(1).map(u32::from)
 }
 
-/// The word of the next use of a free place.
+/// The word that a free place gets with its next use.
 fn taken(word: u64, node_rank: u32) -> u64 {
     (word | 0xffff).wrapping_add(1) | (u64::from(node_rank) + 1)
 }
 
-/// Comes before each access to a word that other ranks change. Tests let another rank run here.
+/// Called before each access to a word that other ranks change. Tests let another rank run here.
 fn between_accesses() {
     #[cfg(test)]
     schedules::switch();
@@ -258,14 +257,14 @@ fn ticket_of(wish: u64) -> u32 {
     (wish >> 1) as u32 % TICKETS
 }
 
-/// By how many tickets `wish` is older (negative) or younger than `other`: tickets wrap around, and no wish that is still
-/// posted is half a circle (eight million tickets) old.
+/// By how many tickets `wish` is older (negative) or younger than `other`. Tickets wrap around, but no wish that is still
+/// posted is half the circle (eight million tickets) old.
 fn age(wish: u64, other: u64) -> i64 {
     let apart = i64::from(ticket_of(wish).wrapping_sub(ticket_of(other)) % TICKETS);
     if apart < i64::from(TICKETS / 2) { apart } else { apart - i64::from(TICKETS) }
 }
 
-/// One token, seen from one rank.
+/// One token, as one rank sees it.
 struct Table<'a> {
     map: &'a Map,
     header: &'a SegmentHeader,
@@ -274,13 +273,13 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// For one access.
+    /// The word at an offset, for one access.
     fn word(&self, at: u64) -> &AtomicU64 {
         between_accesses();
         self.map.word(self.header.token_offset(self.token) + at)
     }
 
-    /// For one access.
+    /// A rank's wish, for one access.
     fn wish(&self, node_rank: u32) -> &AtomicU64 {
         between_accesses();
         self.map.word(self.header.wish_offset(node_rank, self.token))
@@ -294,7 +293,7 @@ impl Table<'_> {
         (self.word(token_word::CAPACITY).load(Acquire) as u32).clamp(1, TOKEN_HOLDERS_MAX)
     }
 
-    /// Posts that this rank waits, from now on or since it first did. Returns the wish.
+    /// Posts that this rank waits. If it waits already, it keeps its ticket. Returns the wish.
     fn post(&self, bytes: u64) -> u64 {
         let ticket = match self.own_wish().load(Relaxed) {
             0 => self.word(token_word::TICKETS).fetch_add(1, AcqRel) as u32,
@@ -305,7 +304,7 @@ impl Table<'_> {
         wish
     }
 
-    /// Frees what dead ranks hold. Returns how many ranks may take a place now, and the places that are free.
+    /// Frees what dead ranks hold. Returns how many more ranks may take a place now, and which places are free.
     fn free(&self, is_alive: impl Fn(u32) -> bool) -> (usize, Vec<u32>) {
         let capacity = self.capacity();
         let mut free = Vec::new();
@@ -319,7 +318,7 @@ impl Table<'_> {
                     log::info!("event=token-freed token={} node_rank={rank}", self.token);
                     free.push(place);
                 }
-                // Somebody else has freed it, and perhaps taken it.
+                // Somebody else has freed the place, and may have taken it.
                 Some(_) => held += 1,
                 None => free.push(place),
             }
@@ -345,7 +344,7 @@ impl Table<'_> {
             .filter(|(rank, wish)| *wish != 0 && key(*rank, *wish) < own)
             .collect();
         ahead.sort_unstable_by_key(|(rank, wish)| key(*rank, *wish));
-        // Asking whether a rank lives is a system call: in order, and no more than needed.
+        // Asking whether a rank is alive takes a system call, so the ranks are asked in order, and no more of them than needed.
         ahead.into_iter().filter(|(rank, wish)| may_count(*rank, *wish)).take(count).collect()
     }
 
@@ -354,7 +353,7 @@ impl Table<'_> {
         let at = u64::from(place) * 8;
         let seen = self.word(at).load(Acquire);
         let word = taken(seen, self.node_rank);
-        // AcqRel: what the holder before did under the token is seen by us.
+        // AcqRel: we see what the previous holder did while it had the token.
         let is_ours = holder(seen).is_none() && self.word(at).compare_exchange(seen, word, AcqRel, Relaxed).is_ok();
         if is_ours {
             self.own_wish().store(0, Release);
@@ -466,8 +465,8 @@ mod tests {
         assert!(take(&three, 1, Order::FirstCome).is_some());
     }
 
-    /// Ranks 1 to 3 wait in the order 2, 3, 1, with 30, 10 and 20 MiB; then the holder, rank 0 or 2, gives back. Returns who is
-    /// served in which order.
+    /// Ranks 1 to 3 wait in the order 2, 3, 1, with 30, 10 and 20 MiB; then the holder, rank 0 or 2, gives the token back.
+    /// Returns the order in which they are served.
     fn served(order: Order) -> Vec<usize> {
         let (_place, all) = ranks::<4>();
         let bytes = [0, 20 * MIB, 30 * MIB, 10 * MIB];
@@ -480,7 +479,7 @@ mod tests {
         let mut served = Vec::new();
         while !waiting.is_empty() {
             drop(held.take());
-            // All try, twice over, in both directions: only one may succeed.
+            // All of them try twice, in both directions: only one may succeed.
             let tries = waiting.iter().chain(waiting.iter().rev());
             let won: Vec<usize> = tries
                 .copied()
@@ -556,9 +555,9 @@ mod tests {
         assert!(take(&one, 1, Order::FirstCome).is_some());
     }
 
-    /// All ranks take the token again and again. Checks that never more than `capacity` hold it, and returns how often
-    /// somebody was served while some rank waited, at most. Waits in which a rank stood still for long do not count: the others
-    /// may pass over somebody who does not come.
+    /// All ranks take the token again and again. Checks that never more than `capacity` of them hold it. Returns the maximum
+    /// number of times that others were served while one rank waited. Waits during which a rank stood still for long do not
+    /// count, because the others may pass over a rank that does not come.
     fn contend(order: Order, capacity: u32) -> usize {
         const ROUNDS: usize = 25;
         let (_place, all) = ranks::<4>();
@@ -582,7 +581,7 @@ mod tests {
                                 if let Some(guard) = take(segment, rank * MIB, order) {
                                     break guard;
                                 }
-                                // Only now is the wish posted for certain.
+                                // Only now is it certain that the wish is posted.
                                 since.get_or_insert_with(|| services.load(Acquire));
                                 std::thread::sleep(Duration::from_millis(1));
                             };
@@ -608,8 +607,8 @@ mod tests {
     #[test]
     fn contending_ranks_exclude_each_other_and_none_is_passed_over_twice() {
         for order in [Order::FirstCome, Order::RoundRobin] {
-            // While one waits, each of the three others is served at most once by right, and once more if it looked just
-            // before the wish was posted.
+            // While one rank waits, each of the three others is served at most once by right, and once more if it looked
+            // just before the wish was posted.
             let worst = contend(order, 1);
             assert!(worst <= 6, "{order:?}: {worst}");
         }

@@ -1,4 +1,4 @@
-//! Companions of a session: what all ranks do together.
+//! The collective calls with which a session declares its companions and cuts them at a restart.
 #![forbid(unsafe_code)]
 
 use super::asking::ask;
@@ -66,12 +66,12 @@ impl Session {
         Ok(Companion(kept))
     }
 
-    /// The companions of a series; `None` if no rank has any.
+    /// The companions of a series; `None` if no rank has declared any.
     pub(super) fn companions_of(&self, series: &str) -> Option<Companions> {
         self.companions.borrow().get(series).cloned()
     }
 
-    /// Does what was planned, on all ranks or with an error on all.
+    /// Carries out the plans of a restart. If a rank fails to do so, the call fails on all ranks.
     ///
     /// # Collective
     /// All ranks.

@@ -1,4 +1,4 @@
-//! Questions of a session to all ranks, and their answers.
+//! Questions that a session asks all ranks, and their answers.
 #![forbid(unsafe_code)]
 
 use super::error::{Error, Result};
@@ -20,7 +20,7 @@ pub(super) fn ask(
     heard(call, engine.collective(ballot, Box::new(|ballot| Outcome::unless_culprits(ballot, agreed))))
 }
 
-/// A verdict that all ranks agreed on, or the error of the call.
+/// Returns a verdict on which all ranks agreed, or the error that the call reports.
 pub(super) fn heard(call: &'static str, verdict: Result<Verdict, String>) -> Result<Verdict> {
     let verdict = verdict.map_err(|reason| Error::Failed { reason })?;
     match verdict.outcome {

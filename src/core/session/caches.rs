@@ -68,7 +68,7 @@ impl Session {
         Ok(Caches::open_beside(device, segment, caches, self.engine.waiting.clone())?)
     }
 
-    /// This rank's part of the node memory tier, in bytes.
+    /// This rank's share of the node memory tier, in bytes.
     #[doc(hidden)]
     pub fn memory_share(&self) -> u64 {
         self.engine.memory_share()

@@ -39,24 +39,24 @@ pub struct CheckpointBuilder<'a> {
     pub(super) name: String,
     pub(super) version: u64,
     pub(super) regions: Vec<SavedRegion<'a>>,
-    /// The hashes of their names.
+    /// The hashes of the names of its regions.
     pub(super) names: HashSet<u64>,
-    /// Regions with a method of their own.
+    /// The regions for which the program has chosen a method.
     pub(super) wishes: Vec<(String, Method)>,
     /// How regions are spread over the ranks.
     pub(super) terms: Terms,
     pub(super) own_regions: bool,
     pub(super) held: Option<Held>,
-    /// Bytes for which a stream leaves room, besides those of the regions.
+    /// The number of bytes for which a stream leaves room, in addition to the regions that have been added.
     pub(super) room: u64,
-    /// Why a stream has failed; a region is missing then.
+    /// Why a stream has failed. The region that it was to write is then missing.
     pub(super) broken: Option<String>,
-    /// Files that the program writes itself.
+    /// The regions that the program itself writes as files.
     pub(super) routed: Option<Routed>,
-    /// This rank's output files that agree with it, if any rank has some.
+    /// This rank's output files that are kept in agreement with the checkpoint; `None` if no rank has any.
     pub(super) companions: Option<Companions>,
     pub(super) begun: Duration,
-    /// How long the application has waited for regions to be held, if any are.
+    /// How long the application has waited while regions were held; `None` if none are held.
     pub(super) held_for: Option<Duration>,
     pub(super) done: bool,
 }
@@ -179,7 +179,7 @@ impl<'a> CheckpointBuilder<'a> {
         self.add_on(saved, on)
     }
 
-    /// Adds an array on a decomposition, with elements of a type that is known only at run time.
+    /// Adds an array in device memory on a decomposition, with elements of a type that is known only at run time.
     #[doc(hidden)]
     pub fn save_spans_on(
         &mut self,
@@ -345,26 +345,26 @@ impl<'a> CheckpointBuilder<'a> {
         self.wishes.push((region.to_owned(), method));
     }
 
-    /// Lets each rank save regions of its own: names and types need not be equal on all ranks. All ranks call it.
+    /// Lets each rank save its own regions, whose names and types need not be the same on all ranks. All ranks make this call.
     #[doc(hidden)]
     pub fn let_regions_differ(&mut self) {
         self.own_regions = true;
     }
 
-    /// Does not count the time that the application spends before the capture as time that it waits for Bivouac.
+    /// Excludes the time that the application spends before the capture from the time that it waits for Bivouac.
     #[doc(hidden)]
     pub fn let_time_pass(&mut self) {
         self.held_for.get_or_insert_default();
     }
 
-    /// Gives up the checkpoint before the capture, for this reason, which all ranks hear.
+    /// Gives up the checkpoint before the capture. All ranks are told the reason `why`.
     #[doc(hidden)]
     pub fn refuse(mut self, why: &str) {
         self.done = true;
         self.engine.decline(self.operation, &self.name, self.version, why);
     }
 
-    /// The region of that name, if it is held.
+    /// The region called `name`, if it is held.
     #[doc(hidden)]
     pub fn held(&self, name: &str) -> Option<&crate::format::Region> {
         let held = self.regions.iter().find(|saved| saved.region.name == name);
@@ -375,7 +375,7 @@ impl<'a> CheckpointBuilder<'a> {
     #[doc(hidden)]
     pub fn add(&mut self, saved: SavedRegion<'a>) -> Result<()> {
         let is_new = self.names.insert(text_hash(&saved.region.name));
-        // Two names may have one hash.
+        // Two names may have the same hash.
         let is_file = || self.routed.as_ref().is_some_and(|routed| routed.has(&saved.region.name));
         if !is_new && (self.regions.iter().any(|known| known.region.name == saved.region.name) || is_file()) {
             return Err(RegionError::Twice { name: saved.region.name }.into());
@@ -384,18 +384,18 @@ impl<'a> CheckpointBuilder<'a> {
         Ok(())
     }
 
-    /// Copies host regions now: the application may overwrite them at once, and call the capture later. They come before the regions that
-    /// were added without being held, which have at most `room` bytes. A region that is held already is copied again.
+    /// Copies host regions now. The application may overwrite them at once, and call the capture later. Held regions come before the
+    /// regions that are added without being held, which have at most `room` bytes. A region that is already held is copied again.
     ///
     /// # Collective
     /// Local.
     ///
     /// # Blocking
-    /// As [`CheckpointBuilder::capture`].
+    /// The same as for [`CheckpointBuilder::capture`].
     ///
     /// # Errors
-    /// [`Error::Region`]: one of them is already added, or held with another type or shape; nothing has changed then. [`Error::Capture`]:
-    /// no tier could take them; the checkpoint cannot be used then.
+    /// [`Error::Region`]: one of the regions has already been added, or is held with another type or shape; nothing has changed then.
+    /// [`Error::Capture`]: no tier could take the regions; the checkpoint cannot be used then.
     #[cfg(any(feature = "mpi", test))]
     #[doc(hidden)]
     pub fn hold(&mut self, regions: Vec<SavedRegion<'_>>, room: u64) -> Result<()> {
@@ -565,7 +565,7 @@ impl<'a> CheckpointBuilder<'a> {
             agreed,
             bound,
             device,
-            // Between the copy of what is held and this call the application computes.
+            // The application computes between the copy of the held regions and this call.
             begun: self.held_for.map_or(self.begun, |took| called.saturating_sub(took)),
         };
         let captured = self.engine.capture(spec);

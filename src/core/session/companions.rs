@@ -43,10 +43,10 @@ impl Companion {
 /// A companion of this rank.
 #[derive(Debug)]
 pub(super) struct Kept {
-    /// As the program gave it.
+    /// The path as the program gave it.
     name: PathBuf,
     on_restart: OnRestart,
-    /// Where it is.
+    /// The path to which the program writes now.
     path: Lock<PathBuf>,
 }
 
@@ -54,12 +54,12 @@ pub(super) struct Kept {
 pub(super) type Companions = Vec<Arc<Kept>>;
 
 impl Kept {
-    /// Of this path, which the program gave as `name`.
+    /// Creates a companion at `path`, which the program gave as `name`.
     pub fn new(name: &Path, on_restart: OnRestart, path: PathBuf) -> Kept {
         Kept { name: name.to_owned(), on_restart, path: Lock::new(path) }
     }
 
-    /// What a checkpoint records of it.
+    /// What a checkpoint records about this companion.
     fn record(&self) -> io::Result<CompanionRecord> {
         let path = self.path.lock().clone();
         let found = File::open(&path).and_then(|file| {
@@ -74,7 +74,7 @@ impl Kept {
         Ok(CompanionRecord { name: self.name.as_os_str().as_bytes().to_vec(), file, length, tail })
     }
 
-    /// What a restart from `record` has to do; nothing is changed yet.
+    /// Plans what a restart from `record` has to do. Nothing is changed yet.
     fn plan(self: &Arc<Self>, record: &CompanionRecord, version: u64) -> Result<Plan, Unloaded> {
         let path = self.path.lock().with_file_name(OsStr::from_bytes(&record.file));
         let shown = path.display().to_string();
@@ -117,19 +117,19 @@ impl Kept {
 /// What a restart has to do with a companion.
 pub(super) struct Plan {
     kept: Arc<Kept>,
-    /// Where the program continues.
+    /// The file to which the program continues to write.
     path: PathBuf,
-    /// The file, how long it is and is to be.
+    /// The file to truncate, its current length and its length afterwards; `None` if it stays as it is.
     cut: Option<(File, u64, u64)>,
 }
 
 impl Plan {
-    /// All ranks have done what was to be done.
+    /// Makes the planned file the one to which the program writes. All ranks have carried out their plans before this.
     pub fn settle(self) {
         *self.kept.path.lock() = self.path;
     }
 
-    /// Cuts the file where that is to be done.
+    /// Truncates the file if that is planned.
     pub fn cut(&self) -> Result<(), String> {
         let Some((file, from, to)) = &self.cut else { return Ok(()) };
         let shown = self.path.display();
@@ -139,7 +139,7 @@ impl Plan {
     }
 }
 
-/// The digest of what comes before byte `length`.
+/// The digest of the last `TAIL` bytes before byte `length`, or of all of them if there are fewer.
 fn tail(file: &File, length: u64) -> io::Result<[u8; 16]> {
     let bytes = length.min(TAIL);
     let mut tail = vec![0; bytes as usize];
@@ -147,7 +147,7 @@ fn tail(file: &File, length: u64) -> io::Result<[u8; 16]> {
     Ok(digest_bytes(&tail).0)
 }
 
-/// The first name after that of `current` that no file has: `traj.part0002.xtc` for `traj.xtc`.
+/// The first numbered form of `name` that no file in the folder of `current` has: `traj.part0002.xtc` for `traj.xtc`.
 fn another(name: &Path, current: &Path) -> PathBuf {
     let stem = name.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let extension = name.extension().map_or_else(String::new, |extension| format!(".{}", extension.to_string_lossy()));
@@ -159,7 +159,7 @@ fn another(name: &Path, current: &Path) -> PathBuf {
     named(number)
 }
 
-/// The region that records companions, which all ranks have if any has some.
+/// The region that records the companions. All ranks have this region if any rank has companions.
 pub(super) fn saved(companions: Option<&Companions>) -> Result<Option<SavedRegion<'static>>, String> {
     let Some(companions) = companions else { return Ok(None) };
     let record = |kept: &Arc<Kept>| {
@@ -169,7 +169,7 @@ pub(super) fn saved(companions: Option<&Companions>) -> Result<Option<SavedRegio
     let records = companions.iter().map(record).collect::<Result<Vec<_>, _>>()?;
     let bytes = companions::encode(&records).map_err(|error| error.to_string())?;
     if bytes.len() > region::SHARED_MAX {
-        // A restart takes no more from another rank.
+        // A restart does not accept a longer record from another rank.
         let (count, most) = (records.len(), region::SHARED_MAX);
         return Err(format!(
             "the record of {count} companions takes {} bytes, but at most {most} are allowed",
@@ -179,7 +179,7 @@ pub(super) fn saved(companions: Option<&Companions>) -> Result<Option<SavedRegio
     Ok(Some(region::reserved(region::COMPANIONS, bytes)))
 }
 
-/// What this rank has to do with its companions so that they agree with the version of the attempt.
+/// Plans what this rank has to do so that its companions agree with the version of the attempt.
 ///
 /// # Collective
 /// All ranks, if a different number of ranks took the checkpoint.

@@ -1,4 +1,4 @@
-//! `should_checkpoint` and `should_exit`: one answer on all ranks, almost always without a message.
+//! `should_checkpoint` and `should_exit`: the answer is the same on all ranks, and almost never needs a message.
 
 use super::asking::{ask, decoded};
 use super::error::{Error, Result};
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The state on which both answers are based, which every rank counts in the same way.
+/// The state on which both answers are based. Every rank updates it in the same way.
 pub struct Decisions {
     steps: u64,
-    /// A checkpoint is due, whatever the interval says.
+    /// Whether a checkpoint is due regardless of the interval.
     is_due_now: bool,
     checkpoint: Cadence,
     since_checkpoint_look: u64,
@@ -27,7 +27,7 @@ pub struct Decisions {
     looked: Arc<Lock<Option<Duration>>>,
     exiting: bool,
     signalled: Arc<AtomicBool>,
-    /// Listens until it is dropped.
+    /// Listens for the signal until it is dropped.
     _signal: Option<Listener>,
 }
 
@@ -55,10 +55,10 @@ impl Decisions {
         })
     }
 
-    /// Lets the next question whether a checkpoint is due be answered with yes, if there is an interval at all.
+    /// Makes the next call of `should_checkpoint` answer true, if an interval is configured.
     ///
     /// # Collective
-    /// All ranks call it between the same two questions; nothing is sent.
+    /// All ranks call this between the same two calls of `should_checkpoint`; nothing is sent.
     pub fn checkpoint_soon(&mut self) {
         self.is_due_now = true;
     }
@@ -90,7 +90,7 @@ impl Decisions {
     fn look_at_pace(&self, engine: &Engine, interval: Interval, calls: u64) -> Result<(bool, u64)> {
         let (pace, clock, tuning) = (self.pace.clone(), engine.clock().clone(), engine.tuning().clone());
         let (blocked, captured) = engine.reporter().count(|stats| (stats.blocked_total, stats.captured));
-        // All ranks have captured as many.
+        // All ranks have captured the same number of checkpoints.
         let ballot = engine.ballot("should_checkpoint", Payload::Max(vec![blocked.as_nanos() as u64]));
         decide(engine, "should_checkpoint", ballot, move |ballot| {
             let slowest = match &ballot.payload {
@@ -140,7 +140,8 @@ impl Decisions {
         Ok(exiting)
     }
 
-    /// Why this rank asks for the end, if it does. Any rank may have received the signal; only the root looks at files and the clock.
+    /// Returns why this rank asks to stop, if it does. Any rank may have received the signal; only the root looks at the files and the
+    /// clock.
     fn asks_for_exit(&self, engine: &Engine, exit: &ExitConfig) -> Option<String> {
         if self.signalled.load(Ordering::Relaxed) {
             return Some("the signal of exit.signal".into());
@@ -161,14 +162,14 @@ impl Decisions {
 
 /// The signals that sessions of this process have listened for.
 ///
-/// A handler that was installed stays until the process ends, because removing it could remove one that somebody else has installed on top
-/// of it. So that the signal is not swallowed when no session listens any more, the handler then does what the system would have done, if
-/// it found the system's action when it was installed.
+/// An installed handler stays until the process ends, because removing it could also remove one that somebody else has installed on top of
+/// it. So that the signal is not swallowed when no session listens any longer, the handler then does what the system would have done,
+/// provided that the system's default action was in force when the handler was installed.
 static HEARD: Lock<BTreeMap<i32, Heard>> = Lock::new(BTreeMap::new());
 
 struct Heard {
     listeners: usize,
-    /// Read by the handler: no session listens.
+    /// True while no session listens. The handler reads this.
     idle: Arc<AtomicBool>,
 }
 
@@ -208,7 +209,8 @@ impl Drop for Listener {
     }
 }
 
-/// The signal is neither caught nor ignored, as the system says. If the system does not say, the signal is left to whoever handles it.
+/// Returns true if the signal is neither caught nor ignored according to the system. If the system does not say, the signal is left to
+/// whoever handles it.
 fn has_default_action(number: i32) -> bool {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
     ["SigIgn:", "SigCgt:"].iter().all(|key| {
@@ -218,7 +220,7 @@ fn has_default_action(number: i32) -> bool {
     })
 }
 
-/// A reduction whose decision is an answer and the number of calls until the next look.
+/// Makes a reduction whose decision consists of the answer and the number of calls until the ranks compare again.
 fn decide(
     engine: &Engine,
     call: &'static str,

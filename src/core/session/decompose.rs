@@ -1,4 +1,4 @@
-//! Decomposing arrays: each rank says which elements it owns, and all ranks together prove that each element has one owner.
+//! Decomposing arrays: each rank states which elements it owns, and all ranks together prove that each element has exactly one owner.
 #![forbid(unsafe_code)]
 
 use super::asking::{ask, decoded, heard};
@@ -67,7 +67,7 @@ impl Session {
         self.decompose_described(Ok(part.into()))
     }
 
-    /// Decomposes as [`Session::decompose`] does. The description may be a mistake, of which all ranks then hear.
+    /// Decomposes as [`Session::decompose`] does. If the description is a mistake, all ranks are told.
     #[doc(hidden)]
     pub fn decompose_described(&self, described: std::result::Result<Part, String>) -> Result<Decomposition> {
         let engine = &self.engine;
@@ -82,7 +82,7 @@ impl Session {
             Err(mistake) => engine.refusal(mistake),
         };
         let verdict = ask(engine, CALL, ballot, |ballot| Outcome::agreed("sums", &ballot.sums))?;
-        // A rank with a mistake has heard with the others that there is one.
+        // A rank with a mistake has learned of it in the verdict, together with the others.
         let checked = checked.map_err(|reason| Error::Failed { reason })?;
         let call = format!("decompose {}", checked.array());
         let sums: Vec<(u64, u64)> = decoded(&verdict)?;
@@ -92,7 +92,7 @@ impl Session {
         }
     }
 
-    /// Is each element in one box?
+    /// Proves that each element is in exactly one box.
     fn prove_boxes(&self, call: &str, own: Own, sums: &Sums) -> Result<Decomposition> {
         let (rank, ranks) = self.engine.identity().place();
         let parts = own.parts();
@@ -100,7 +100,7 @@ impl Session {
         let mut owner = Owner::new(&cells, parts.dims());
         let first = posts(&cells, parts.dims(), all_of(parts, Side::Has, rank, rank));
         let mut finding = self.exchange_parts(call, first, &mut owner)?;
-        // Without an overlap as many elements as there are have been given: each has its owner.
+        // If no boxes overlap, and as many elements have been described as the array has, each element has an owner.
         if finding.is_none() && !parts.is_sparse() && sums.volume != parts.whole().volume() {
             finding = self.find_gap(call, &cells, &owner)?;
         }
@@ -113,7 +113,7 @@ impl Session {
         }
     }
 
-    /// Is each number in one list?
+    /// Proves that each number is in exactly one list.
     fn prove_list(&self, call: &str, list: List, sums: &ListSums) -> Result<Decomposition> {
         let (engine, (rank, ranks)) = (&self.engine, self.engine.identity().place());
         let head = list.head();
@@ -140,7 +140,7 @@ impl Session {
             let wrong = counter.twice().or_else(|| is_short.then(|| counter.first_gap(sums.count)).flatten());
             let ballot = engine.ballot(&format!("{call}: lists"), Payload::greatest(1, wrong.map(Wrong::to_bytes)));
             let found: Vec<u8> = decoded(&ask(engine, CALL, ballot, greatest)?)?;
-            // Two owners come before none, and low numbers before higher ones.
+            // An element with two owners is reported before one with none, and a low number before a higher one.
             let is_worse = worst.is_none_or(|worst| found > worst.to_bytes());
             worst = Wrong::of_bytes(&found).filter(|_| is_worse).or(worst);
         }
@@ -150,7 +150,7 @@ impl Session {
         }
     }
 
-    /// Sends parts to the owners of their cells, looks at the parts that arrive, and hears what any rank has found.
+    /// Sends parts to the ranks that check their cells, checks the parts that arrive, and returns what any rank has found.
     fn exchange_parts(&self, call: &str, first: Vec<(Rank, Vec<u8>)>, owner: &mut Owner) -> Result<Option<Finding>> {
         let engine = &self.engine;
         let mut on_post = |_: Rank, bytes: &[u8]| {
@@ -170,7 +170,7 @@ impl Session {
         finding(&heard(CALL, engine.exchange(exchange))?)
     }
 
-    /// Finds the first elements that nobody owns, when some have no owner.
+    /// Finds the first elements that have no owner.
     fn find_gap(&self, call: &str, cells: &Cells, owner: &Owner) -> Result<Option<Finding>> {
         let gap = owner.first_gap(cells.of(self.engine.identity().rank)).map(|gap| Finding::Gap(gap).to_bytes());
         let ballot = self.engine.ballot(&format!("{call}: gaps"), Payload::greatest(1, gap));

@@ -23,7 +23,7 @@ pub struct DeviceCheckpointBuilder<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Gpu<'a> {
     pub way: Way<'a>,
-    /// The application's, on which regions are complete.
+    /// The application's stream. The regions are complete once its enqueued work has run.
     pub stream: &'a dyn Stream,
 }
 
@@ -35,7 +35,7 @@ pub(super) enum Way<'a> {
 }
 
 impl Gpu<'_> {
-    /// Do both save in the same way, on the same stream?
+    /// Do both describe the same way of saving, on the same stream?
     pub fn is(&self, other: &Gpu<'_>) -> bool {
         let is_one_way = match (self.way, other.way) {
             (Way::Copied(one), Way::Copied(other)) => std::ptr::eq(one, other),

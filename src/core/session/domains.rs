@@ -1,4 +1,4 @@
-//! Failure domains: the root reads the topology once and tells all ranks.
+//! Failure domains: the root reads the topology once and sends the domains to all ranks.
 
 use super::error::Result;
 use super::open::Bootstrap;
@@ -13,7 +13,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The longest text that is read. A longer one is refused where it is parsed.
+/// The maximum length in bytes of a topology text. One byte more than is allowed is read, so that the parser refuses a text that is too
+/// long.
 const TOPOLOGY_MAX: u64 = (4 << 20) + 1;
 /// How long SLURM may take to answer.
 const SLURM_SECONDS: &str = "10";
@@ -25,10 +26,10 @@ pub(super) struct NodeDomains {
     pub notes: Vec<String>,
 }
 
-/// The failure domain of each node. Empty: nodes fail one by one.
+/// Returns the failure domain of each node. If the result is empty, each node fails by itself.
 ///
 /// # Collective
-/// All ranks, if the configuration (which is the same on all) asks for more than nodes.
+/// All ranks, if the configuration, which is the same on all ranks, asks for redundancy over domains larger than nodes.
 ///
 /// # Errors
 /// [`super::Error::Open`]: the topology file cannot be read.
@@ -93,7 +94,7 @@ fn read_text(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// The text of `topology.conf` where SLURM keeps it, otherwise the output of `scontrol`.
+/// The text of the `topology.conf` beside SLURM's configuration file, otherwise the output of `scontrol`.
 fn slurm_text() -> std::result::Result<String, String> {
     let configured = std::env::var_os("SLURM_CONF").map(PathBuf::from);
     let beside = configured.as_deref().and_then(Path::parent).unwrap_or(Path::new("/etc/slurm"));

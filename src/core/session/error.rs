@@ -102,7 +102,7 @@ pub enum Error {
          now would not contain it; receive it first"
     )]
     MessageInFlight {
-        /// This rank, in the communicator that was asked about.
+        /// This rank, in the communicator that was checked.
         rank: i32,
         /// The sender's rank.
         from: i32,

@@ -1,4 +1,4 @@
-//! What a rank's session says about itself in its first event, and where its events go.
+//! The content of the first event of a rank's session, and where its events are written.
 #![forbid(unsafe_code)]
 
 use super::place::Place;
@@ -12,12 +12,12 @@ use crate::tier::TierId;
 use crate::tier::run_directory::RunDirectory;
 use crate::transfer::{Events, Identity, Setup};
 
-/// Where the group's root shares files with a supervisor.
+/// The directory in which the group's root shares files with a supervisor.
 pub(super) fn run_directory(config: &Config, place: &Place) -> Option<RunDirectory> {
     config.node.run_directory.as_ref().map(|path| RunDirectory::at(place.directory.join(path)))
 }
 
-/// Where this rank's events go: to their own directory, or those of the root to its run directory.
+/// Where this rank's events are written: to the configured directory; otherwise, on the root only, to its run directory.
 pub(super) fn events_of(config: &Config, place: &Place, identity: &Identity) -> Option<Events> {
     let directory = match &config.node.events_directory {
         Some(path) => RunDirectory::at(place.directory.join(path)),
@@ -29,7 +29,7 @@ pub(super) fn events_of(config: &Config, place: &Place, identity: &Identity) -> 
     Some(Events::new(directory, &identity.group, identity.rank.0, identity.generation.0))
 }
 
-/// What the first event of a session says.
+/// The content of the first event of a session.
 pub(super) fn opened_of(setup: &Setup, place: &Place) -> Opened {
     let Setup { identity, config, memory, tiers, lost, protection, .. } = setup;
     let memory = memory.iter().map(|segment| (TierId::MEMORY, segment.path().display().to_string()));

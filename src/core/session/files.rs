@@ -62,7 +62,7 @@ impl<'a> CheckpointBuilder<'a> {
         Ok(path)
     }
 
-    /// Adds the files as regions, which are read when they are captured.
+    /// Adds the files as regions. They are read when the checkpoint is captured.
     pub(super) fn add_routed(&mut self) -> Result<(), String> {
         let Some(routed) = &self.routed else { return Ok(()) };
         for (name, path) in &routed.files {

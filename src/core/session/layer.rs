@@ -1,4 +1,4 @@
-//! The message layer between the ranks of a session: MPI, or streams of our own.
+//! The message layer between the ranks of a session: MPI, or Bivouac's own streams.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "mpi")]
@@ -13,11 +13,11 @@ use crate::comm::Comm;
 use crate::config::{Config, Timeouts};
 use std::time::Duration;
 
-/// How long `close` lets its last messages travel.
+/// How long `close` waits for its last messages to arrive.
 pub(super) const GOODBYE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Prepares a rank to wait for the others: sets what is logged meanwhile, such as which rank does not call, and returns how long it waits.
-/// A rank without a usable configuration takes the defaults.
+/// Prepares a rank to wait for the others. It configures what is logged during the wait, such as which ranks have not called, and returns
+/// the time limits. A rank without a usable configuration uses the defaults.
 #[cfg(feature = "mpi")]
 pub fn prepare_to_wait(config: std::result::Result<&Config, &String>) -> Timeouts {
     let default = Config::default();
@@ -26,8 +26,8 @@ pub fn prepare_to_wait(config: std::result::Result<&Config, &String>) -> Timeout
     config.job.timeouts
 }
 
-/// The message layer of a session that is opened on a communicator, and the thread that drives it: MPI with a thread of ours or without
-/// one, or streams of our own, for which a thread does not need MPI's permission.
+/// The message layer of a session that is opened on a communicator, and the threads that work for it. The layer is MPI, with or without a
+/// comm thread, or Bivouac's own streams, on which a thread does not need MPI's permission.
 #[cfg(feature = "mpi")]
 pub(super) fn layer(
     mut comm: crate::comm::mpi::MpiComm,
@@ -56,7 +56,7 @@ pub(super) fn layer(
     Ok((Box::new(comm), if is_threaded { Workers::Threads } else { Workers::Writers }))
 }
 
-/// Whether a rank wants streams, by its configuration and by whether a thread may work over MPI.
+/// Whether a rank wants streams. This follows from its configuration, and from whether a thread may use MPI and has a processor.
 #[cfg(any(feature = "mpi", test))]
 pub(super) fn wish(wanted: crate::config::Progress, is_threaded: bool, is_crowded: bool) -> crate::comm::sockets::Wish {
     use crate::comm::sockets::Wish;
@@ -68,7 +68,7 @@ pub(super) fn wish(wanted: crate::config::Progress, is_threaded: bool, is_crowde
     }
 }
 
-/// The root's log line where ranks do not reach each other by streams: a thread works over MPI then, or only the application does.
+/// The root's log line if the ranks cannot reach each other by streams. A comm thread then uses MPI, or only the application's calls do.
 #[cfg(any(feature = "mpi", test))]
 pub(super) fn without_streams(
     why: &str,
@@ -89,14 +89,14 @@ pub(super) fn without_streams(
     (log::Level::Warn, line)
 }
 
-/// Do ranks share processors? MPI's waiting calls then compete for them: a vote over MPI took half a second with two ranks on each of 16,
-/// over streams a tenth of that.
+/// Do ranks share processors? MPI's waiting calls then compete for the processors: with two ranks on each of 16 processors, a vote over MPI
+/// took half a second, and a vote over streams a tenth of that.
 #[cfg(any(feature = "mpi", test))]
 pub(super) fn is_crowded(ranks: usize, processors: Option<usize>) -> bool {
     processors.is_some_and(|processors| ranks > processors)
 }
 
-/// The number of processors of this machine, not only of those that this process may use: its neighbours have the others.
+/// The number of processors of this machine, including those that this process may not use: its neighbours use the others.
 #[cfg(feature = "mpi")]
 fn processors() -> Option<usize> {
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;

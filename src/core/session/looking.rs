@@ -1,5 +1,4 @@
-//! Finds out what the root reports in the line that it writes when a session opens. File systems may be slow, and the line must not delay
-//! the session.
+//! Finds out what the root reports in its line when a session opens. File systems may be slow, and the line must not delay the session.
 #![forbid(unsafe_code)]
 
 use super::open::Lost;
@@ -20,18 +19,19 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-/// How long the line waits for the file systems.
+/// How long the opening line waits for the file systems.
 pub(super) const LOOK: Duration = Duration::from_secs(2);
 
 /// What was found in a directory.
 pub(super) struct Seen {
     tier: TierId,
     free: Option<u64>,
-    /// The newest version of each series that has a manifest.
+    /// The newest version with a manifest, for each series.
     newest: Vec<(String, Generation, u64)>,
 }
 
-/// Looks at the directories in use. `None`: they have not all answered within `limit`. The thread that waits for them then ends by itself.
+/// Looks at the directories in use. Returns `None` if they have not all answered within `limit`; the thread that waits for them then ends
+/// by itself.
 pub(super) fn look_within(limit: Duration, tiers: Vec<Arc<dyn Tier>>, identity: &Identity) -> Option<Vec<Seen>> {
     let (identity, (tell, told)) = (identity.clone(), sync_channel(1));
     let all = move || _ = tell.send(tiers.iter().map(|tier| look(&**tier, &identity)).collect());
@@ -61,7 +61,7 @@ pub(super) fn tiers(
         Means::Memory => memory.map(|_| folder(&config.node.memory_directory)),
         _ => used.iter().find(|it| it.kind() == tier).map(|it| folder(it.root())),
     };
-    // What nobody has asked for, and nobody gets unasked, is not worth a word.
+    // A tier that neither the configuration nor the default switches on is not mentioned.
     let is_known = |tier: &TierId| [&config.job, &JobConfig::default()].iter().any(|job| tier.wish(job).is_enabled);
     let all = TierId::all().filter(|tier| tier.spec().means != Means::Peers).filter(is_known);
     let all = all.map(|tier| (tier, tier.wish(&config.job).is_enabled.then(|| place(tier).unwrap_or_default())));
@@ -83,14 +83,14 @@ pub(super) fn tiers(
     all.map(state).collect()
 }
 
-/// The series of a slot, as its own head says.
+/// The series of a slot, as the head of its shard names it.
 fn name_of(segment: &OldSegment, slot: &OldSlot) -> Option<String> {
     let head = Head::decode(segment.bytes(slot).ok()?).ok()?;
     Some(head.meta.name.clone())
 }
 
-/// The newest version of each series on a tier that the root can see: on directories those with a manifest, in memory those that are
-/// sealed. An election may choose otherwise, because it asks all ranks.
+/// The newest version of each series on a tier that the root can see. In directories, versions with a manifest count; in memory, versions
+/// whose slot is sealed and intact. An election may choose otherwise, because it asks all ranks.
 pub(super) fn found(seen: &[Seen], old: &[OldSegment]) -> Vec<SeriesStatus> {
     let mut newest: BTreeMap<String, (Generation, u64, TierId)> = BTreeMap::new();
     for (tier, (name, generation, version)) in seen.iter().flat_map(|seen| seen.newest.iter().map(|at| (seen.tier, at)))
@@ -99,7 +99,8 @@ pub(super) fn found(seen: &[Seen], old: &[OldSegment]) -> Vec<SeriesStatus> {
         newest.entry(name.clone()).and_modify(|known| *known = (*known).max(found)).or_insert(found);
     }
     for (segment, slot) in old.iter().flat_map(|segment| segment.slots().iter().map(move |slot| (segment, slot))) {
-        // One whose verdict was not heard before the run was killed may have been committed.
+        // A version whose verdict was not heard before the run was killed may nevertheless have been committed, so every intact slot
+        // counts.
         if !slot.intact {
             continue;
         }

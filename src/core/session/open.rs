@@ -2,7 +2,7 @@
 //!
 //! 1. *Introduce*: the root makes or reads the store id, and tells all ranks its configuration, the job's key and the run's identity.
 //! 2. *Compare and claim*: every rank compares its configuration, prepares its tiers and reports the largest generation that it has seen.
-//!    The root claims the next one. A tier that some rank cannot use is off for all.
+//!    The root claims the next generation. A tier that some rank cannot use is off for all ranks.
 //! 3. *Attach*: the node's first rank makes the segment, all ranks agree that this is done, and the others attach. A node without a segment
 //!    continues without it.
 
@@ -50,7 +50,7 @@ use std::time::Duration;
 /// A start that comes later than this many seconds after a failure does not count as a relaunch.
 const RELAUNCH_MAX: f64 = 600.0;
 
-/// What the root tells all ranks first.
+/// The information that the root sends to all ranks first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Introduction {
     config: Vec<(String, String)>,
@@ -58,13 +58,13 @@ struct Introduction {
     group: String,
     incarnation: Incarnation,
     store: Option<Incarnation>,
-    /// Tiers that all nodes share and the root cannot use, and why.
+    /// The tiers that all nodes share but that the root cannot use, each with the reason.
     failures: Vec<(TierId, String)>,
-    /// The root has a run directory.
+    /// Whether the root has a run directory.
     supervised: bool,
 }
 
-/// What the root tells all ranks after the claim.
+/// The information that the root sends to all ranks after the claim.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Opened {
     generation: Generation,
@@ -75,21 +75,21 @@ struct Opened {
 /// A tier that was wanted and cannot be used, and the ranks that cannot use it.
 pub(super) type Lost = (TierId, Vec<Culprit>);
 
-/// How the text of a rank that cannot use a tier begins. The other ranks recognise the tier by it.
+/// The beginning of the text of a rank that cannot use `tier`. The other ranks recognise the tier by this beginning.
 fn opening_of(tier: TierId) -> String {
     format!("{tier} tier: ")
 }
 
-/// This process, as its claims name it: the identity that its first session drew.
+/// The identity by which claims name this process: the random identity of its first session.
 static PROCESS: OnceLock<Incarnation> = OnceLock::new();
 
-/// The notes about `tier`. A note whose text is not known may be about any.
+/// The notes about `tier`. A note that names no ranks may be about any tier.
 fn about(tier: TierId, notes: &[Culprit]) -> Vec<Culprit> {
     let is_about = |note: &&Culprit| note.ranks.named().is_empty() || note.text.starts_with(&opening_of(tier));
     notes.iter().filter(is_about).cloned().collect()
 }
 
-/// Collective calls before there is an engine.
+/// Makes collective calls before the engine exists.
 pub(super) struct Bootstrap<'a> {
     driver: Driver,
     clock: &'a dyn Clock,
@@ -123,7 +123,7 @@ impl Bootstrap<'_> {
                         return match verdict.outcome {
                             Outcome::Agreed => Ok(verdict),
                             Outcome::Abandoned(culprits) => {
-                                // All ranks leave: the verdict has to reach those behind this one.
+                                // All ranks leave, so this rank must forward the verdict before it leaves too.
                                 if let Err(error) = self.driver.quiesce(GOODBYE_LIMIT) {
                                     log::debug!("event=no-goodbye error={error}");
                                 }
@@ -145,17 +145,17 @@ impl Bootstrap<'_> {
     }
 }
 
-/// Opens the engine of one rank. `mistake`: why this rank has no configuration that it could use.
+/// Opens the engine of one rank. `mistake` says why this rank has no usable configuration.
 ///
 /// # Collective
 /// All ranks of `comm`.
 ///
 /// # Errors
-/// On all ranks alike: [`Error::Open`] with the ranks whose configuration differs or that failed.
+/// [`Error::Open`], the same on all ranks, with the ranks that failed or whose configuration differs.
 pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<String>) -> Result<Arc<Engine>> {
     let (rank, size) = (comm.rank(), comm.size());
     let nodes = comm.nodes().to_vec();
-    // Checked here and not before: a rank that stayed away for its own mistake would leave the others waiting.
+    // The configuration is checked only here: a rank that stayed away because of its own mistake would leave the others waiting.
     let mistake = mistake.or_else(|| config.check().err().map(|error| error.to_string()));
     let timeouts = if mistake.is_none() { config.job.timeouts } else { Timeouts::default() };
     let driver = Driver::new(comm, place.clock.clone(), timeouts);
@@ -188,7 +188,7 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
     let events = events_of(&config, place, &identity);
     lost.extend(lost_redundancy(&config, &protection, size));
     let file = profile_of(&config, place, &nodes, rank);
-    // Only what is left open is chosen by it.
+    // The profile is used only for choices that the configuration leaves open.
     let known = file.as_ref().filter(|_| config.job.has_auto()).and_then(ProfileFile::read);
     let mut setup = Setup {
         lost,
@@ -212,7 +212,8 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
     if rank == Rank::ROOT && place.is_real && log::is_on(log::Level::Warn, log::SUMMARY) {
         tell_opening(&setup, &nodes, &old);
     }
-    // It begins with the threads that are there: that of the line has ended, unless a file system is slow.
+    // The keeper starts with the threads that exist now. The thread that looked at the file systems for the opening line has ended, unless
+    // a file system is slow.
     setup.affinity = keeper_of(place, &setup);
     setup.scratch = scratch(place, &setup, &introduction.job);
     let operation = bootstrap.operation;
@@ -226,7 +227,8 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
     Ok(Arc::new(engine))
 }
 
-/// Where the program's own files go: next to the files of the local tier, or where those would be.
+/// The directory for the files that the program writes itself: next to the files of the local tier, or where those would be if the tier
+/// were on.
 fn scratch(place: &Place, setup: &Setup, job: &str) -> PathBuf {
     let local = setup.tier(TierId::LOCAL).map(|tier| tier.root().to_owned());
     let configured = setup.config.node.local_directory.as_ref().map(|directory| place.directory.join(directory));
@@ -234,7 +236,7 @@ fn scratch(place: &Place, setup: &Setup, job: &str) -> PathBuf {
     local.or(configured).unwrap_or_else(|| place.temporary.join(name()))
 }
 
-/// Who this rank is, with all ranks' `nodes`.
+/// The identity of this rank. `nodes` gives the node of every rank.
 fn identity_of(introduction: &Introduction, generation: Generation, rank: Rank, nodes: &[u32]) -> Identity {
     let size = nodes.len() as u32;
     let my_node = nodes[rank.index()];
@@ -274,7 +276,7 @@ fn protect(
     Ok(protection)
 }
 
-/// The redundancy tier and the reason, if redundancy was wanted and is not possible.
+/// The redundancy tier and the reason, if redundancy was wanted but is not possible.
 fn lost_redundancy(config: &Config, protection: &Protection, size: u32) -> Option<Lost> {
     let is_lost = protection.schemes().is_empty() && !config.job.redundancy.schemes().is_empty();
     is_lost.then(|| {
@@ -283,7 +285,7 @@ fn lost_redundancy(config: &Config, protection: &Protection, size: u32) -> Optio
     })
 }
 
-/// Writes the line for people: what the session works with, and what it has found.
+/// Writes the opening line for people: what the session uses, and which checkpoints it has found.
 fn tell_opening(setup: &Setup, nodes: &[u32], old: &[OldSegment]) {
     let Setup { identity, protection, lost, .. } = setup;
     let seen = look_within(LOOK, setup.tiers.clone(), identity);
@@ -303,7 +305,7 @@ fn tell_opening(setup: &Setup, nodes: &[u32], old: &[OldSegment]) {
     log::log!(target: log::SUMMARY, importance(opening.is_loss()), "{}", opening.line());
 }
 
-/// The keeper of where this rank's threads and pages are, unless affinity is off.
+/// Makes the keeper, which records where this rank's threads and pages are; `None` if affinity is off.
 fn keeper_of(place: &Place, setup: &Setup) -> Option<Arc<Keeper>> {
     let Setup { identity, config, .. } = setup;
     let is_on = place.is_real && place.workers != Workers::Inline && config.job.affinity != AffinityMode::Off;
@@ -317,8 +319,8 @@ fn keeper_of(place: &Place, setup: &Setup) -> Option<Arc<Keeper>> {
     })
 }
 
-/// How often the job is expected to fail: as configured, as its attempts have shown, or as parts have failed elsewhere. Only the root has
-/// to know, and only if an interval is left to it.
+/// How often the job is expected to fail, according to the configuration, to its earlier attempts, or to the failures that other runs have
+/// seen. Only the root needs this, and only if it chooses an interval.
 fn expected(config: &Config, place: &Place, nodes: &[u32], rank: Rank, known: Option<&Profile>) -> Expected {
     if rank != Rank::ROOT || !config.job.has_auto() {
         return Expected::default();
@@ -330,13 +332,13 @@ fn expected(config: &Config, place: &Place, nodes: &[u32], rank: Rank, known: Op
         log::warn!("event=attempts-not-read error={error}: failures are estimated without them");
         Vec::new()
     });
-    // The profile has those of other run directories.
+    // The profile has the failures of runs with other run directories.
     let told = known.and_then(|profile| profile.failures.as_ref()).filter(|_| attempts.is_empty());
     let failures = match config.job.interval.mtbf {
         Some(mtbf) => parts.each(count, mtbf.as_secs_f64()),
         None => after(&parts, &told.map_or_else(|| Seen::of(&attempts), Seen::told)),
     };
-    // An attempt that has just been started again says how long that takes.
+    // The time since the last attempt failed shows how long a relaunch takes.
     let since = attempts.last().filter(|last| last.has_failed()).map(|last| unix_now() - last.ended);
     let relaunch = since.filter(|since| (0.0..RELAUNCH_MAX).contains(since)).unwrap_or(0.0);
     Expected { rates: failures.by_level(count), relaunch }
@@ -346,7 +348,7 @@ fn node_count(nodes: &[u32]) -> u64 {
     nodes.iter().max().map_or(1, |node| u64::from(*node) + 1)
 }
 
-/// The machine profile of the root, if one is configured.
+/// The machine profile, if one is configured. Only the root uses it.
 fn profile_of(config: &Config, place: &Place, nodes: &[u32], rank: Rank) -> Option<ProfileFile> {
     let path = config.node.profile.as_ref().filter(|_| rank == Rank::ROOT)?;
     let (host, command) = (&place.host, &place.command);
@@ -412,7 +414,7 @@ fn introduce(
     codec::decode("introduction", &verdict.decision).map_err(|error| Error::Failed { reason: error.to_string() })
 }
 
-/// The place of a configuration's store, as local directories name it: on the nearest tier that all nodes share.
+/// The location of the configured store, by which local directories name it: the store's root on the nearest tier that all nodes share.
 fn store_root(config: &Config, place: &Place) -> String {
     let nearest = shared(config).find_map(|(_, make)| make(&place.around(config)).ok());
     nearest.map_or_else(String::new, |tier| tier.root().display().to_string())
@@ -424,8 +426,8 @@ fn shared(config: &Config) -> impl Iterator<Item = (TierId, Make)> {
     wanted.filter_map(|tier| Some((tier, maker(tier)?)))
 }
 
-/// Opens the stores on the tiers that all nodes share, which are one store. The nearest tier that has an id decides which. A tier that was
-/// emptied takes the id of the others.
+/// Opens the store on each tier that all nodes share. The nearest tier that has a store id determines the id for all. A tier that was
+/// emptied is given this id.
 fn hold_stores(place: &Place, config: &Config) -> (Option<Incarnation>, Vec<(TierId, String)>) {
     let made: Vec<_> = shared(config).map(|(tier, make)| (tier, make(&place.around(config)))).collect();
     let find = |(_, made): &(TierId, Usable)| made.as_ref().ok().and_then(|made| made.find_store().ok().flatten());
@@ -455,7 +457,7 @@ fn hold_stores(place: &Place, config: &Config) -> (Option<Incarnation>, Vec<(Tie
 /// A tier, or why this rank cannot use it.
 type Usable = std::result::Result<Arc<dyn Tier>, String>;
 
-/// What this rank can use.
+/// The tiers that this rank can use, and the generations that it has seen.
 struct Prepared {
     /// The tiers that are wanted, nearest first.
     usable: Vec<(TierId, Usable)>,
@@ -469,7 +471,7 @@ impl Prepared {
         self.usable.iter().filter_map(|(_, usable)| usable.as_ref().ok())
     }
 
-    /// The tiers among them that all ranks can use.
+    /// This rank's tiers that are in `open`, the set of tiers that all ranks can use.
     fn into_open(self, open: TierSet) -> Vec<Arc<dyn Tier>> {
         self.usable.into_iter().filter_map(|(_, tier)| tier.ok()).filter(|tier| open.has(tier.kind())).collect()
     }
@@ -486,7 +488,7 @@ fn prepare(rank: Rank, place: &Place, config: &Config, introduction: &Introducti
         let failure = introduction.failures.iter().find(|(of, _)| *of == tier).map(|(_, why)| why.clone());
         let found = failure.map_or_else(|| make(&place.around(config)), Err);
         let found = found.and_then(|made| is_store(made, introduction));
-        // Claims may be gone where checkpoints are not. One rank is enough to look at what all share.
+        // Claims may have been lost while checkpoints remain. It is enough if one rank looks at what all ranks share.
         let found = if rank == Rank::ROOT { look_for_runs(found, introduction, &mut seen) } else { found };
         usable.push((tier, found));
     }
@@ -498,7 +500,7 @@ fn prepare(rank: Rank, place: &Place, config: &Config, introduction: &Introducti
     Prepared { usable, seen }
 }
 
-/// Does this rank see the same store there as the root?
+/// Refuses a tier on which this rank does not see the same store as the root.
 fn is_store(made: Arc<dyn Tier>, introduction: &Introduction) -> Usable {
     let found = made.find_store().map_err(|error| error.to_string())?;
     match found == introduction.store {
@@ -511,8 +513,8 @@ fn is_store(made: Arc<dyn Tier>, introduction: &Introduction) -> Usable {
     }
 }
 
-/// Raises `seen` to the largest generation that a tier has a checkpoint of. A tier that cannot say is not used: a run with the number of an
-/// older one would be taken for it.
+/// Raises `seen` to the largest generation of a checkpoint on a tier. A tier whose generations cannot be read is not used: a new run with
+/// the number of an older run would be taken for that older run.
 fn look_for_runs(tier: Usable, introduction: &Introduction, seen: &mut Generation) -> Usable {
     let tier = tier?;
     *seen = largest_generation(&*tier, introduction).map_err(|error| error.to_string())?.max(*seen);
@@ -540,7 +542,7 @@ fn prepare_local(rank: Rank, place: &Place, config: &Config, introduction: &Intr
             root.display()
         ));
     }
-    // Other jobs of this user may try the same directory at this moment, each with a rank of this number.
+    // Other jobs of this user may be trying the same directory at this moment, each with a rank of the same number.
     let probe = root.join(format!("probe-{}-r{:06}", introduction.incarnation, rank.0));
     place.local.write_all(&probe, b"probe").map_err(|source| wrap("write to", source))?;
     place.local.remove_file(&probe).map_err(|source| wrap("delete in", source))?;
@@ -548,7 +550,7 @@ fn prepare_local(rank: Rank, place: &Place, config: &Config, introduction: &Intr
 }
 
 /// The directory of the local tier: the configured one, or a folder of this user in a place that others share. A directory that belongs to
-/// another store is left to that one, and a folder in it is used.
+/// another store is left to that store, and a folder inside it is used.
 fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> std::result::Result<PathBuf, String> {
     let configured = config.node.local_directory.as_ref().map(|directory| place.directory.join(directory));
     let around = configured.as_ref().unwrap_or(&place.temporary);
@@ -561,13 +563,13 @@ fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> st
     let wrap = |source| TierError::io(TierId::LOCAL, "use", around, source).to_string();
     let global = introduction.store.map_or_else(String::new, |_| store_root(config, place));
     let owner = LocalOwner { name: name.clone(), global };
-    // Takes a directory, unless it is another store's.
+    // Takes a directory, unless it belongs to another store, and returns the directory's owner.
     let take = |root: &Path| {
         place.local.hold(root, Trust::Ours).map_err(wrap)?;
         owner.settle(&*place.local, root, &*place.clock).map_err(|error| error.to_string())
     };
     let Some(directory) = &configured else {
-        // Where the store cannot be reached its name is not known, and its local copies may be all that there is.
+        // If the store cannot be reached, its name is not known, and its local copies may be the only copies.
         let is_cut_off = introduction.store.is_none() && !introduction.failures.is_empty();
         let earlier = if is_cut_off { earlier_locals(place, &store_root(config, place)) } else { Vec::new() };
         let root = earlier.into_iter().next().map_or_else(|| private(around).map_err(wrap), Ok)?;
@@ -586,12 +588,12 @@ fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> st
     take(&own).map(|_| own)
 }
 
-/// The private local folders of this user that belong to a store at that global directory, the most recently made first.
+/// The private local folders of this user that belong to a store whose global directory is `global`, the most recent first.
 fn earlier_locals(place: &Place, global: &str) -> Vec<PathBuf> {
     let prefix = format!("bivouac-{}-", place.user);
     let named = place.local.list(&place.temporary).unwrap_or_default().into_iter();
     let ours = named.filter(|entry| entry.is_dir && entry.name.starts_with(&prefix)).filter(|entry| {
-        // Nobody else may have planted it.
+        // The folder must not have been planted by another user.
         let is_private =
             || ours::private_folders(&place.temporary, &entry.name).is_ok_and(|(ours, _)| !ours.is_empty());
         !place.is_real || is_private()
@@ -673,14 +675,14 @@ fn claim(
     Ok((opened, claim))
 }
 
-/// A text that begins with its tier, as those of most errors do.
+/// Begins `text` with the name of its tier, unless it already does, as most errors do.
 fn about_tier(tier: TierId, text: &str) -> String {
     let opening = opening_of(tier);
     format!("{opening}{}", text.strip_prefix(&opening).unwrap_or(text))
 }
 
-/// The tier on which a run claims to be the newest: the nearest one that all nodes share and that can tell which claim came first,
-/// otherwise the root's own node.
+/// The tier on which a run claims to be the newest: the nearest tier that all nodes share and that can tell which claim came first,
+/// otherwise a tier of the root's own node.
 fn home_of_claims<'a>(open: &[&'a Arc<dyn Tier>]) -> Option<&'a dyn Tier> {
     let (shared, own): (Vec<&Arc<dyn Tier>>, Vec<_>) = open.iter().partition(|tier| tier.kind().spec().is_shared);
     for tier in shared.iter().filter(|tier| !tier.can_fence()) {
@@ -717,7 +719,7 @@ fn make_claim(
     Ok((claims, claim.map_err(|error| refusal(&error, introduction))?))
 }
 
-/// Why there is no claim. The run that is alive may be a session of this very process.
+/// Explains why a claim was refused. The run that is alive may be a session of this very process.
 fn refusal(error: &ClaimError, Introduction { job, group, .. }: &Introduction) -> String {
     match error {
         ClaimError::Alive { generation, host, pid, is_ours: true, .. } => format!(
@@ -732,15 +734,16 @@ fn refusal(error: &ClaimError, Introduction { job, group, .. }: &Introduction) -
 #[derive(Default)]
 struct Memory {
     segment: Option<Arc<Segment>>,
-    /// On the node's first rank the segments of older runs, which it looks after.
+    /// The segments of older runs, which the node's first rank looks after; empty on the other ranks.
     old: Vec<OldSegment>,
-    /// The ranks that cannot use it, and why; the same on all ranks.
+    /// The ranks that cannot use node memory, and why. The list is the same on all ranks.
     without: Vec<Culprit>,
 }
 
-/// Opens the node segment, and on the node's first rank the segments of older runs.
+/// Opens the node's segment and, on the node's first rank, the segments of older runs.
 ///
-/// The other ranks attach when the first has done its part. They do not wait for a segment that it could not make.
+/// The other ranks attach to the segment once the first rank has done its part. They do not wait for a segment that the first rank could
+/// not make.
 fn open_memory(bootstrap: &mut Bootstrap<'_>, identity: &Identity, config: &Config) -> Result<Memory> {
     let prefix = segment_prefix(&identity.job, &identity.group);
     let directory = config.node.memory_directory.clone();
@@ -764,7 +767,7 @@ fn open_memory(bootstrap: &mut Bootstrap<'_>, identity: &Identity, config: &Conf
         }
         old = open_segments(&directory, &prefix, spec.store, &mut Vec::new());
         available_memory(&directory).and_then(|mut available| {
-            // What dead runs of this job hold is given back once this one has elected what it restores.
+            // The memory of dead runs of this job is given back once this run has elected the checkpoint that it restores.
             let dead = old.iter().filter(|segment| !segment.is_alive().unwrap_or(true));
             let dead = dead.map(|segment| segment.allocated_bytes()).sum();
             available.least = available.least.saturating_add(dead);

@@ -16,32 +16,32 @@ use std::sync::Arc;
 pub enum Workers {
     /// A comm thread and writer threads.
     Threads,
-    /// Writer threads; the coordination is stepped inside the session's calls.
+    /// Writer threads. Coordination takes place inside the session's calls.
     Writers,
-    /// Nobody: everything is done inside the session's calls (simulation).
+    /// No threads: all work is done inside the session's calls (simulation).
     Inline,
 }
 
 /// The surroundings of one rank.
 #[derive(Clone)]
 pub struct Place {
-    /// Time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// The file system of the local tier.
     pub local: Arc<dyn Storage>,
     /// The file system of the global tier.
     pub global: Arc<dyn Storage>,
-    /// Who works in the background.
+    /// Which threads work in the background.
     pub workers: Workers,
-    /// Lands shards that captures leave to others, in place of the threads that bring them (simulation).
+    /// Stores the shards that captures leave to threads, in place of those threads (simulation).
     pub later: Option<Later>,
-    /// Group name, unless the configuration gives one.
+    /// The group's name, if the configuration does not give one.
     pub group: String,
-    /// A random identity. That of the root becomes the run's.
+    /// A random identity. The root's identity becomes that of the run.
     pub fresh: Incarnation,
     /// Host name.
     pub host: String,
-    /// Identity of the host's boot.
+    /// The identity of the host's current boot.
     pub boot: String,
     /// The program's name.
     pub program: String,
@@ -49,11 +49,11 @@ pub struct Place {
     pub command: String,
     /// Working directory.
     pub directory: PathBuf,
-    /// Parent of a default local tier.
+    /// The parent directory of the local tier if none is configured.
     pub temporary: PathBuf,
-    /// The user.
+    /// The user's number.
     pub user: u32,
-    /// The paths are those of a real file system, with owners and a type that can be checked.
+    /// Whether the paths belong to a real file system, whose owners and type can be checked.
     pub is_real: bool,
 }
 
@@ -63,7 +63,7 @@ impl Place {
         Around { config, directory: &self.directory, storage: &self.global }
     }
 
-    /// The machine this process runs on.
+    /// The surroundings of this process on the machine on which it runs.
     ///
     /// # Errors
     /// If the system has no random source.
@@ -93,7 +93,7 @@ impl Place {
     }
 }
 
-/// The job's key: a path component that is the same after a relaunch, and different for another user.
+/// The key of the job: a path component that is the same after a relaunch but differs between users.
 pub fn job_key(config: &Config, place: &Place) -> String {
     let (name, seed) = match &config.job.name {
         Some(name) => (name.clone(), String::new()),
@@ -105,32 +105,32 @@ pub fn job_key(config: &Config, place: &Place) -> String {
     format!("{}-{:08x}", readable.trim_start_matches('.'), hash as u32)
 }
 
-/// The name of the local tier's folder if none is configured. The next run and tools can find it, because they read the same store id
-/// (without a global tier: know the job's key). Somebody who cannot read the store cannot guess it. Somebody who sees it may still make it
-/// first on another node, so it is used only through [`crate::tier::ours::private_folder`].
+/// The name of the local tier's folder if none is configured. The next run and tools can find the folder, because they read the same store
+/// id or, without a global tier, know the job's key. Somebody who cannot read the store cannot guess the name. Somebody who sees the name
+/// may create the folder first on another node, so the folder is used only through [`crate::tier::ours::private_folder`].
 pub fn local_name(store: Option<Incarnation>, job: &str, user: u32) -> String {
     let secret = store.map_or_else(|| job.to_owned(), |store| store.to_string());
     let hash = text_hash(&format!("{secret}\0{user}"));
     format!("bivouac-{user}-{hash:016x}")
 }
 
-/// The file-name prefix of a group's segments; a part that differs from run to run follows.
+/// The prefix of the file names of a group's segments. A part that differs from run to run follows it.
 pub fn segment_prefix(job: &str, group: &str) -> String {
     format!("bivouac-{:08x}-{:08x}-g", text_hash(job) as u32, text_hash(group) as u32)
 }
 
-/// The number by which segments name the store of their run; 0: it has none.
+/// The number by which segments name the store of their run; 0 if the run has no store.
 pub fn store_hash(store: Option<Incarnation>) -> u64 {
     store.map_or(0, |store| text_hash(&store.to_string()).max(1))
 }
 
-/// The file name of a run's segment. It contains a part of the incarnation: everybody may make files in `/dev/shm`, and generations can be
-/// counted, so somebody else could have made the next name first.
+/// The file name of a run's segment. It contains part of the incarnation: anybody may create files in `/dev/shm`, and generations can be
+/// counted, so somebody else could otherwise have created the next name first.
 pub fn segment_name(job: &str, group: &str, generation: Generation, incarnation: Incarnation) -> String {
     format!("{}{:06}-{:.16}", segment_prefix(job, group), generation.0, incarnation.to_string())
 }
 
-/// The generation in the name of a segment with that prefix.
+/// The generation in the name of a segment that begins with `prefix`.
 pub fn segment_generation(name: &str, prefix: &str) -> Option<Generation> {
     name.strip_prefix(prefix)?.split('-').next()?.parse().ok().map(Generation)
 }

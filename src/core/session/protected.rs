@@ -70,9 +70,9 @@ pub trait Checkpoint {
 #[derive(Default)]
 pub struct Protected<'a> {
     parts: Vec<(String, Box<dyn Part + 'a>)>,
-    /// For the parts in device memory.
+    /// The GPU of the parts in device memory, if there are any.
     gpu: Option<Gpu<'a>>,
-    /// Was another one named for some of them?
+    /// Whether parts name different caches or streams.
     has_two_gpus: bool,
 }
 
@@ -282,7 +282,7 @@ impl<T: Element> Part for Vector<'_, T> {
     fn load(&mut self, name: &str, loading: &mut Loading<'_>) -> Result<(), LoadError> {
         let bytes = loading.attempt.describe(name)?.bytes;
         if bytes == size_of_val::<[T]>(self.0) as u64 {
-            // Its pages are where the program has them.
+            // The vector has the saved length: its memory is reused, and its pages stay where the program has placed them.
             return loading.attempt.load(name, self.0);
         }
         *self.0 = loading.attempt.load_vec(name)?;
@@ -450,7 +450,7 @@ impl Session {
     }
 }
 
-/// Some of these regions in words.
+/// The names of these regions as text; at most `NAMES_MAX` of them are written out.
 #[doc(hidden)]
 pub fn named(regions: &[String]) -> String {
     list(regions.iter().map(|name| format!("{name:?}")), NAMES_MAX, ", ")
@@ -496,7 +496,7 @@ impl Attempt {
         self.load_parts(state).map(drop)
     }
 
-    /// Loads the parts, and returns the names of the regions that are not among them.
+    /// Loads the parts, and returns the names of the regions that are not described as parts.
     fn load_parts<C: Checkpoint + ?Sized>(&mut self, state: &mut C) -> Result<Vec<String>, LoadError> {
         let mut protected = Protected::of(state);
         let mut loading = Loading { attempt: self, spans: Vec::new() };
@@ -510,7 +510,7 @@ impl Attempt {
         }
         self.left_out(protected.parts.iter().map(|(name, _)| name.as_str()))
     }
-    /// The names of its regions that are not among these.
+    /// The names of the checkpoint's regions that are not among `protected`.
     #[doc(hidden)]
     pub fn left_out<'n>(&mut self, protected: impl Iterator<Item = &'n str>) -> Result<Vec<String>, LoadError> {
         let protected: HashSet<&str> = protected.collect();

@@ -102,9 +102,9 @@ impl Part for Set<'_> {
     }
 }
 
-/// A column, whatever the type of its elements.
+/// A column with elements of any type.
 trait Column {
-    /// The number of its rows.
+    /// The number of rows of the column.
     fn count(&self) -> u64;
 
     fn save<'c>(&'c self, rows: Rows<'c>) -> Rows<'c>;
@@ -129,7 +129,7 @@ impl<T: Element> Column for Values<'_, T> {
 
     fn load(&mut self, rows: &mut LoadedRows<'_>) -> Result<(), LoadError> {
         if rows.count().checked_mul(u64::from(self.width)) == Some(self.data.len() as u64) {
-            // Its pages are where the program has them.
+            // The vector has the right length: its memory is reused, and its pages stay where the program has placed them.
             return rows.columns_into(&self.name, self.width, self.data);
         }
         *self.data = rows.columns(&self.name, self.width)?;

@@ -69,7 +69,7 @@ impl<'a> Restore<'a> {
             let damage = restart.attempt().failure().map(str::to_owned);
             let failure = loaded.err().map(|error| match (error, damage) {
                 (Error::Load(error), _) => Unloaded::by(&error),
-                // Whatever the program makes of it.
+                // Damage counts as damage, whatever error the program returns for it.
                 (_, Some(damage)) => Unloaded::Damaged(damage),
                 (error, None) => Unloaded::Refused(error.to_string()),
             });
@@ -89,7 +89,7 @@ pub struct Restored {
     pub version: u64,
     /// The generation of the run that took it.
     pub generation: u64,
-    /// The farthest tier that this rank read from.
+    /// The farthest tier from which this rank read.
     pub tier: TierId,
     /// Bytes that this rank has read.
     pub bytes: u64,
@@ -166,8 +166,8 @@ impl Session {
             .collect())
     }
 
-    /// Refuses a name that cannot be used. The other ranks may have made a valid call: they are told about the refusal in the verdict on
-    /// it, and the numbers of the calls stay in step.
+    /// Refuses a name that cannot be used. The other ranks may have made a valid call: the verdict on that call tells them about the
+    /// refusal, and the numbering of calls stays in step on all ranks.
     fn check_name_together(&self, name: &str) -> Result<()> {
         let Err(error) = check_name(name) else { return Ok(()) };
         let refusal = self.engine.refusal(&error.to_string());
@@ -210,7 +210,7 @@ impl Session {
         Election::new(engine, name, want, found)
     }
 
-    /// Reports that nothing can be restored: in a first run, or by mistake. The root says which it may be.
+    /// Has the root warn if nothing can be restored although checkpoints exist. In a first run, there is nothing to warn of.
     fn say_nothing_is_there(&self, name: &str, election: &Election) {
         if !self.engine.is_root() {
             return;
@@ -220,8 +220,8 @@ impl Session {
         }
     }
 
-    /// What exists although nothing can be restored, in words: a version of a different number of ranks, of another group, or of
-    /// another name; `None`: nothing.
+    /// Describes what exists although nothing can be restored: a version taken by a different number of ranks, or checkpoints of another
+    /// group or of another name. Returns `None` if nothing of the kind exists.
     pub(super) fn found_instead(&self, name: &str, election: &Election) -> Option<String> {
         let identity = self.engine.identity();
         let candidates = election.found().candidates();
@@ -249,7 +249,7 @@ impl Session {
         (!others.is_empty()).then(|| format!("there is no checkpoint of that name, but there are some of {listed}"))
     }
 
-    /// Other groups of this job that have checkpoints of that name, as far as this rank sees; `None`: there are none.
+    /// The other groups of this job in which this rank sees checkpoints called `name`; `None` if there are none.
     fn groups_with(&self, name: &str) -> Option<String> {
         let identity = self.engine.identity();
         let mut found = BTreeSet::new();
@@ -277,7 +277,7 @@ impl Session {
     }
 
     fn begin_restart(&self, name: &str, want: Want, goes_back: bool) -> Result<Option<Restart>> {
-        // What is loaded may be what is being copied.
+        // The memory that is loaded into may still be being copied for a checkpoint.
         self.engine.settle_live();
         self.engine.reporter().beat();
         self.check_name_together(name)?;
@@ -291,7 +291,7 @@ impl Session {
         let mut next = next;
         let (elected, outline) = loop {
             let Ok(Some(elected)) = next else {
-                // Nobody loads, so nobody asks any more.
+                // No rank loads any longer, so no rank asks for shards.
                 self.engine.server().stop_serving();
                 next?;
                 self.say_nothing_is_there(&course.name, &course.election);
@@ -315,8 +315,8 @@ impl Session {
         Ok(Some(Restart { course, elected, elect, attempt }))
     }
 
-    /// The outline of a checkpoint of a different number of ranks, which the root reads. If the root cannot, the next
-    /// candidate.
+    /// The outline of a checkpoint that a different number of ranks took. The root reads it for all ranks. If the root cannot read it, the
+    /// result is the next candidate.
     ///
     /// # Errors
     /// [`RestartError::RankBound`], on all ranks alike.
@@ -363,7 +363,7 @@ impl Session {
         let Loaded { name, want, elected, has_gathered, restored } = loaded;
         let key = elected.candidate.key;
         if want == Want::Newest {
-            // Asked for by name, newer versions stay: nothing newer has been committed yet.
+            // If a version was asked for by its number, newer versions stay, because this run has committed nothing newer yet.
             self.engine.forget_others(&name, &key, !elected.manifests.is_empty());
         }
         let is_resized = elected.candidate.group_size != self.engine.identity().size;
@@ -392,7 +392,7 @@ impl Session {
             elect_seconds: restored.electing.as_secs_f64(),
             unix: unix_now(),
         };
-        // A program may restore again and again.
+        // Only the first restart of a series is reported, because a program may restore many times.
         let is_first = self.told.borrow_mut().insert(told.name.clone());
         if self.engine.is_root() && is_first {
             let identity = self.engine.identity();
@@ -409,7 +409,7 @@ impl Session {
 struct Course {
     name: String,
     want: Want,
-    /// Threads and memory go back to where they were when the checkpoint was taken.
+    /// Whether threads and memory go back to where they were when the checkpoint was taken.
     goes_back: bool,
     started: Duration,
     election: Election,
@@ -423,7 +423,7 @@ pub struct Restart {
     attempt: Attempt,
 }
 
-/// A checkpoint that all ranks have loaded, before it counts: see [`Session::count`].
+/// A checkpoint that all ranks have loaded but that does not count yet: see [`Session::count`].
 pub struct Loaded {
     name: String,
     want: Want,
@@ -432,19 +432,19 @@ pub struct Loaded {
     restored: Restored,
 }
 
-/// How an attempt has ended that does not count by itself, the same on all ranks.
+/// The end of an attempt that does not count by itself. It is the same on all ranks.
 pub enum UncountedEnd {
-    /// All ranks have loaded.
+    /// All ranks have loaded the checkpoint.
     Loaded(Box<Loaded>),
-    /// As [`AttemptEnd::Again`].
+    /// The same as [`AttemptEnd::Again`].
     Again(Box<Restart>),
 }
 
-/// How an attempt has ended, the same on all ranks.
+/// The end of an attempt. It is the same on all ranks.
 pub enum AttemptEnd {
-    /// All ranks have loaded.
+    /// All ranks have loaded the checkpoint.
     Counts(Restored),
-    /// Some rank has not loaded: nothing of it may be used. This is the attempt at the next candidate.
+    /// Some rank has not loaded the checkpoint, so nothing that was loaded may be used. The value is the attempt at the next candidate.
     Again(Box<Restart>),
 }
 
@@ -454,7 +454,7 @@ impl Restart {
         &mut self.attempt
     }
 
-    /// Ends the attempt on `session`, which began it; `failure`: why this rank has not loaded.
+    /// Ends the attempt on `session`, which began it. `failure` says why this rank has not loaded the checkpoint.
     ///
     /// # Collective
     /// All ranks.
@@ -475,7 +475,7 @@ impl Restart {
         let damage = || attempt.failure().map(|text| Unloaded::Damaged(text.to_owned()));
         let rejection = || attempt.rejection().map(|why| Unloaded::Rejected(why.to_owned()));
         let failure = failure.or_else(damage).or_else(rejection);
-        // All ranks look, whether they have loaded or not.
+        // All ranks plan for their companions, whether they have loaded the checkpoint or not.
         let companions = session.companions_of(&course.name).filter(|_| course.goes_back);
         let planned = companions.as_ref().map(|mine| companions::plan(&mut attempt, mine)).transpose();
         let (failure, plans) = match planned {
@@ -493,7 +493,7 @@ impl Restart {
             let next = session.next_attempt(course, next)?;
             return Ok(UncountedEnd::Again(Box::new(next.expect("an error or a candidate, both were looked at"))));
         }
-        // All ranks have ended their attempts: nobody asks any more.
+        // All ranks have ended their attempts, so no rank asks for shards any longer.
         engine.server().stop_serving();
         if let Some(plans) = plans {
             session.carry_out(plans)?;

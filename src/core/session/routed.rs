@@ -4,20 +4,20 @@
 use crate::tier::routed::Folder;
 use std::path::PathBuf;
 
-/// Files of a checkpoint that is being put together.
+/// The routed files of a checkpoint whose regions are being added.
 pub(super) struct Routed {
     pub folder: Folder,
-    /// Names of regions, and where their files are.
+    /// The names of the regions, and the paths of their files.
     pub files: Vec<(String, PathBuf)>,
 }
 
 impl Routed {
-    /// Is there a file of that name?
+    /// Does the region `name` have a file?
     pub fn has(&self, name: &str) -> bool {
         self.files.iter().any(|(known, _)| known == name)
     }
 
-    /// The files are not needed any more.
+    /// Removes the files, which are no longer needed.
     pub fn remove(&self) {
         self.folder.remove();
     }

@@ -53,7 +53,7 @@ impl<'a> Rows<'a> {
         self.sized_columns(name, width, (T::TYPE, size_of::<T>()), bytemuck::cast_slice(data))
     }
 
-    /// Adds a column whose elements have a type that is known only at run time; `bytes` has a whole number of them.
+    /// Adds a column whose elements have a type that is known only at run time. `bytes` holds a whole number of such elements.
     #[doc(hidden)]
     #[must_use]
     pub fn typed_columns(self, name: &str, width: u32, element: ElementType, bytes: &'a [u8]) -> Rows<'a> {
@@ -79,17 +79,18 @@ impl<'a> Rows<'a> {
         self
     }
 
-    /// Can they be saved under that name?
+    /// Checks whether the rows can be saved under `name`.
     ///
     /// # Errors
-    /// As [`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows), except for names that the checkpoint has already.
+    /// The same as for [`CheckpointBuilder::save_rows`](crate::CheckpointBuilder::save_rows), except that names already in use in the
+    /// checkpoint are not noticed.
     #[doc(hidden)]
     pub fn check(&self, name: &str) -> Result<()> {
         self.regions(name)?;
         Ok(())
     }
 
-    /// The record of the set, and its columns as regions, each with the elements of a row.
+    /// The record of the set, and its columns as regions, each with the number of its elements per row.
     fn regions(&self, name: &str) -> std::result::Result<(RowSet, Vec<(SavedRegion<'a>, u32)>), RegionError> {
         let wrong = |what: String| RegionError::Rows { name: name.into(), what };
         region::check_name(name)?;

@@ -27,7 +27,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long `close` waits at least for I/O in progress after its limit has passed.
+/// The minimum time for which `close` waits for I/O in progress, even if its limit has passed.
 const LAST_PIECES: Duration = Duration::from_secs(1);
 /// How long the last messages may take when MPI is finalized while a session is open.
 #[cfg(feature = "mpi")]
@@ -41,9 +41,9 @@ pub struct Session {
     pub(super) engine: Arc<Engine>,
     pub(super) threads: Option<Arc<Lock<Threads>>>,
     pub(super) decisions: RefCell<Decisions>,
-    /// Output files by series; all ranks know which series have any.
+    /// The companions of each series. All ranks know which series have companions.
     pub(super) companions: RefCell<BTreeMap<String, Companions>>,
-    /// The series whose first restart was reported.
+    /// The series whose first restart has been reported.
     pub(super) told: RefCell<BTreeSet<String>>,
     pub(super) process: u32,
     #[cfg(feature = "mpi")]
@@ -112,7 +112,7 @@ impl Session {
         Session::open_on_mpi(crate::comm::mpi::MpiComm::duplicate(comm, &timeouts)?, config)
     }
 
-    /// Opens a session on a communicator of Bivouac. A rank without a usable configuration fails together with the others.
+    /// Opens a session on a communicator of Bivouac's own. A rank without a usable configuration fails together with the others.
     #[cfg(feature = "mpi")]
     #[doc(hidden)]
     pub fn open_on_mpi(
@@ -142,7 +142,7 @@ impl Session {
             if let Some(threads) = threads {
                 threads.lock().stop_comm();
             }
-            // All ranks finalize; some MPI libraries hang in it when messages are left under way.
+            // All ranks finalize MPI, and some MPI libraries hang in that call if messages are still under way.
             engine.end_conversation(FINALIZE_LIMIT);
             engine.cancel_messages();
         });
@@ -211,7 +211,7 @@ impl Session {
         self.engine.reporter().step_beat();
         self.catch_up();
         let begun = self.engine.clock().now();
-        // The number is drawn first: a call that is refused here counts on the other ranks, and all numbers stay in step.
+        // The number is taken first: the other ranks count a call that is refused here, and all numbers must stay in step.
         let operation = self.engine.next_operation();
         if let Err(error) = check_name(name) {
             self.engine.decline(operation, name, version, &error.to_string());
@@ -308,7 +308,7 @@ impl Session {
     /// # Collective
     /// Local; never waits.
     pub fn prepare(&self, bytes: u64) {
-        // Header, tables, padding and what the session adds come on top: 1 % covers them at any block size.
+        // 1 % and 192 KiB more cover the header, the tables, the padding and the regions that the session adds, at any block size.
         self.engine.prepare_room(page_ceil(bytes + bytes / 100 + 192 * 1024));
     }
 
@@ -432,8 +432,8 @@ impl Session {
         self.close_within(limit)
     }
 
-    /// Closes the session as [`Session::close`] does, and waits at most `limit` for checkpoints that are being written. With zero it does
-    /// not wait for them.
+    /// Closes the session as [`Session::close`] does, and waits at most `limit` for checkpoints that are being written. If `limit` is zero,
+    /// the call does not wait for them.
     #[doc(hidden)]
     pub fn close_within(mut self, limit: Duration) -> Result<()> {
         let engine = self.engine.clone();
@@ -469,7 +469,7 @@ impl Session {
             let line = summary::closing(&identity.job, identity.generation.0, seconds, &stats);
             log::log!(target: log::SUMMARY, summary::importance(stats.has_losses()), "{line}");
         }
-        // What the ranks agreed on comes first: it is the same on all of them.
+        // The error on which the ranks agreed comes first, because it is the same on all ranks.
         agreed?;
         if let Some(reason) = engine.failed() {
             return Err(Error::Failed { reason });
@@ -477,7 +477,7 @@ impl Session {
         if drained { Ok(()) } else { Err(Error::Undrained { in_flight, waited_s }) }
     }
 
-    /// Reduces the ballots of all ranks. Fails on all ranks if one of them reports a failure or makes another call.
+    /// Reduces the ballots of all ranks. Fails on all ranks if one of them reports a failure or makes a different call.
     ///
     /// # Collective
     /// All ranks.
@@ -498,7 +498,8 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// Never communicates: stops the comm thread and leaves everything else as a killed process would. In a forked child it does nothing.
+    /// Never communicates: stops the comm thread and leaves everything else as a killed process would leave it. Does nothing in a forked
+    /// child.
     fn drop(&mut self) {
         if self.process != 0 && self.process != std::process::id() {
             std::mem::forget(self.threads.take());
@@ -511,7 +512,7 @@ impl Drop for Session {
                 self.engine.identity().rank
             );
         }
-        // The program may free its memory now.
+        // The program may free its live memory after this, so the copy must have ended.
         self.engine.settle_live();
         if let Some(threads) = &self.threads {
             threads.lock().stop_comm();

@@ -104,7 +104,7 @@ impl<'a> CheckpointBuilder<'a> {
         Ok(RegionWriter { builder: self, stream: Some(stream) })
     }
 
-    /// Begins a region that is written by [`CheckpointBuilder::write_stream`]; `room` bytes of regions come after it.
+    /// Begins a region that is written by [`CheckpointBuilder::write_stream`]. Regions with `room` bytes in total come after it.
     #[doc(hidden)]
     pub fn begin_stream(&mut self, name: &str, room: u64) -> Result<ByteStream> {
         self.room = room;
@@ -135,7 +135,7 @@ impl<'a> CheckpointBuilder<'a> {
         written.map_err(|error| self.broken_by(error))
     }
 
-    /// Ends the region.
+    /// Ends the region of a stream.
     #[doc(hidden)]
     pub fn end_stream(&mut self, stream: ByteStream) -> Result<()> {
         let begun = self.engine.clock().now();
@@ -143,7 +143,7 @@ impl<'a> CheckpointBuilder<'a> {
         let (held, region) = ended.map_err(|error| self.broken_by(error))?;
         self.held = Some(held);
         self.names.insert(text_hash(&region.name));
-        // Those that are held come first.
+        // Held regions come first.
         let place = self.regions.iter().take_while(|saved| matches!(saved.data, RegionData::Held { .. })).count();
         let data = RegionData::Held { bytes: region.bytes, address: 0 };
         self.terms.make_place(place);
@@ -164,7 +164,7 @@ impl<'a> CheckpointBuilder<'a> {
         error.into()
     }
 
-    /// Adds the time since `begun` to the application's waiting time. Its own work between the calls does not count.
+    /// Adds the time since `begun` to the application's waiting time. The application's own work between the calls does not count.
     fn has_waited(&mut self, begun: Duration) {
         let took = self.engine.clock().now().saturating_sub(begun);
         self.held_for = Some(self.held_for.unwrap_or_default() + took);

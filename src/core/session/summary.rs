@@ -1,4 +1,4 @@
-//! The lines that the root writes for people: a session's settings when it opens, its restores, and its results when it closes.
+//! The lines that the root writes for people: a session's settings when it opens, its restarts, and its results when it closes.
 //! Pure.
 #![forbid(unsafe_code)]
 
@@ -13,11 +13,11 @@ pub(super) const SERIES_NAMED: usize = 4;
 
 /// A tier, as the root sees it.
 pub(super) enum TierState {
-    /// Its place, and its bytes: of node memory the budget, of a file system the free ones, if it says.
+    /// The tier is on. `bytes` is the budget of node memory, or the free bytes of a file system if it reports them.
     On { place: String, bytes: Option<u64> },
-    /// It is switched off.
+    /// The tier is switched off.
     Disabled,
-    /// It was wanted, and cannot be used.
+    /// The tier was wanted but cannot be used, for this reason.
     Lost(String),
 }
 
@@ -28,22 +28,22 @@ pub(super) struct Opening<'a> {
     pub ranks: u32,
     pub nodes: u32,
     pub generation: u64,
-    /// Nearest first.
+    /// The tiers, nearest first.
     pub tiers: Vec<(TierId, TierState)>,
     /// The schemes in use, or why there are none.
     pub redundancy: Result<Vec<String>, String>,
-    /// The newest committed version of each series that the root can see, and its tier; `level` is the tier's name. A restart asks all
-    /// ranks, and may take another one. `None`: a file system has not answered in time.
+    /// The newest committed version of each series that the root can see, and its tier, whose name is in `level`. A restart asks all ranks,
+    /// and may choose another version. `None` if a file system has not answered in time.
     pub found: Option<Vec<SeriesStatus>>,
 }
 
 impl Opening<'_> {
-    /// Is anything missing that was wanted?
+    /// Is anything that was wanted missing?
     pub fn is_loss(&self) -> bool {
         self.redundancy.is_err() || self.tiers.iter().any(|(_, state)| matches!(state, TierState::Lost(_)))
     }
 
-    /// `job heat-0c7a11f2, run 3: 8 ranks on 2 nodes; memory /dev/shm 2.0 GiB; …`
+    /// The opening line: `job heat-0c7a11f2, run 3: 8 ranks on 2 nodes; memory /dev/shm 2.0 GiB; …`
     pub fn line(&self) -> String {
         let group = if self.group == "world" { String::new() } else { format!(" group {}", self.group) };
         let mut parts = vec![format!(
@@ -81,7 +81,8 @@ impl Opening<'_> {
     }
 }
 
-/// `job heat-0c7a11f2, run 3 restored "heat" version 600 of run 2 in 1.2 s; …` The version was taken by `then` ranks, and there are `now`.
+/// The line of a restart: `job heat-0c7a11f2, run 3 restored "heat" version 600 of run 2 in 1.2 s; …` The version was taken by `then` ranks
+/// and restored on `now` ranks.
 pub(super) fn restored(job: &str, generation: u64, restored: &RestoredFrom, (then, now): (u32, u32)) -> String {
     let RestoredFrom { name, version, generation: from, seconds, .. } = restored;
     let mut parts = vec![format!(
@@ -97,7 +98,7 @@ pub(super) fn restored(job: &str, generation: u64, restored: &RestoredFrom, (the
     parts.join("; ")
 }
 
-/// `job heat-0c7a11f2, run 3 closed after 61 s: 12 checkpoints; committed memory 12, …`
+/// The closing line: `job heat-0c7a11f2, run 3 closed after 61 s: 12 checkpoints; committed memory 12, …`
 pub(super) fn closing(job: &str, generation: u64, seconds: f64, stats: &Stats) -> String {
     let listed = |of: &dyn Fn(TierId) -> u64| {
         let counted = TierId::all().map(|tier| (tier, of(tier))).filter(|(_, count)| *count > 0);
@@ -139,7 +140,7 @@ pub(super) fn closing(job: &str, generation: u64, seconds: f64, stats: &Stats) -
     parts.join("; ")
 }
 
-/// The importance of such a line: a warning if it reports a loss.
+/// The log level of a line: a warning if the line reports a loss.
 pub(super) fn importance(is_loss: bool) -> Level {
     if is_loss { Level::Warn } else { Level::Info }
 }

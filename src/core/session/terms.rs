@@ -1,5 +1,4 @@
-//! What a checkpoint records about its regions besides their names: how they are spread over the ranks, and which are the same on
-//! all of them.
+//! The record of how a checkpoint's regions are spread over the ranks, and of which values are the same on all ranks.
 #![forbid(unsafe_code)]
 
 use crate::base::text::list;
@@ -13,20 +12,20 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
-/// The most shared values that a message names.
+/// The maximum number of shared values that a message names.
 const NAMED: usize = 6;
 
-/// The record of one checkpoint of this rank, while its regions are added.
+/// This rank's record of one checkpoint, while the checkpoint's regions are being added.
 #[derive(Default)]
 pub(super) struct Terms {
-    /// Decompositions of boxes, with this rank's boxes as records have them.
+    /// The decompositions into boxes, with this rank's boxes as records encode them.
     decompositions: Vec<(Identity, Arc<[u8]>)>,
-    /// Lists of numbers.
+    /// The lists of numbers.
     lists: Vec<(Identity, List)>,
-    /// Rules by the places of the regions.
+    /// The rule of each region, by the region's place.
     rules: BTreeMap<usize, Rule>,
     shared: Vec<(String, u128)>,
-    /// Sets of rows by their names.
+    /// The sets of rows, with their names.
     rows: Vec<(String, RowSet)>,
 }
 
@@ -46,12 +45,12 @@ impl Terms {
         self.shared.push((name.into(), xxhash_rust::xxh3::xxh3_128(bytes)));
     }
 
-    /// Is there a set of rows of that name?
+    /// Is there a set of rows called `name`?
     pub fn has_rows(&self, name: &str) -> bool {
         self.rows.iter().any(|(known, _)| known == name)
     }
 
-    /// Adds a set of rows, and returns its place among them.
+    /// Adds a set of rows, and returns its place among the sets.
     pub fn rows(&mut self, name: &str, rows: RowSet) -> usize {
         self.rows.push((name.into(), rows));
         self.rows.len() - 1
@@ -62,7 +61,7 @@ impl Terms {
         self.rules.insert(place, rule);
     }
 
-    /// Makes room for a region at `place`: those from there on move after it.
+    /// Makes room for a region at `place`: the regions from there onwards move up by one place.
     pub fn make_place(&mut self, place: usize) {
         let behind = self.rules.split_off(&place);
         self.rules.extend(behind.into_iter().map(|(at, rule)| (at + 1, rule)));
@@ -78,7 +77,7 @@ impl Terms {
         Some(record::encode(&self.decompositions, &self.rules, (&rows, &lists)))
     }
 
-    /// The lists of numbers, in their order.
+    /// The lists of numbers, in the order in which they were added.
     pub fn lists(&self) -> impl Iterator<Item = &List> {
         self.lists.iter().map(|(_, list)| list)
     }
@@ -89,7 +88,7 @@ impl Terms {
         Bound::of(bound.map(|(_, saved)| saved.region.name.as_str()))
     }
 
-    /// The part that all ranks have to agree on.
+    /// The part of the record on which all ranks must agree.
     pub fn agreed(&self) -> Agreed {
         if self.rules.is_empty() {
             return Agreed::default();

@@ -1,4 +1,4 @@
-//! Sessions of ranks that are threads, on simulated storage: what runs leave to each other, and what storage does to them.
+//! Sessions whose ranks are threads, on simulated storage: what a run leaves to the next one, and what storage does to them.
 
 use super::place::{Place, Workers};
 use super::{Error, Pending, Restored, Session};
@@ -47,8 +47,8 @@ struct Bed {
     clock: Arc<Leaping>,
 }
 
-/// The machine's clock, which a test may put forward: what would have to outlast a time-out takes no time, and time-outs can be so long
-/// that no busy machine runs into them.
+/// The machine's clock, which a test may put forward. Outlasting a time-out then takes no time, and time-outs can be so long that no busy
+/// machine runs into them.
 #[derive(Default)]
 struct Leaping {
     real: SystemClock,
@@ -88,7 +88,7 @@ impl Bed {
         config
     }
 
-    /// A place of its own process on the disk.
+    /// A place of a new process on the disk.
     fn place(&self) -> Place {
         let disk: Arc<dyn Storage> = Arc::new(self.disk.process(self.sessions.fetch_add(1, Ordering::Relaxed)));
         Place {
@@ -110,7 +110,7 @@ impl Bed {
         }
     }
 
-    /// Runs a session on two nodes with one rank each, with a gate before the storage of a tier.
+    /// Runs a session on two nodes with one rank each. All calls to a tier's storage pass `gate`.
     fn on_two_nodes(
         &self,
         tier: TierId,
@@ -139,20 +139,20 @@ impl Bed {
         Session::open_on(Box::new(comm), place, config).expect("opens")
     }
 
-    /// The folder of the job on a tier.
+    /// The job's folder on a tier.
     fn job(&self, place: &Place, config: &Config, tier: &str) -> PathBuf {
         Path::new(tier).join(super::place::job_key(config, place)).join("world")
     }
 }
 
-/// The place with an observer before the storage of a tier.
+/// A place in which `observer` sees all calls to a tier's storage.
 fn behind<O: Observer + 'static>(mut place: Place, tier: TierId, observer: &Arc<O>) -> Place {
     let storage = if tier == TierId::LOCAL { &mut place.local } else { &mut place.global };
     *storage = Arc::new(Watched::new(storage.clone(), observer.clone()));
     place
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + LIMIT;
     while !is_so() {
@@ -161,7 +161,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Runs a session of two ranks on one node, each with a place of its own.
+/// Runs a session of two ranks on one node. Each rank has its own place.
 fn on_one_node(places: &[Place; 2], config: &Config, work: impl Fn(usize, Session) + Sync) {
     std::thread::scope(|scope| {
         for (rank, (comm, place)) in threads::world(&[0, 0]).into_iter().zip(places).enumerate() {
@@ -171,8 +171,8 @@ fn on_one_node(places: &[Place; 2], config: &Config, work: impl Fn(usize, Sessio
     });
 }
 
-/// Runs a session of as many ranks as there are nodes given, on the node that each has, and tells what came of it by rank. A node keeps its memory
-/// and its local disk from run to run.
+/// Runs a session with one rank for each entry of `nodes`, which is the node of that rank. Returns what each rank returned, by rank. A node
+/// keeps its memory and its node-local storage from run to run.
 fn on_nodes<T: Send>(
     bed: &Bed,
     nodes: &[u32],
@@ -199,14 +199,14 @@ fn on_nodes<T: Send>(
     })
 }
 
-/// Takes a version of `heat` whose contents are its number.
+/// Takes a version of `heat` whose content is its number.
 fn take(session: &Session, version: u64) -> Pending {
     let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
     checkpoint.value("step", &version).expect("saved");
     checkpoint.capture().expect("captured")
 }
 
-/// Takes a version with an array of so many bytes.
+/// Takes a version with an array of `bytes` bytes.
 fn take_bytes(session: &Session, version: u64, bytes: usize) -> Result<Pending, Error> {
     let array = vec![7u8; bytes];
     let mut checkpoint = session.begin_checkpoint("heat", version)?;
@@ -223,7 +223,7 @@ fn commit(session: &Session, versions: &[u64], level: Level) {
     }
 }
 
-/// How all levels of a checkpoint ended; of those that were not reached the reasons.
+/// How each level of a checkpoint ended: `None` if it was reached, otherwise the reason.
 fn ended(pending: &Pending) -> Vec<(Level, Option<String>)> {
     wait_until("all levels end", || pending.poll());
     let reason = |verdict| match verdict {
@@ -239,7 +239,7 @@ fn levels(verdicts: &[(Level, Option<String>)], is_committed: bool) -> Vec<Level
     verdicts.iter().filter(|(_, reason)| reason.is_none() == is_committed).map(|(level, _)| *level).collect()
 }
 
-/// Restarts `heat` and compares its contents.
+/// Restarts `heat` and checks that the value is that of the restored version.
 fn restart(session: &Session) -> Option<Restored> {
     let mut step = 0u64;
     let load = |r: &mut crate::recovery::Attempt| {
@@ -253,8 +253,9 @@ fn restart(session: &Session) -> Option<Restored> {
 
 // ------------------------------------------------------------------------------------------ claims and generations
 
-/// A series was copied to a new store, or a purge took the small old files: the numbers of runs continue above those of the
-/// checkpoints. Otherwise each new run would be older than what it started from, and the next one would start from there again.
+/// A series was copied to a new store, or a purge removed the small old files: the numbers of runs must continue above those of the
+/// checkpoints. Otherwise, each new run would be older than the checkpoint from which it started, and the next run would start from there
+/// again.
 #[test]
 fn a_run_on_checkpoints_without_claims_takes_a_generation_above_theirs() {
     let bed = Bed::new();
@@ -274,7 +275,7 @@ fn a_run_on_checkpoints_without_claims_takes_a_generation_above_theirs() {
     assert_eq!([run(12, None), run(13, Some(12)), run(14, Some(13))], [1, 2, 3]);
 }
 
-/// Somebody removes the global directory to begin anew; what the killed run had in node memory is still there.
+/// Somebody removes the global directory to begin anew, while the versions that the killed run had in node memory still exist.
 #[test]
 fn a_new_store_begins_without_the_memory_of_the_old_one() {
     let bed = Bed::new();
@@ -298,7 +299,8 @@ fn a_new_store_begins_without_the_memory_of_the_old_one() {
     third.close().expect("closes");
 }
 
-/// Back to 3, taken 4 and 5; back to 3, taken 4, 5 and 6: what is kept are the three newest of what counts.
+/// The run goes back to version 3 and takes 4 and 5; it goes back to 3 again and takes 4, 5 and 6. The three newest versions that count are
+/// kept.
 #[test]
 fn a_run_that_goes_back_twice_keeps_what_it_took_last() {
     let bed = Bed::new();
@@ -322,7 +324,7 @@ fn a_run_that_goes_back_twice_keeps_what_it_took_last() {
     assert_eq!(kept, expected, "version 4 was taken first, and 5 and 6 after it");
 }
 
-/// Two jobs, or two halves of a communicator, that open at the same moment each find that the directory can be written to.
+/// Two jobs, or two halves of a communicator, open at the same moment, and each finds that it can write to the directory.
 #[test]
 fn sessions_that_try_a_local_directory_at_the_same_moment_all_keep_it() {
     let bed = Bed::new();
@@ -344,7 +346,7 @@ fn sessions_that_try_a_local_directory_at_the_same_moment_all_keep_it() {
     });
 }
 
-/// Lets no probe take its name before two are being written.
+/// Lets no probe file get its final name before two probe files are being written.
 #[derive(Default)]
 struct Together {
     written: Mutex<u32>,
@@ -379,7 +381,7 @@ fn verdicts_that_nobody_asks_for_are_kept_up_to_a_number() {
 
 // ------------------------------------------------------------------------------------------ never a mixed state
 
-/// A run on two nodes takes versions 1 and 2, with its number in them.
+/// Runs a session on two nodes that takes versions 1 and 2, each with the run's number in it.
 fn run_on_two_nodes(bed: &Bed, number: u64, change: impl Fn(&mut Config), level: Level) {
     bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change, |session| {
         for version in [1, 2] {
@@ -392,7 +394,7 @@ fn run_on_two_nodes(bed: &Bed, number: u64, change: impl Fn(&mut Config), level:
     });
 }
 
-/// What the two ranks of a new run restore: the version and the number of the run that took it; and the versions that they tried.
+/// What the two ranks of a new run restore, each as the version and the number of the run that took it, and the versions that they tried.
 fn restart_on_two_nodes(bed: &Bed, change: impl Fn(&mut Config)) -> (Vec<Option<(u64, u64)>>, Vec<u64>) {
     let (restored, tried): (Mutex<Vec<_>>, Mutex<Vec<_>>) = Default::default();
     bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change, |session| {
@@ -429,7 +431,7 @@ fn in_memory_alone(config: &mut Config) {
     (config.job.local_enabled, config.job.global_enabled) = (false, false);
 }
 
-/// An attempt that is bound to fail costs as much as one that counts, and the ranks that have the version pay it.
+/// A failed attempt costs as much as one that succeeds, and the ranks that have the version would pay for it.
 #[test]
 fn a_version_that_one_rank_cannot_restore_is_tried_by_none() {
     let bed = Bed::new();
@@ -440,8 +442,8 @@ fn a_version_that_one_rank_cannot_restore_is_tried_by_none() {
     assert_eq!(restart_on_two_nodes(&bed, on_local_alone), (vec![Some((1, 7)); 2], vec![1, 1]));
 }
 
-/// Two runs had the same number, because the claims were removed or lost with a disk, and wrote the same version in the same
-/// operation: one rank's file is of the one run, the other's of the other.
+/// Two runs had the same number, because the claims were removed or lost with a disk. They wrote the same version in the same operation:
+/// one rank's file comes from one run, and the other's from the other run.
 #[test]
 fn two_incarnations_in_one_folder_are_not_mixed() {
     for (top, has_manifest) in [("/local-1", true), ("/global", true), ("/global", false)] {
@@ -466,13 +468,13 @@ fn two_incarnations_in_one_folder_are_not_mixed() {
         }
         let (restored, tried) = restart_on_two_nodes(&other, change);
         assert_eq!(restored, [Some((1, 2)); 2], "{top}, manifest: {has_manifest}");
-        // What a manifest of the global tier says is believed until the shard is opened.
+        // A manifest of the global tier is believed until the shard is opened.
         assert_eq!(tried.contains(&2), top == "/global" && has_manifest, "{tried:?}");
     }
 }
 
-/// In node memory, too, checkpoints of two runs with one number are not mixed: one node was away while another run took the number of the
-/// one before.
+/// Checkpoints of two runs with the same number are not mixed in node memory either: one node was away while another run took the number of
+/// the previous run.
 #[test]
 fn two_incarnations_in_the_memory_of_two_nodes_are_not_mixed() {
     let (one, other) = (Bed::new(), Bed::new());
@@ -486,7 +488,7 @@ fn two_incarnations_in_the_memory_of_two_nodes_are_not_mixed() {
 
 // ------------------------------------------------------------------------------------------ what a session counts
 
-/// Waits until all levels of a checkpoint have come to an end.
+/// Waits until every level of a checkpoint has been reached or given up.
 fn settle(pending: &Pending) {
     let clock = SystemClock::default();
     while !pending.poll() {
@@ -529,7 +531,7 @@ fn a_session_counts_what_it_takes_and_where_that_lies() {
     session.close().expect("closes");
 }
 
-/// The first checkpoint of a run is due everywhere; after that the tier that had to take the shard has it, whatever was due.
+/// The first checkpoint of a run is due on all tiers. After that, the tier that had to take the shard has it, whichever tier was due.
 #[test]
 fn without_memory_a_capture_writes_to_the_nearest_tier_and_that_level_counts() {
     for (local, level) in [(true, Level::NodeReboot), (false, Level::System)] {
@@ -579,7 +581,7 @@ fn what_runs_left_that_died_before_their_first_checkpoint_is_removed() {
     let left = || segment::list(bed.memory.path(), "").expect("our own folder");
     let die = |session: Session| {
         drop(session);
-        // Writers end by themselves; those of a process that died have ended.
+        // Writers end by themselves; in a process that died, they would have ended.
         while left().iter().any(|name| segment::is_held(bed.memory.path(), name).expect("ours")) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -605,7 +607,8 @@ fn who_talks_over_what_follows_from_the_wish_and_from_what_mpi_grants() {
     use crate::comm::sockets::Wish;
     use crate::config::Progress;
     let wish = super::layer::wish;
-    // Thread and room: MPI does it. Neither room nor a thread: streams. Stepped: nobody.
+    // With a thread and a processor for each rank, MPI will do. If one of them is missing, streams are needed. In stepped mode, they are
+    // refused.
     assert_eq!(wish(Progress::Auto, true, false), Wish::Whatever);
     let needs = [(Progress::Auto, true, true), (Progress::Auto, false, false), (Progress::Sockets, true, false)];
     assert_eq!(needs.map(|(wanted, threaded, crowded)| wish(wanted, threaded, crowded)), [Wish::Need; 3]);
@@ -623,7 +626,7 @@ fn who_talks_over_what_follows_from_the_wish_and_from_what_mpi_grants() {
     assert_eq!(says(Progress::Sockets, true).0, Level::Warn, "somebody asked for it");
 }
 
-/// A place where no node memory and no local file can be made.
+/// A place in which neither node memory nor local files can be created.
 fn without_local_tiers(bed: &Bed) -> (Place, Config) {
     let mut config = bed.config();
     config.node.memory_directory = bed.memory.path().join("nowhere");
@@ -681,7 +684,7 @@ fn a_tier_that_is_required_keeps_the_session_from_opening() {
     }
 }
 
-/// Two checkpoints that are being flushed take up the memory: the third waits for as long as it may, and is written to a file.
+/// Two checkpoints that are being flushed fill the memory: the third capture waits for as long as it may, and then writes to a file.
 #[test]
 fn a_capture_without_room_waits_for_a_flush_as_long_as_it_may() {
     let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
@@ -706,7 +709,7 @@ fn a_capture_without_room_waits_for_a_flush_as_long_as_it_may() {
         gate.open();
         taken.iter().for_each(settle);
         assert_eq!(taken.iter().map(Pending::level).collect::<Vec<_>>(), [Level::System; 3]);
-        // What was flushed gives up its memory.
+        // Checkpoints that have been flushed give up their memory.
         settle(&large(4));
         assert_eq!((session.stats().room_waits, session.stats().direct_captures), (1, 1));
     });
@@ -714,7 +717,7 @@ fn a_capture_without_room_waits_for_a_flush_as_long_as_it_may() {
     session.close().expect("closes");
 }
 
-/// It would be the newest one, and hide those that have something.
+/// A checkpoint without regions would be the newest, and would hide those that have regions.
 #[test]
 fn a_checkpoint_of_nothing_is_refused_and_reported_on_all_ranks() {
     let bed = Bed::new();
@@ -724,7 +727,7 @@ fn a_checkpoint_of_nothing_is_refused_and_reported_on_all_ranks() {
         let nothing = session.begin_checkpoint("heat", 2).expect("begun").capture();
         let error = nothing.err().expect("it has no region").to_string();
         assert!(error.contains("version 2 of \"heat\" has no region"), "{error}");
-        // A name that one rank alone gets wrong, and one that drops its checkpoint.
+        // One rank gives a wrong name, and the other drops its checkpoint.
         let bad = session.begin_checkpoint(if rank == 0 { "he/at" } else { "heat" }, 3);
         drop(bad);
         let reports = || {
@@ -750,7 +753,7 @@ fn an_error_reads_the_same_in_debug_output() {
     assert_eq!(format!("{error:?}"), error.to_string());
 }
 
-/// Without a pause each capture waits for a flush, and the flush ends while the capture looks for what it could wait for.
+/// Without a pause, each capture waits for a flush, and the flush ends while the capture looks for a flush that it could wait for.
 #[test]
 fn no_capture_goes_to_a_file_while_a_flush_that_gives_it_room_is_ending() {
     let bed = Bed::new();
@@ -763,8 +766,8 @@ fn no_capture_goes_to_a_file_while_a_flush_that_gives_it_room_is_ending() {
     session.close().expect("closes");
 }
 
-/// Room for one checkpoint of each rank and a bit: memory is no level then, and what is in it goes when it is flushed. A rank that
-/// knows that already and wants room again waits for the others.
+/// The memory has room for little more than one checkpoint of each rank. It then counts as no level, and a checkpoint leaves it when it has
+/// been flushed. A rank that already knows this, and wants room again, waits for the others.
 #[test]
 fn memory_that_a_flush_gives_back_is_told_from_memory_that_is_a_level() {
     for (budget, passes) in [(8 << 20, true), (32 << 20, false)] {
@@ -793,7 +796,7 @@ fn memory_that_a_flush_gives_back_is_told_from_memory_that_is_a_level() {
     }
 }
 
-/// What lies in a dead run's memory may be the only copy at its level.
+/// A dead run's memory may hold the only copy at its level.
 #[test]
 fn the_memory_of_the_run_before_goes_when_this_run_has_committed_as_much() {
     let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
@@ -816,7 +819,8 @@ fn the_memory_of_the_run_before_goes_when_this_run_has_committed_as_much() {
         assert!(both > before, "{before}, {both}");
         gate.open();
         assert_eq!(pending.wait(Level::System).expect("committed"), Level::System);
-        // A run counts as alive until the last of its threads has ended: what is kept for that goes with a later commit.
+        // A run counts as alive until the last of its threads has ended. Memory that is kept for this reason is given back after a later
+        // commit.
         let mut version = 2;
         wait_until("it is gone", || {
             version += 1;
@@ -830,12 +834,12 @@ fn the_memory_of_the_run_before_goes_when_this_run_has_committed_as_much() {
 
 // ------------------------------------------------------------------------------------------ a file system that hangs
 
-/// A storage behind it hangs while it is closed: calls do not return, and there is no error.
+/// While the gate is closed, calls to a storage behind it do not return, and no error is reported.
 #[derive(Default)]
 struct Gate {
     closed: Mutex<bool>,
     changed: Condvar,
-    /// Writers that have found it closed, with the first call that each makes.
+    /// The number of writers that have found the gate closed, each counted at its first call.
     held: AtomicU64,
 }
 
@@ -844,7 +848,7 @@ impl Gate {
         *self.closed.lock().expect("no panic") = true;
     }
 
-    /// Waits until a writer waits, and then longer than the limit of [`impatient`] for what does not move.
+    /// Waits until a writer waits at the gate, and then longer than the limit in [`impatient`] for calls that make no progress.
     fn hold_up(&self) {
         wait_until("a writer comes to the gate", || self.held.load(Ordering::Relaxed) > 0);
         std::thread::sleep(Duration::from_millis(300));
@@ -855,7 +859,7 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Opens it when nothing else does. True if that was needed.
+    /// Opens the gate if nothing else does. Returns true if that was needed.
     fn watch_over(&self, work: impl FnOnce()) -> bool {
         let (done, forced) = (Mutex::new(false), AtomicBool::new(false));
         let changed = Condvar::new();
@@ -890,7 +894,7 @@ fn impatient(config: &mut Config) {
     config.node.writers = 1;
 }
 
-/// Both ranks are here: longer than the root waits for ranks.
+/// Once both ranks are here, advances the clock by longer than the root waits for ranks.
 fn leap_on_two(bed: &Bed, together: &Barrier) {
     if together.wait().is_leader() {
         bed.clock.leap(LIMIT + Duration::from_secs(1));
@@ -914,7 +918,7 @@ fn while_the_global_file_system_hangs_memory_and_local_levels_go_on_and_then_all
             assert_eq!(session.stats().newest[TierId::LOCAL], Some(5));
             together.wait();
             gate.open();
-            // What was under way to the global tier has been given up; what comes now is not.
+            // Checkpoints on their way to the global tier have been given up, but those that follow have not.
             let is_global =
                 |version| take(&session, version).wait(Level::System).is_ok_and(|level| level == Level::System);
             assert!((20..40).any(is_global), "nothing is committed any more");
@@ -929,7 +933,7 @@ fn close_does_not_wait_longer_than_it_says_for_a_file_system_that_hangs() {
     close_keeps_its_limit(TierId::GLOBAL, Level::NodeReboot);
 }
 
-/// The file system of a tier hangs, while checkpoints reach the level of the other one, and the session is closed.
+/// A tier's file system hangs while checkpoints reach the other tier's level, and the session is closed.
 fn close_keeps_its_limit(tier: TierId, level: Level) {
     let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
     let place = behind(bed.place(), tier, &gate);

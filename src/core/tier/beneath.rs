@@ -1,7 +1,7 @@
 //! Reaching what is below a directory that is held open, without following symbolic links.
 //!
-//! The kernel does it in one call (`openat2`, Linux 5.6). Where it does not know that call, or a container's filter
-//! refuses it, each component is opened on its own, which comes to the same.
+//! The kernel does this in one call (`openat2`, Linux 5.6). Where the kernel does not have that call, or a container's
+//! filter refuses it, each component is opened separately, with the same result.
 #![forbid(unsafe_code)]
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,11 +11,11 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How directories on the way are opened: nothing is read in them, and so no permission to read is needed.
+/// How directories on the way are opened. Nothing is read in them, so no read permission is needed.
 pub(super) const DIRECTORY: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A rename elsewhere may disturb the kernel's walk, which then wants to be asked again.
+/// How often the kernel is asked. A rename elsewhere may disturb its walk, and the call must then be repeated.
 const ATTEMPTS: u32 = 100;
 
 /// A directory that is held open.
@@ -34,8 +34,8 @@ impl Beneath {
         self.directory.as_fd()
     }
 
-    /// Does `path` still lead to it? Not so if it was removed or moved away, if another directory or file system has taken its place,
-    /// or if its file server has forgotten it.
+    /// Does `path` still lead to this directory? It does not if the directory was removed or moved away, if another directory or file
+    /// system has taken its place, or if its file server has forgotten it.
     pub(super) fn is_at(&self, path: &Path) -> bool {
         let identity = |directory: BorrowedFd<'_>, path: &Path, flags: AtFlags| {
             let found = rustix::fs::statx(directory, path, flags, StatxFlags::INO | StatxFlags::MNT_ID);
@@ -46,10 +46,10 @@ impl Beneath {
         matches!((held, there), (Ok(held), Ok(there)) if held == there)
     }
 
-    /// The directory at `path` below this one (itself, if `path` is empty).
+    /// The directory at `path` below this one (this one, if `path` is empty).
     ///
     /// # Errors
-    /// `LOOP` for a symbolic link, `XDEV` for a path that leads out, and what the system says.
+    /// `LOOP` for a symbolic link, `XDEV` for a path that leads out of this directory, and other errors of the system.
     pub fn below(&self, path: &Path) -> Result<Beneath, Errno> {
         if path.as_os_str().is_empty() {
             return Ok(self.clone());
@@ -62,7 +62,7 @@ impl Beneath {
 
     fn in_one_call(&self, path: &Path) -> Result<OwnedFd, Errno> {
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        // Without NOFOLLOW: a link at the end is then refused like those before it.
+        // Without NOFOLLOW, a link at the end is refused like those before it.
         let flags = DIRECTORY.difference(OFlags::NOFOLLOW);
         let mut answer = Err(Errno::AGAIN);
         for _ in 0..ATTEMPTS {
@@ -87,7 +87,7 @@ impl Beneath {
     }
 }
 
-/// Opens one directory. A link is said to be one: to the kernel it is just no directory.
+/// Opens one directory. A link gives `LOOP`; the kernel itself would report only that it is no directory.
 fn step(directory: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
     retry_on_intr(|| rustix::fs::openat(directory, name, DIRECTORY, Mode::empty())).map_err(|errno| {
         let is_link = |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;

@@ -1,19 +1,21 @@
 //! Who may write: one claim file per run.
 //!
-//! A run of a job claims a *generation* by creating `claims/gNNNNNN` exclusively, one above the largest that
-//! anybody has seen. Paths and segment names contain the generation, so two runs never write one name: names
-//! protect the data. Claims stop waste: before each manifest and each delete the root reads the directory again,
-//! and a higher claim fences this run off for good.
+//! A run of a job claims a *generation* by creating `claims/gNNNNNN` exclusively, one above the largest that anybody
+//! has seen. Paths and segment names contain the generation, so two runs never write under the same name: names protect
+//! the data. Claims prevent waste: before each manifest and each deletion, the root reads the directory again, and a
+//! higher claim fences this run off for good.
 //!
-//! A claim of another run that is still alive refuses the start. A tool's claim, which only takes a number (a group of no ranks), refuses
-//! nobody. Alive is decided without comparing two clocks:
+//! If the claim of another run that is still alive exists, the run does not start. A tool's claim, which only takes a number (a group of
+//! no ranks), stops nobody. Whether a run is alive is decided without comparing two clocks:
 //!
 //! 1. `gNNNNNN.closed` exists: the run ended normally.
-//! 2. Its file is locked: alive (the lock ends with the process, however it ends).
-//! 3. Not locked, and made on this very boot of this machine: dead, the lock would be visible here.
-//! 4. Otherwise the lock may just not reach across hosts: the file is watched for three [`HEARTBEAT`]s. Its holder renews the
-//!    modification time at each; if that moves, the run is alive. What the time says is not looked at: some file systems take the
-//!    clock of the host that renews it. Only the newest run's claim is watched; older ones are superseded by it.
+//! 2. Its file is locked: the run is alive (the lock ends with the process, however the process ends).
+//! 3. Its file is not locked, and was made during the current boot of this machine: the run is dead, because its lock
+//!    would be visible here.
+//! 4. Otherwise the lock may simply not be visible across hosts, so the file is watched for three [`HEARTBEAT`]s. Its holder
+//!    renews the modification time once per heartbeat; if the time changes, the run is alive. The value of the time does not
+//!    matter, because some file systems use the clock of the host that renews it. Only the newest run's claim is watched; older
+//!    ones are superseded by it.
 
 use super::records::Records;
 use super::storage::FileLock;
@@ -41,15 +43,15 @@ pub struct ClaimRecord {
     pub incarnation: String,
     /// Host of the root rank.
     pub host: String,
-    /// Identity of that host's boot.
+    /// Identity of the current boot of that host.
     pub boot: String,
-    /// Process of the root rank.
+    /// Process number of the root rank.
     pub pid: u32,
-    /// Random identity of that process: in containers two may have the same host and number.
+    /// Random identity of that process: two processes in containers may have the same host and process number.
     pub process: String,
     /// Program and arguments.
     pub program: String,
-    /// Ranks in the group; 0: a tool, which has no run.
+    /// Ranks in the group; 0 for a tool, which has no run.
     pub group_size: u32,
 }
 
@@ -63,20 +65,20 @@ pub enum ClaimError {
         path.display()
     )]
     Alive {
-        /// Its generation.
+        /// Generation of the other run.
         generation: Generation,
-        /// Its root's host.
+        /// Host of the other run's root.
         host: String,
-        /// Its root's process.
+        /// Process number of the other run's root.
         pid: u32,
-        /// Is it that of the process that asks?
+        /// Does the claim belong to the process that asks?
         is_ours: bool,
-        /// Its program.
+        /// Program of the other run.
         program: String,
-        /// Its claim file.
+        /// Claim file of the other run.
         path: PathBuf,
     },
-    /// A newer run has claimed the store; this one must not commit or delete any more.
+    /// A newer run has claimed the store; this one must no longer commit or delete.
     #[error("generation {ours} is superseded: generation {by} has claimed this job and group ({})", path.display())]
     Superseded {
         /// Our generation.
@@ -103,7 +105,7 @@ pub struct Claim {
     generation: Generation,
     path: PathBuf,
     record: ClaimRecord,
-    /// Held for as long as the claim; replaced when the claim has to be made again.
+    /// Held for as long as the claim lives; replaced when the claim has to be made again.
     lock: Lock<Option<Box<dyn FileLock>>>,
 }
 
@@ -120,7 +122,7 @@ impl Claims {
         Claims { records, directory: root.join(job).join(group).join("claims"), tier }
     }
 
-    /// Where they lie.
+    /// The tier that keeps them.
     pub fn tier(&self) -> TierId {
         self.tier
     }
@@ -133,7 +135,7 @@ impl Claims {
         self.directory.join(format!("g{:06}", generation.0))
     }
 
-    /// All generations claimed so far, ascending.
+    /// All generations claimed so far, in ascending order.
     fn generations(&self) -> Result<Vec<Generation>, TierError> {
         let entries = match self.records.list(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -148,7 +150,7 @@ impl Claims {
     /// Claims the next generation above all claims and above `seen`.
     ///
     /// # Errors
-    /// [`ClaimError::Alive`] unless `take_over`; [`ClaimError::Tier`].
+    /// [`ClaimError::Alive`] if another run is alive, unless `take_over` is set; [`ClaimError::Tier`].
     ///
     /// # Blocking
     /// Up to three heartbeats when another host's claim has to be watched.
@@ -170,7 +172,7 @@ impl Claims {
             }
             let generation = Generation(claimed.last().copied().unwrap_or_default().max(seen).0 + 1);
             let path = self.path(generation);
-            // `None`: somebody else was faster, or the list lags. Look at that claim like at any other.
+            // `None`: somebody else was faster, or the list is out of date. That claim is examined like any other.
             let Some(lock) = self.make(&path, record, clock)? else {
                 unlisted.push(generation);
                 continue;
@@ -182,7 +184,7 @@ impl Claims {
         }
     }
 
-    /// Makes a claim file, durably, and its lock where there are locks; `None` if the file exists.
+    /// Makes a claim file, durably, and locks it where there are locks. `None` if the file exists.
     #[allow(clippy::type_complexity)]
     fn make(
         &self,
@@ -197,7 +199,7 @@ impl Claims {
         }
     }
 
-    /// Old claims carry no information any more; failing to remove one is harmless.
+    /// Removes an old claim, which carries no information any more. Failing to remove it is harmless.
     fn forget(&self, generation: Generation) {
         for path in [self.path(generation), self.closed_path(generation)] {
             if let Err(error) = self.records.remove(&path)
@@ -212,7 +214,7 @@ impl Claims {
         self.directory.join(format!("g{:06}.closed", generation.0))
     }
 
-    /// Refuses if a run with one of these claims (ascending) is alive.
+    /// Refuses if a run with one of these claims (in ascending order) is alive.
     fn refuse_any(&self, claimed: &[Generation], ours: &ClaimRecord, clock: &dyn Clock) -> Result<(), ClaimError> {
         let mut is_newest = true;
         for generation in claimed.iter().rev() {
@@ -221,7 +223,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Refuses if that is a living run's claim. True if it is a run's.
+    /// Refuses if the claim belongs to a living run. Returns true if the claim belongs to a run at all.
     fn refuse_if_alive(
         &self,
         generation: Generation,
@@ -241,7 +243,7 @@ impl Claims {
         if !self.is_alive(generation, theirs.as_ref(), ours, is_newest, clock)? {
             return Ok(true);
         }
-        // A claim is locked before it says anything: who it is comes a moment later.
+        // A claim is locked before anything is written to it. Its owner's name follows a moment later.
         for _ in 0..LOCK_ATTEMPTS {
             if theirs.is_some() {
                 break;
@@ -273,13 +275,13 @@ impl Claims {
         match self.records.is_held(&path) {
             Ok(true) => return Ok(true),
             Ok(false) if theirs.is_some_and(|record| record.boot == ours.boot) => return Ok(false),
-            // Unlocked as far as this host can see, or no locks on this file system. (Or gone: the watch sees that at once.)
+            // This host sees no lock, or the file system has none. (Or the file no longer exists: the watch notices that at once.)
             Ok(false) | Err(_) => {}
         }
         Ok(is_newest && self.watch(&path, clock))
     }
 
-    /// Rule 4: does the modification time move?
+    /// Rule 4: does the modification time change?
     fn watch(&self, path: &Path, clock: &dyn Clock) -> bool {
         let look = || self.records.changed(path);
         let Ok(first) = look() else { return false };
@@ -295,11 +297,11 @@ impl Claims {
         false
     }
 
-    /// Refuses if any run holds a claim and is alive. For tools, which claim nothing: `me` says on which boot of which
-    /// machine the tool runs, by the same record that a run would write.
+    /// Refuses if any run holds a claim and is alive. Meant for tools, which claim nothing. `me` says on which boot of
+    /// which machine the tool runs, in the form of the record that a run would write.
     ///
     /// # Errors
-    /// [`ClaimError::Alive`]; [`ClaimError::Tier`] if that cannot be found out.
+    /// [`ClaimError::Alive`]; [`ClaimError::Tier`] if this cannot be determined.
     ///
     /// # Blocking
     /// Up to three heartbeats when another host's claim has to be watched.
@@ -307,9 +309,10 @@ impl Claims {
         self.refuse_any(&self.generations()?, me, clock)
     }
 
-    /// Makes sure that the next run takes a generation above `used`, by claiming it and closing the claim at once, unless
-    /// it or a larger one has been claimed. For tools that bring checkpoints of a run that this store does not know, for
-    /// example because it had no global tier: nothing else would keep the next run from using its names again.
+    /// Makes sure that the next run takes a generation above `used`, by claiming `used` and closing the claim at once,
+    /// unless that generation or a larger one has already been claimed. Meant for tools that bring checkpoints of a run
+    /// that this store does not know, for example because the run had no global tier. Nothing else would prevent the next
+    /// run from using that run's names again.
     ///
     /// # Errors
     /// [`ClaimError::Tier`].
@@ -321,11 +324,11 @@ impl Claims {
         Ok(self.close(&claim)?)
     }
 
-    /// Is ours still the newest claim? One that has vanished, because somebody emptied the directory, is made again.
+    /// Is our claim still the newest? A claim that has vanished, because somebody emptied the directory, is made again.
     ///
     /// # Errors
-    /// [`ClaimError::Superseded`] if there is a newer one, or one of our number that is not ours;
-    /// [`ClaimError::Tier`] if that cannot be found out.
+    /// [`ClaimError::Superseded`] if there is a newer claim, or somebody else's claim with our number;
+    /// [`ClaimError::Tier`] if this cannot be determined.
     pub fn check(&self, claim: &Claim, clock: &dyn Clock) -> Result<(), ClaimError> {
         let ours = claim.generation;
         let newest = self.generations()?.last().copied().unwrap_or_default();
@@ -333,14 +336,14 @@ impl Claims {
         if newest > ours {
             return Err(superseded(newest));
         }
-        // One thread at a time: a second one would find the first one's file before anything is in it.
+        // Only one thread at a time: a second one would find the file of the first before it has content.
         let mut held = claim.lock.lock();
         for _ in 0..LOCK_ATTEMPTS {
             match self.holder(&claim.path)? {
-                // A number alone proves nothing: another run that began on an emptied directory has taken ours.
+                // A number alone proves nothing: another run that began with an emptied directory may have taken our number.
                 Holder::Run(record) if record.incarnation == claim.record.incarnation => return Ok(()),
                 Holder::Run(_) => break,
-                // Another run that has begun on the emptied directory may just be writing its record.
+                // Another run that began with the emptied directory may be writing its record at this moment.
                 Holder::Unreadable => clock.sleep(Duration::from_millis(10)),
                 Holder::Nobody => {
                     if let Some(lock) = self.make(&claim.path, &claim.record, clock)? {
@@ -375,7 +378,7 @@ impl Claims {
         self.wrap("touch", &claim.path, self.records.touch(&claim.path))
     }
 
-    /// Marks the claim as ended normally, unless another run has its number: that one may be alive.
+    /// Marks the claim as ended normally, unless another run has its number: that run may be alive.
     ///
     /// # Errors
     /// [`TierError::Io`].
@@ -391,13 +394,13 @@ impl Claims {
     }
 }
 
-/// Whose a claim file is.
+/// Who owns a claim file.
 enum Holder {
-    /// There is none.
+    /// There is no such file.
     Nobody,
-    /// Its maker has not written its record yet, or it is damaged.
+    /// The maker has not written its record yet, or the file is damaged.
     Unreadable,
-    /// That run's.
+    /// The run with this record.
     Run(ClaimRecord),
 }
 
@@ -475,7 +478,7 @@ mod tests {
         assert!(matches!(refused, Err(ClaimError::Alive { generation: Generation(1), .. })), "{refused:?}");
     }
 
-    /// Time that passes when one sleeps, and what happens at each second.
+    /// A clock whose time passes only during sleep, and what happens at each second.
     struct Seconds<'a>(Lock<Duration>, &'a (dyn Fn(u64) + Sync));
 
     impl Clock for Seconds<'_> {
@@ -504,7 +507,7 @@ mod tests {
         let mut renewed: Option<PathBuf> = None;
         for (run, lives) in [("1", false), ("2", false), ("3", false), ("4", true)] {
             if let Some(path) = &renewed {
-                // Renewed every three seconds, by a clock that is an hour behind.
+                // The claim is renewed every three seconds, by a clock that is an hour slow.
                 let an_hour_ago = SystemTime::now() - Duration::from_secs(3600);
                 let renew = |second: u64| {
                     let time = an_hour_ago + Duration::from_secs(second / 3 * 3);
@@ -516,7 +519,7 @@ mod tests {
                 renew(0);
                 let refused = claims.refuse_alive(&elsewhere(run), &clock);
                 assert_eq!(matches!(refused, Err(ClaimError::Alive { .. })), lives, "run {run}: {refused:?}");
-                // Of the older claims none is watched.
+                // None of the older claims is watched.
                 assert!(clock.now() <= 4 * HEARTBEAT, "{:?}", clock.now());
             }
             let claim = claims.claim(Generation(0), &elsewhere(run), true, &still).expect("taken over");
@@ -565,7 +568,7 @@ mod tests {
         let disk = Simulated::new();
         let claims = on_disk(&disk);
         drop(claims.claim(Generation(0), &record(4), false, &quiet()).expect("claimed"));
-        // While the dead run's claim is watched a tool takes the next number.
+        // While the dead run's claim is watched, a tool takes the next number.
         let meanwhile = |second: u64| {
             if second == 5 {
                 claims.claim(Generation(0), &record(0), true, &quiet()).expect("claimed");
@@ -616,7 +619,7 @@ mod tests {
         assert!(claims.records.changed(&mine.path).expect("there") > SystemTime::UNIX_EPOCH);
     }
 
-    /// What cannot be read is not what is not there.
+    /// A claim that cannot be read is not a claim that does not exist.
     #[test]
     fn a_store_that_fails_is_an_error_and_never_an_empty_one() {
         let disk = Simulated::new();
@@ -641,7 +644,7 @@ mod tests {
         store(&disk).expect("made");
     }
 
-    /// Somebody else writes `text` while one sleeps for the third time.
+    /// A clock during whose third sleep somebody else writes `text`.
     struct Meanwhile {
         slept: AtomicU32,
         path: PathBuf,
@@ -660,7 +663,7 @@ mod tests {
         }
     }
 
-    /// Whoever makes a claim locks it and then writes who it is.
+    /// The maker of a claim locks it and then writes who it is.
     #[test]
     fn a_claim_that_says_nothing_yet_is_asked_again() {
         for (ranks, is_refused) in [(0, false), (4, true)] {

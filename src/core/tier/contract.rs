@@ -1,8 +1,8 @@
-//! What a tier that is written and read must do, as a trait: a directory tree, or an object store.
+//! What a tier whose files are written and read must do, as a trait: a directory tree, or an object store.
 //!
-//! A [`Tier`] keeps files in folders below its root. What a checkpoint consists of and what its files are called is the same on
-//! every tier, and is in the provided methods; an implementor says how a file gets there whole or not at all, how it is
-//! read, listed and removed, and whether several processes can tell who came first ([`Tier::records`]).
+//! A [`Tier`] keeps files in folders below its root. The parts of a checkpoint and the names of its files are the same on every
+//! tier, and the provided methods define them; an implementor says how a file gets there whole or not at all, how it is read,
+//! listed and removed, and whether several processes can tell who came first ([`Tier::records`]).
 #![forbid(unsafe_code)]
 
 use super::error::TierError;
@@ -23,14 +23,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A manifest lists ranks at four bytes each: 64 MiB is the metadata limit of the format.
+/// A manifest lists ranks with four bytes each; 64 MiB is the metadata limit of the format.
 pub(super) const MANIFEST_MAX: u64 = 64 << 20;
 
 /// What a tier is made from.
 pub struct Around<'a> {
     /// The configuration.
     pub config: &'a Config,
-    /// Where relative paths begin.
+    /// The directory to which relative paths refer.
     pub directory: &'a Path,
     /// The file system that all nodes share.
     pub storage: &'a Arc<dyn Storage>,
@@ -39,28 +39,28 @@ pub struct Around<'a> {
 /// Who writes a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Writers<'a> {
-    /// One process, with no other file in its way.
+    /// One process. No other file is in its way.
     One,
-    /// The ranks of a node, each its own slice. Only where [`super::Gathering::Slices`] says so.
+    /// The ranks of a node, each its own slice. Allowed only where [`super::Gathering::Slices`] says so.
     Node,
-    /// One of several that are unaware of each other and write the same content: whoever publishes last wins. The name is this
-    /// writer's alone.
+    /// One of several writers that are unaware of each other and write the same content: the last one to publish wins. The
+    /// name belongs to this writer alone.
     Rival(&'a str),
 }
 
 /// A file that is being written, which nobody sees before it is published.
 ///
 /// # Contract
-/// Threads may write different ranges at once, each byte once. [`Upload::reserve`] comes first and gives the minimum length of
-/// the file. After [`Upload::sync`] everything that this process has written survives; [`Upload::publish`] then makes the file appear under
-/// its name, whole. What was never written reads as zeros. After any error the file is condemned: the caller discards it and starts over.
-/// Dropping an upload that was neither published nor discarded leaves at most what [`Tier::remove`] of its folder removes, or what the
-/// store forgets by itself.
+/// Threads may write different ranges at the same time, but each byte only once. [`Upload::reserve`] comes first and gives the minimum
+/// length of the file. After [`Upload::sync`] everything that this process has written survives; [`Upload::publish`] then makes the whole
+/// file appear under its name. Bytes that were never written read as zeros. After any error the file is condemned: the caller discards it
+/// and starts over. Dropping an upload that was neither published nor discarded leaves at most what [`Tier::remove`] removes with the
+/// folder, or what the store deletes by itself.
 pub trait Upload: Send + Sync {
-    /// On which tier.
+    /// The tier on which the file is.
     fn kind(&self) -> TierId;
 
-    /// What messages call it.
+    /// The path that messages show.
     fn path(&self) -> &Path;
 
     /// Reserves room for the first `length` bytes.
@@ -84,16 +84,16 @@ pub trait Upload: Send + Sync {
     /// Gives the durable file its name, durably.
     ///
     /// # Errors
-    /// [`TierError::Io`]; whether the name was taken is then found out by recovery.
+    /// [`TierError::Io`]; recovery then determines whether the name was taken.
     fn publish(&self) -> Result<(), TierError>;
 
     /// Removes what was written. Errors are only logged.
     fn discard(&self);
 
-    /// What was written, to read it before it is published.
+    /// What was written, so that it can be read before it is published.
     ///
     /// # Errors
-    /// `Unsupported` where it cannot be read before.
+    /// `Unsupported` where a file cannot be read before it is published.
     fn read_back(&self) -> io::Result<Box<dyn ReadFile>>;
 }
 
@@ -101,16 +101,16 @@ pub trait Upload: Send + Sync {
 ///
 /// # Contract
 /// Paths begin with [`Tier::root`]. Every method may block on the place, and may be called by many threads. A file that has its name is
-/// whole and durable, and listed: by [`Tier::list`] at once, or on a store whose lists lag after a while, which costs a restart at most
-/// one version ([`Tier::open`] of a known name does not depend on it). Every implementor runs `tests/contract_tier.rs`.
+/// whole and durable. [`Tier::list`] shows it at once, or after a while on a store whose lists lag, which costs a restart at most one
+/// version ([`Tier::open`] of a known name does not depend on the list). Every implementor runs `tests/contract_tier.rs`.
 pub trait Tier: Send + Sync {
-    /// Which tier it is; [`TierId::spec`] says the rest.
+    /// Which tier this is; [`TierId::spec`] tells the rest.
     fn kind(&self) -> TierId;
 
-    /// Where it is, as messages show it.
+    /// Where the tier is, as messages show it.
     fn root(&self) -> &Path;
 
-    /// Begins a file, with the folders above it.
+    /// Begins a file, and makes the folders above it.
     ///
     /// # Errors
     /// [`TierError::Io`] naming the path and the answer.
@@ -119,19 +119,19 @@ pub trait Tier: Send + Sync {
     /// Opens a file for reading.
     ///
     /// # Errors
-    /// `NotFound` if there is none.
+    /// `NotFound` if there is no such file.
     fn open(&self, file: &Path) -> io::Result<Box<dyn ReadFile>>;
 
-    /// What is in a folder, by name.
+    /// The entries of a folder, by name.
     ///
     /// # Errors
     /// `NotFound` if there is no such folder.
     fn list(&self, folder: &Path) -> io::Result<Vec<Entry>>;
 
-    /// What is known of a file.
+    /// What is known about a file.
     ///
     /// # Errors
-    /// `NotFound` if there is none.
+    /// `NotFound` if there is no such file.
     fn stat(&self, file: &Path) -> io::Result<Stat>;
 
     /// Writes or replaces a small file: whole and durable, or not at all.
@@ -146,41 +146,42 @@ pub trait Tier: Send + Sync {
     /// The error of the storage.
     fn remove_file(&self, file: &Path) -> io::Result<()>;
 
-    /// Removes an empty folder, where folders exist as such. One that is not empty stays; that is not an error.
+    /// Removes an empty folder, where folders exist as such. A folder that is not empty stays, which is not an error.
     ///
     /// # Errors
     /// The error of the storage.
     fn remove_folder(&self, folder: &Path) -> io::Result<()>;
 
-    /// The id of the store at the root: the existing one, or `fresh`, which is then recorded. Only for tiers that all nodes share.
+    /// The id of the store at the root: the existing one, or `fresh`, which is then recorded. Used only for tiers that all nodes share.
     ///
     /// # Errors
-    /// [`TierError::Io`] if the place cannot be used, or is somebody else's.
+    /// [`TierError::Io`] if the place cannot be used or belongs to somebody else.
     ///
     /// # Blocking
-    /// Up to half a minute for somebody else who has begun to write it.
+    /// Up to half a minute, if somebody else has begun to write the id.
     fn hold_store(&self, fresh: Incarnation, clock: &dyn Clock) -> Result<Incarnation, TierError>;
 
-    /// The id of the store that is at the root, which is taken hold of; `None`: there is no store.
+    /// Takes hold of the store at the root and returns its id; `None` if there is no store.
     ///
     /// # Errors
-    /// [`TierError::Io`] if the place cannot be used, or is somebody else's, or what is there is not an id.
+    /// [`TierError::Io`] if the place cannot be used or belongs to somebody else, or if its id file holds no id.
     fn find_store(&self) -> Result<Option<Incarnation>, TierError>;
 
     /// The small files by which several processes find out who came first.
     fn records(&self) -> Arc<dyn Records>;
 
-    /// Can this place tell who came first? Otherwise a run on it cannot be fenced off. May try it once.
+    /// Can this place tell who came first? If it cannot, a run on it cannot be fenced off. The call may test this once.
     fn can_fence(&self) -> bool {
         true
     }
 
-    /// Removes what others have left of a file that will not be published. Errors are only logged.
+    /// Removes what others have left of a file that will never be published. Errors are only logged.
     fn discard(&self, file: &Path) {
         let _ = file;
     }
 
-    /// Removes an unfinished file of a writer with its own name ([`Writers::Rival`]), unless that one is still alive. Errors are only logged.
+    /// Removes an unfinished file of a writer that has its own name ([`Writers::Rival`]), unless the writer is still alive.
+    /// Errors are only logged.
     fn discard_abandoned(&self, file: &Path) {
         let _ = file;
     }
@@ -202,7 +203,7 @@ pub trait Tier: Send + Sync {
         self.series_path(series).join(key.folder())
     }
 
-    /// The entries of a folder; none if there is no such folder.
+    /// The entries of a folder, or no entries if there is no such folder.
     ///
     /// # Errors
     /// [`TierError::Io`].
@@ -213,7 +214,7 @@ pub trait Tier: Send + Sync {
         }
     }
 
-    /// Writes the manifest of a checkpoint: the last file, whole and durable or absent.
+    /// Writes the manifest of a checkpoint, which is its last file: whole and durable, or absent.
     ///
     /// # Errors
     /// [`TierError`] if it could not be encoded or made durable.
@@ -224,10 +225,10 @@ pub trait Tier: Send + Sync {
         self.put(&path, &bytes).map_err(|source| TierError::io(self.kind(), "write", &path, source))
     }
 
-    /// Reads a manifest and checks that it is that of this checkpoint.
+    /// Reads a manifest and checks that it belongs to this checkpoint.
     ///
     /// # Errors
-    /// [`TierError`] if it is absent, damaged, or of another checkpoint.
+    /// [`TierError`] if it is absent or damaged, or belongs to another checkpoint.
     fn read_manifest(&self, series: &Series, folder: &str) -> Result<Manifest, TierError> {
         let path = self.series_path(series).join(folder).join(manifest::FILE_NAME);
         let read = self.open(&path).and_then(|file| read_whole(&*file, MANIFEST_MAX));
@@ -244,7 +245,7 @@ pub trait Tier: Send + Sync {
         Ok(manifest)
     }
 
-    /// The checkpoint folders of a series, newest first. No folder at all is an empty list.
+    /// The checkpoint folders of a series, newest first. If there is no folder at all, the list is empty.
     ///
     /// # Errors
     /// [`TierError::Io`] if the directory exists but cannot be listed.
@@ -327,11 +328,11 @@ pub trait Tier: Send + Sync {
             let file = path.join(name);
             self.remove_file(&file).map_err(failed(&file))?;
         }
-        // Another rank of the node may just be writing or deleting here; it finishes the job.
+        // Another rank of the node may be writing or deleting here at this moment; it finishes the job.
         self.remove_folder(&path).map_err(failed(&path))
     }
 
-    /// The files of single ranks in a checkpoint's folder: name, rank, content.
+    /// The files in a checkpoint's folder that belong to single ranks: name, rank, content.
     ///
     /// # Errors
     /// [`TierError::Io`] if the folder exists but cannot be listed.
@@ -385,7 +386,7 @@ pub trait Tier: Send + Sync {
         Ok(shard)
     }
 
-    /// Opens a container file, and finds the entry of a rank in it.
+    /// Opens a container file and finds a rank's entry in it.
     ///
     /// # Errors
     /// As [`Tier::open_any`].
@@ -432,9 +433,9 @@ pub trait Tier: Send + Sync {
     /// Builds the missing manifest of a checkpoint, if all its shards are present, complete and
     /// equal (roll forward); `None` if they are not.
     ///
-    /// A rank may have several copies here: one in the container of its node, and one in a separate file, which was
-    /// written because the container was damaged or never finished. The separate file counts. A container that cannot be read
-    /// counts for nothing.
+    /// A rank may have several copies here: one in the container of its node, and one in a separate file, which was written
+    /// because the container was damaged or never finished. In that case, the separate file counts. A container that cannot
+    /// be read does not count.
     ///
     /// # Errors
     /// [`TierError::Io`] if the folder cannot be listed.
@@ -498,7 +499,7 @@ pub fn read_whole(file: &dyn ReadFile, limit: u64) -> io::Result<Vec<u8>> {
     read_range(file, 0..length)
 }
 
-/// Retries `ENOENT` for a short while: a name that a manifest promises may be late on a network file system.
+/// Retries after `ENOENT` for a short while, because a name that a manifest promises may appear late on a network file system.
 ///
 /// # Errors
 /// The last error of `open`.

@@ -11,8 +11,8 @@
 //!     *.tmp              a container that is being written
 //! ```
 //!
-//! A file takes its final name only when it is whole and durable: temp name, write, fsync, rename, fsync of the
-//! folder. After any error the temp file is removed and never synced again; a later checkpoint has another folder.
+//! A file gets its final name only when it is whole and durable, in these steps: temp name, write, fsync, rename, fsync of
+//! the folder. After any error, the temp file is removed and never synced again; a later checkpoint has another folder.
 
 use super::contract::{Tier, Upload, Writers};
 use super::error::TierError;
@@ -27,7 +27,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Others look for a moment whether a temp file is alive; each attempt takes another name.
+/// How often a writer tries to lock a new temp file, each time under another name. Others may hold the lock for a
+/// moment to see whether the file's writer is alive.
 const TEMP_ATTEMPTS: u32 = 20;
 
 /// A directory tree that keeps checkpoints.
@@ -44,7 +45,7 @@ impl DirectoryTier {
         DirectoryTier { kind, storage, root }
     }
 
-    /// The storage below.
+    /// The storage that keeps the tree.
     pub fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
     }
@@ -69,13 +70,14 @@ impl DirectoryTier {
         Ok(FileUpload { tier, folder, temp, target, handle, _lock: None })
     }
 
-    /// A temp file of the writer's own and its lock, which tells others that it is being written. Without locks nobody removes it.
+    /// Makes a temp file that belongs to this writer alone, and locks it, which tells others that it is being written. Without
+    /// locks, nobody removes such a file.
     fn begin_rival(&self, target: &Path, writer: &str) -> Result<FileUpload, TierError> {
         for attempt in 0..TEMP_ATTEMPTS {
             let temp = with_suffix(target, &format!(".{writer}-{attempt}.tmp"));
             let mut upload = match self.begin_as(target, temp, Create::New) {
                 Ok(upload) => upload,
-                // Another one on this host took it for a leftover before we could lock it, while it was being opened.
+                // Another writer on this host took the file for a leftover while it was being opened, before we could lock it.
                 Err(error) if error.is_absent() => continue,
                 Err(error) => return Err(error),
             };
@@ -84,7 +86,7 @@ impl DirectoryTier {
                     upload._lock = Some(lock);
                     return Ok(upload);
                 }
-                // The same a moment later: it is being removed, or is gone.
+                // The same happened a moment later: the file is being removed, or no longer exists.
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
@@ -167,7 +169,7 @@ impl Tier for DirectoryTier {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => self.wrap("read", &path, other)?,
         };
-        // Somebody is just making it, or died doing so: whoever may make one continues from there.
+        // Somebody is making the file at this moment, or died while doing so. The next process that may make one continues from there.
         if bytes.is_empty() {
             return Ok(None);
         }
@@ -201,7 +203,7 @@ struct FileUpload {
     temp: PathBuf,
     target: PathBuf,
     handle: Box<dyn WriteFile>,
-    /// Tells others that its writer is alive.
+    /// Tells others that the writer of the file is alive.
     _lock: Option<Box<dyn FileLock>>,
 }
 
@@ -255,7 +257,7 @@ mod tests {
         Series { job: "job".into(), group: "world".into(), name: "heat".into() }
     }
 
-    /// Publishes the shard of a rank of a checkpoint of two, whose header is changed before.
+    /// Publishes one rank's shard of a checkpoint of two ranks, after `change` has changed its header.
     fn publish(tier: &DirectoryTier, rank: u32, change: impl Fn(&mut ShardHeader)) -> String {
         let Series { job, group, name } = series();
         let (kind, element) = (RegionKind::Array, ElementType::U8);
@@ -276,7 +278,7 @@ mod tests {
         header.key.folder()
     }
 
-    /// Two runs of one number, or two calls that did not agree, have left their shards in one folder.
+    /// Two runs with the same number, or two calls that did not agree, have left their shards in one folder.
     #[test]
     fn shards_that_are_not_of_one_checkpoint_make_none_together() {
         let made = |change: &dyn Fn(&mut ShardHeader)| {

@@ -53,7 +53,7 @@ pub enum TierError {
         /// The digest of the bytes as read.
         found: Digest,
     },
-    /// A well-formed file of another checkpoint, rank or job stands where ours should.
+    /// A well-formed file of another checkpoint, rank or job is in the place of ours.
     #[error("{tier} tier: {} holds {found}, not {expected}", path.display())]
     Foreign {
         /// Which tier.
@@ -74,9 +74,9 @@ pub enum TierError {
         path: PathBuf,
         /// Whose shard.
         rank: Rank,
-        /// The checkpoint that it refers to.
+        /// The checkpoint to which the file refers.
         key: CheckpointKey,
-        /// What is wrong there.
+        /// What is wrong with that checkpoint.
         cause: Box<TierError>,
     },
 }
@@ -84,14 +84,14 @@ pub enum TierError {
 impl TierError {
     /// Names the tier, the action and the path of a system error.
     pub fn io(tier: TierId, action: &'static str, path: &Path, source: io::Error) -> TierError {
-        // What reads a shard through files of others says itself what is wrong with which.
+        // A reader of a shard that uses several files reports by itself which of them is faulty, and why.
         match source.downcast::<TierError>() {
             Ok(error) => error,
             Err(source) => TierError::Io { tier, action, path: path.to_owned(), source },
         }
     }
 
-    /// The error number of the system, if it was the system.
+    /// The error number of the system, if the error came from the system.
     pub fn errno(&self) -> Option<i32> {
         match self {
             TierError::Io { source, .. } => source.raw_os_error(),
@@ -100,7 +100,7 @@ impl TierError {
         }
     }
 
-    /// The tier on which something has changed since it was written, if that is what it says.
+    /// The tier on which something has changed since it was written, if that is what the error says.
     pub fn damaged(&self) -> Option<TierId> {
         match self {
             TierError::Damaged { tier, .. } | TierError::Format { tier, .. } => Some(*tier),
@@ -109,7 +109,7 @@ impl TierError {
         }
     }
 
-    /// Is the file simply not there?
+    /// Does the error say only that the file does not exist?
     pub fn is_absent(&self) -> bool {
         matches!(self, TierError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }

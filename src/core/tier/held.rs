@@ -11,7 +11,8 @@ use rustix::io::{Errno, retry_on_intr};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Opening a FIFO or a device must neither hang nor do anything; regular files do not care about `NONBLOCK`.
+/// How files are opened. Opening a FIFO or a device must neither hang nor have an effect; for regular files,
+/// `NONBLOCK` makes no difference.
 pub(super) const OPEN_FLAGS: OFlags =
     OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
@@ -29,13 +30,13 @@ struct Held {
 
 /// A name in a directory.
 pub(super) struct Spot<'a> {
-    /// `None`: the name is a whole path.
+    /// `None` if the name is a whole path.
     directory: Option<Beneath>,
     pub(super) name: &'a Path,
 }
 
 impl<'a> Spot<'a> {
-    /// A whole path, as the system understands it.
+    /// A whole path, as the system interprets it.
     pub(super) fn of_path(path: &'a Path) -> Spot<'a> {
         Spot { directory: None, name: path }
     }
@@ -61,12 +62,12 @@ impl<'a> Spot<'a> {
 
     /// Opens a directory for reading its names or syncing them.
     pub(super) fn open_directory(&self) -> rustix::io::Result<OwnedFd> {
-        // A whole path may end in a link that the user has made.
+        // A whole path may end in a link that the user made.
         let links = if self.directory.is_some() { OFlags::NOFOLLOW } else { OFlags::empty() };
         self.open(OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | links, Mode::empty())
     }
 
-    /// Is there a directory? Something else there is an error.
+    /// Is it a directory? If it is something else, that is an error.
     pub(super) fn is_directory(&self) -> io::Result<bool> {
         let links = if self.directory.is_some() { AtFlags::SYMLINK_NOFOLLOW } else { AtFlags::empty() };
         match rustix::fs::statat(self.directory(), self.name, links) {
@@ -84,7 +85,7 @@ impl<'a> Spot<'a> {
     pub(super) fn sync(&self) -> io::Result<()> {
         let directory = self.open_directory()?;
         match retry_on_intr(|| rustix::fs::fsync(&directory)) {
-            // The file system has no such operation for directories: names are as durable there as they ever get.
+            // The file system has no such operation for directories: there, names are as durable as they can be.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => {
                 log::debug!("directory_fsync=unsupported path={}", self.name.display());
                 Ok(())
@@ -95,12 +96,12 @@ impl<'a> Spot<'a> {
 }
 
 impl HeldDirectories {
-    /// A panic elsewhere leaves the list in order: each change is a single insertion or removal.
+    /// A panic elsewhere leaves the list intact, because each change is a single insertion or removal.
     fn lock(&self) -> Guard<'_, Vec<Held>> {
         self.0.lock()
     }
 
-    /// The name that `path` stands for, and the directory that it is in.
+    /// The name that `path` denotes, and the directory that contains it.
     pub(super) fn spot<'a>(&self, path: &'a Path) -> io::Result<Spot<'a>> {
         let held = self.lock().iter().find(|held| path.starts_with(&held.root)).cloned();
         let Some(mut held) = held else { return Ok(Spot::of_path(path)) };
@@ -115,7 +116,7 @@ impl HeldDirectories {
         Ok(Spot { directory: Some(directory), name: Path::new(name) })
     }
 
-    /// Opens a directory and keeps it, in the place of what was held under its name.
+    /// Opens a directory and keeps it, in place of any directory held under the same path.
     pub(super) fn take(&self, root: &Path, trust: Trust) -> io::Result<Beneath> {
         let beneath = ours::open(root, trust)?;
         let mut held = self.lock();
@@ -124,7 +125,7 @@ impl HeldDirectories {
         Ok(beneath)
     }
 
-    /// Is this the path of one that is held?
+    /// Is this the path of a directory that is held?
     pub(super) fn is_one(&self, path: &Path) -> bool {
         self.lock().iter().any(|held| held.root == path)
     }

@@ -1,8 +1,10 @@
-//! Shards that refer to files of earlier checkpoints, read as what they stand for ([`crate::format::packed`]).
+//! Shards that refer to files of earlier checkpoints, read as the whole shards that they stand for
+//! ([`crate::format::packed`]).
 //!
-//! [`join`] opens the sources of a packed shard on the same tier, and makes a [`FileShard`] of the whole shard: to whoever reads it, it is one
-//! that lies in a file. Its digests are those of the capture, so what a source lacks or has wrong is found like any damage. What lies where is
-//! read when the first of its bodies is: a look at a hundred versions does not read the tables of each and of all their sources.
+//! [`join`] opens the sources of a packed shard on the same tier, and makes a [`FileShard`] of the whole shard. For its readers, that is a
+//! shard like any other in a file. Its digests were made at the capture, so anything that a source lacks or has wrong is found like any
+//! other damage. Where each byte is stored is read together with the first bytes of the bodies: a look at a hundred versions does not read
+//! the tables of each version and of all its sources.
 #![forbid(unsafe_code)]
 
 mod stores;
@@ -30,7 +32,8 @@ struct Joined {
     own: FileShard,
     outline: Outline,
     sources: Vec<FileShard>,
-    /// Their tables, which are read with the first of the bodies: a look for what there is takes no time for them.
+    /// The tables of the shard and its sources, which are read with the first bytes of the bodies. A look at what
+    /// exists spends no time on them.
     stores: Lock<Option<Arc<Stores>>>,
 }
 
@@ -74,11 +77,12 @@ impl ReadFile for Joined {
     }
 }
 
-/// Makes the shard that a raw one stands for: itself, unless it is packed. Its sources are looked for next to its own folder.
+/// Makes the shard that a raw one stands for: the raw shard itself, unless it is packed. The sources are looked for in the
+/// folders next to its own.
 ///
 /// # Errors
-/// [`TierError::Format`] if its description of itself is damaged; [`TierError::Source`] if a source cannot be opened. That it refers to
-/// what its source does not store is found where its bodies are read.
+/// [`TierError::Format`] if the shard's description of itself is damaged; [`TierError::Source`] if a source cannot be opened. If it
+/// refers to bytes that its source does not store, this is found when its bodies are read.
 ///
 /// # Blocking
 /// On the tier.
@@ -91,7 +95,7 @@ pub fn join<T: Tier + ?Sized>(tier: &T, raw: FileShard) -> Result<FileShard, Tie
     join_with(raw, |source| open_source(tier, &series, beside, source, rank))
 }
 
-/// Joins a raw shard, if it is packed, with its sources, which `open` opens as they lie.
+/// Joins a raw shard, if it is packed, with its sources, which `open` opens in their raw form.
 fn join_with(
     raw: FileShard,
     mut open: impl FnMut(&SourceKey) -> Result<FileShard, TierError>,
@@ -111,11 +115,11 @@ fn joined(raw: FileShard, outline: Outline, sources: Vec<FileShard>) -> FileShar
     FileShard::joined(&raw, &outline, Arc::new(joined))
 }
 
-/// Joins a packed shard of whose sources one is missing or damaged on its own tier, with good copies of them on any of `tiers`. `None` if
-/// that does not help: it is not packed, or all are good where it lies.
+/// Joins a packed shard with good copies of its sources from any of `tiers`, if a source is missing or damaged on the shard's own tier.
+/// `None` if that does not help: the shard is not packed, or all its sources on its own tier are good.
 ///
 /// # Errors
-/// As [`join`]: no tier has a good copy of a source.
+/// As [`join`], if no tier has a good copy of a source.
 ///
 /// # Blocking
 /// On the tiers: each copy of a source is read as a whole.
@@ -145,13 +149,13 @@ pub fn mend(own: &dyn Tier, tiers: &[Arc<dyn Tier>], path: &Path, rank: Rank) ->
     Ok(is_help.then(|| joined(raw, outline, sources)))
 }
 
-/// Opens the shard of `rank` in a container file, with what it refers to taken from other tiers where its own lacks it.
+/// Opens the shard of `rank` in a container file. What it refers to and its own tier lacks is taken from other tiers.
 ///
 /// # Errors
 /// As [`Tier::open_shard`].
 ///
 /// # Blocking
-/// On the tier, and, where a source is missing, as [`mend`].
+/// On the tier. If a source is missing, as [`mend`].
 pub fn open_or_mend(
     tier: &dyn Tier,
     tiers: &[Arc<dyn Tier>],
@@ -179,17 +183,17 @@ fn or_mended(
     }
 }
 
-/// A look at the files that a rank has of a series on a tier. It opens each once, however many others refer to it.
+/// A look at the files of one rank and one series on a tier. It opens each file once, however many others refer to that file.
 pub struct Look<'t> {
     tier: &'t dyn Tier,
     series: &'t Series,
     rank: Rank,
-    /// By folder: what lies there, and the checkpoint that its container says it is of.
+    /// By folder: the file's shard, and the checkpoint to which it belongs according to its container.
     opened: HashMap<String, (FileShard, CheckpointKey)>,
 }
 
 impl<'t> Look<'t> {
-    /// Nothing is opened yet.
+    /// A look that has not opened anything yet.
     pub fn new(tier: &'t dyn Tier, series: &'t Series, rank: Rank) -> Look<'t> {
         Look { tier, series, rank, opened: HashMap::new() }
     }
@@ -241,14 +245,14 @@ fn lacks(raw: &FileShard, source: &SourceKey, cause: TierError) -> TierError {
     TierError::Source { tier, path, rank, key: source.key, cause: Box::new(cause) }
 }
 
-/// Opens all that a packed shard refers to on a tier, and makes sure that each range is stored there; with `bodies`, those of the shard that it
-/// stands for, also that they are these bytes. Says what is wrong if that is not so, or cannot be read.
+/// Opens everything on a tier to which a packed shard refers, and checks that each range is stored there. With `bodies`, the bodies of the
+/// shard that it stands for, also checks that the bytes are the same. If a check fails or something cannot be read, returns what is wrong.
 ///
 /// # Errors
 /// [`TierError::Source`] if a source cannot be opened.
 ///
 /// # Blocking
-/// On the tier: for the tables of the sources, or for all bytes that are referred to.
+/// On the tier: for the tables of the sources, or for all bytes to which the shard refers.
 pub fn check_sources(
     tier: &dyn Tier,
     series: &Series,
@@ -296,10 +300,10 @@ pub fn check_sources(
 /// Bytes of a source that are compared at once.
 const CHECKED_AT_ONCE: usize = 1 << 20;
 
-/// Opens the file with a rank's shard of a source, as it lies; the folders of the series are in `folders`.
+/// Opens the file with a rank's shard of a source, in its raw form. `folders` is the path that contains the folders of the series.
 ///
 /// # Errors
-/// [`TierError`] if there is none, or one of another checkpoint.
+/// [`TierError`] if there is no such file, or the file belongs to another checkpoint.
 ///
 /// # Blocking
 /// On the tier.
@@ -324,7 +328,7 @@ pub fn open_source<T: Tier + ?Sized>(
     Ok(shard)
 }
 
-/// Is that what was looked for?
+/// Is this the shard that was looked for?
 fn check_source(shard: &FileShard, series: &Series, source: &SourceKey, rank: Rank) -> Result<(), TierError> {
     let Head { header, meta, .. } = shard.head();
     let is_it = (header.key, header.agreement, header.rank) == (source.key, source.agreement, rank)
@@ -338,8 +342,8 @@ fn check_source(shard: &FileShard, series: &Series, source: &SourceKey, rank: Ra
     Err(TierError::Foreign { tier: shard.tier(), path: shard.path().to_owned(), found, expected })
 }
 
-/// The container in which a rank is with those of its node: the manifest names it, or, where that cannot be read, a look into each shows
-/// it.
+/// The container that holds a rank together with the other ranks of its node. The manifest names it; if the manifest cannot be read,
+/// each container is examined.
 fn container_of<T: Tier + ?Sized>(tier: &T, folder: &Path, rank: Rank) -> Result<Option<String>, TierError> {
     let manifest = tier.open(&folder.join(manifest::FILE_NAME)).and_then(|file| read_whole(&*file, MANIFEST_MAX));
     let manifest = manifest.ok().and_then(|bytes| Manifest::decode(&bytes).ok());
@@ -354,7 +358,7 @@ fn container_of<T: Tier + ?Sized>(tier: &T, folder: &Path, rank: Rank) -> Result
     Ok(names.into_iter().find(holds))
 }
 
-/// What the packed shards in a checkpoint's folder refer to, as far as they can be read: for whoever cannot ask the manifest.
+/// What the packed shards in a checkpoint's folder refer to, insofar as they can be read. Meant for callers that cannot ask the manifest.
 ///
 /// # Blocking
 /// On the tier, for the tables of every shard there.

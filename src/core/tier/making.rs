@@ -1,4 +1,4 @@
-//! How the tiers of files that all nodes share are made. What a node has for itself the session finds.
+//! How the file tiers that all nodes share are made. The session itself finds the tiers that belong to one node.
 #![forbid(unsafe_code)]
 
 use super::contract::{Around, Tier};
@@ -7,7 +7,7 @@ use super::object;
 use super::spec::TierId;
 use std::sync::Arc;
 
-/// Makes a tier, and touches nothing yet. Or the reason why there cannot be one.
+/// Makes a tier without touching anything, or returns the reason why there cannot be one.
 pub type Make = fn(&Around<'_>) -> Result<Arc<dyn Tier>, String>;
 
 const MAKERS: [(TierId, Make); 2] = [(TierId::GLOBAL, global), (TierId::OBJECT, object::make)];

@@ -1,12 +1,12 @@
-//! Places where bytes rest: directory trees (local and global tier) and the node segment (memory tier).
+//! Places where bytes are kept: directory trees (local and global tier) and the node segment (memory tier).
 //!
 //! A *directory tier* ([`directory`]) stores containers and manifests under
-//! `<root>/<job>/<group>/<name>/gNNNNNN-vNNNNNNNNNN-oNNNNNN/`; the local and the global tier are two of them that
-//! differ only in what a container holds (one rank, or the ranks of a node). The global one also keeps the store
-//! id and the claims of runs ([`claims`]). All of it goes through the [`storage`] trait: [`posix`] is the real
-//! file system, `simulated` one that loses unsynced writes, `wrappers` fail, slow down and count.
-//! [`source`] reads a shard from wherever it is, checking every block against its digest. [`run_directory`] keeps the small
-//! files that a session shares with its supervisor, [`routed`] the files that programs write themselves. [`ours`] says which directories are believed at all.
+//! `<root>/<job>/<group>/<name>/gNNNNNN-vNNNNNNNNNN-oNNNNNN/`; the local and the global tier are directory tiers that differ only in
+//! what a container holds (one rank, or the ranks of a node). The global tier also keeps the store id and the claims of runs
+//! ([`claims`]). All access goes through the [`storage`] trait: [`posix`] is the real file system, `simulated` a file system that
+//! loses unsynced writes, and `wrappers` make calls fail, slow them down and count them. [`source`] reads a shard from wherever it is,
+//! checking every block against its digest. [`run_directory`] keeps the small files that a session shares with its supervisor,
+//! [`routed`] the files that programs write themselves. [`ours`] says which directories are trusted at all.
 #![forbid(unsafe_code)]
 
 pub mod beneath;

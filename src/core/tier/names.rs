@@ -1,4 +1,4 @@
-//! What files and folders of checkpoints are called, the same on every tier.
+//! The names of the files and folders of checkpoints, which are the same on every tier.
 #![forbid(unsafe_code)]
 
 use crate::base::Rank;
@@ -14,7 +14,7 @@ pub fn parity_file(rank: Rank) -> String {
     format!("p{:06}.bvp", rank.0)
 }
 
-/// The rank and content that a file name of the form of [`rank_file`] or [`parity_file`] stands for.
+/// The rank and content for which a file name made by [`rank_file`] or [`parity_file`] stands.
 pub fn parse_rank_file(name: &str) -> Option<(Rank, Content)> {
     let (stem, content) = match (name.strip_suffix(".bvs"), name.strip_suffix(".bvp")) {
         (Some(stem), _) => (stem.strip_prefix('r')?, Content::Shard),
@@ -25,7 +25,7 @@ pub fn parse_rank_file(name: &str) -> Option<(Rank, Content)> {
     Some((Rank(stem.parse().ok().filter(|_| is_plain)?), content))
 }
 
-/// The file of several ranks, named by the first.
+/// The file of several ranks, named after the first.
 pub fn node_file(first: Rank) -> String {
     format!("c{:06}.bvc", first.0)
 }

@@ -1,16 +1,16 @@
-//! A tier in an object store: S3 and what speaks its language, Google Cloud Storage, Azure Blob Storage.
+//! A tier in an object store: S3 and compatible stores, Google Cloud Storage, Azure Blob Storage.
 //!
 //! Names are those of a directory tier, `<root>/<job>/<group>/<name>/g…-v…-o…/…`, with `<root>` a URL like `s3://bucket/prefix`. There
 //! are no folders, and nothing is renamed: an object appears under its name when all of it is there. A large one is uploaded in parts
-//! while it is being made, several at once, with bounded memory; a small one is put as a whole. What is unfinished nobody sees; a program
-//! that dies leaves parts that the store forgets by itself, if the bucket has a rule for that.
+//! while it is being made, several at once, with bounded memory; a small one is put as a whole. Nobody sees unfinished objects. A program
+//! that dies leaves parts behind, which the store deletes by itself if the bucket has a rule for that.
 //!
-//! Runs tell who came first by puts that create and never replace. Answers may be lost, and the client then tries again and may find its
-//! own object: each object carries a random word (`bvkword`) by which its maker knows it.
+//! Runs find out who came first by puts that create an object and never replace one. If an answer is lost, the client tries again and
+//! may find its own object. So each object carries a random word (`bvkword`) by which its maker recognises it.
 //!
-//! The client is the crate `object_store`, which is asynchronous: its threads (`bvk-http`) are this tier's, start with the first call,
-//! and block every signal. Credentials, region, endpoint and proxy are taken from the variables that all programs of the store know, and
-//! are in no message and no object.
+//! The client is the crate `object_store`, which is asynchronous. Its threads (`bvk-http`) belong to this tier, start with the first
+//! call, and block every signal. Credentials, region, endpoint and proxy are taken from the variables that all programs for the store
+//! know. They appear in no message and no object.
 #![forbid(unsafe_code)]
 
 use super::contract::{Around, Tier, Upload, Writers, read_whole};
@@ -48,24 +48,24 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// The word of an object by which its maker knows it. (Azure takes no hyphens in names.)
+/// The attribute that holds the word by which an object's maker recognises it. (Azure allows no hyphens in names.)
 const WORD: Attribute = Attribute::Metadata(Cow::Borrowed("bvkword"));
-/// Bytes per part at least, and of how many parts an object may consist: stores take 10,000.
+/// The minimum size of a part in bytes, and the maximum number of parts per object. Stores accept 10,000 parts.
 const PART_MIN: u64 = 8 << 20;
 const PARTS_MAX: u64 = 9_000;
 /// Parts of one object that are on their way at once.
 const IN_FLIGHT: usize = 4;
-/// Threads that read a shard ahead: an answer takes its time, and many are given at once.
+/// Threads that read a shard ahead: each answer takes a while, but the store gives many at once.
 const READERS: usize = 8;
 const THREADS: usize = 2;
-/// How often a put whose outcome nobody knows is made again.
+/// How often a put with an unknown outcome is tried.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(200);
-/// Characters of an answer that a message repeats.
+/// The maximum number of characters of an answer that a message repeats.
 const TEXT_MAX: usize = 400;
-/// A claim or a mark, at most.
+/// The maximum size of a claim or a mark in bytes.
 const RECORD_MAX: u64 = 64 << 10;
-/// How long a tool repeats what fails for reasons that may pass.
+/// How long a tool repeats a call that fails for temporary reasons.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 trait Store: ObjectStore + MultipartStore {}
@@ -73,14 +73,14 @@ impl<T: ObjectStore + MultipartStore> Store for T {}
 
 // ------------------------------------------------------------------------------------------- the client
 
-/// The store, and the threads that speak with it.
+/// The store, and the threads that talk to it.
 struct Client {
     store: Arc<dyn Store>,
     threads: Lock<Option<(u32, Runtime)>>,
 }
 
 impl Client {
-    /// The threads, which the first call starts. They, and those that they start, take no signals.
+    /// A handle to the threads, which the first call starts. Neither they nor the threads that they start take signals.
     fn handle(&self) -> io::Result<Handle> {
         let mut threads = locked(&self.threads);
         let (_, runtime) = match &mut *threads {
@@ -97,7 +97,7 @@ impl Client {
         Ok(runtime.handle().clone())
     }
 
-    /// Makes a call and waits for its end.
+    /// Makes a call and waits until it ends.
     fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce(Arc<dyn Store>) -> BoxFuture<'static, object_store::Result<T>>,
@@ -108,7 +108,7 @@ impl Client {
         told.recv().map_err(|_| io::Error::other("the program is ending"))?.map_err(io_error)
     }
 
-    /// Puts an object where there is none. `false`: there is one, which is somebody else's.
+    /// Puts an object if none of that name exists. `false` if somebody else's object exists.
     fn create(&self, key: &Key, bytes: &Bytes) -> io::Result<bool> {
         let word = word()?;
         let mut failure = None;
@@ -126,7 +126,7 @@ impl Client {
             if !is_open(error.kind()) {
                 return Err(error);
             }
-            // Whoever "exists" may be our own first attempt, whose answer was lost.
+            // The object that "exists" may come from our own first attempt, whose answer was lost.
             match self.word_of(key)? {
                 Some(found) => return Ok(found == word),
                 None => failure = Some(error),
@@ -135,7 +135,7 @@ impl Client {
         Err(failure.unwrap_or_else(|| io::ErrorKind::TimedOut.into()))
     }
 
-    /// The word of an object: empty for one without; `None`: there is no object.
+    /// The word of an object: empty for an object without a word, `None` if there is no object.
     fn word_of(&self, key: &Key) -> io::Result<Option<String>> {
         let key = key.clone();
         let options = GetOptions { head: true, ..GetOptions::default() };
@@ -172,13 +172,14 @@ fn named(word: &str) -> Attributes {
     Attributes::from_iter([(WORD, word.to_owned())])
 }
 
-/// May a put that failed so have been made nevertheless?
+/// Can a put that failed in this way have succeeded nevertheless?
 fn is_open(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::{AlreadyExists, ConnectionAborted, TimedOut};
     matches!(kind, AlreadyExists | ConnectionAborted | TimedOut)
 }
 
-/// The kind by the type of the error, or else by the status in its text: errors of lists have no other type.
+/// Converts an error. Its kind follows from its type, or else from the status in its text, because errors of lists have
+/// no more specific type.
 fn io_error(error: Error) -> io::Error {
     let mut chain: Vec<&(dyn std::error::Error + 'static)> = vec![&error];
     while let Some(next) = chain.last().and_then(|last| last.source()) {
@@ -202,12 +203,12 @@ fn io_error(error: Error) -> io::Error {
     io::Error::new(kind, text.chars().take(TEXT_MAX).collect::<String>())
 }
 
-/// A store without room: said at once, and not asked again and again.
+/// A store has no room. This is reported at once, and the call is not repeated.
 #[derive(Debug, thiserror::Error)]
 #[error("the store has no room left (status {0})")]
 struct Full(u16);
 
-/// Sees to it that a full store is told from one that is in trouble.
+/// Makes sure that a full store is distinguished from a store in trouble.
 #[derive(Debug)]
 struct Watch;
 
@@ -244,7 +245,7 @@ impl HttpService for Watched {
 #[derive(Clone)]
 pub struct ObjectTier {
     kind: TierId,
-    /// The URL, as the path that all names begin with.
+    /// The URL, as the path with which all names begin.
     root: PathBuf,
     prefix: Key,
     client: Arc<Client>,
@@ -254,16 +255,16 @@ pub struct ObjectTier {
 /// The object tier of a configuration.
 ///
 /// # Errors
-/// It has none, or nobody can be asked at that URL.
+/// The configuration has no object tier, or its URL cannot be used.
 pub fn make(around: &Around<'_>) -> Result<Arc<dyn Tier>, String> {
     let job = &around.config.job;
     let url = job.object_url.as_deref().ok_or("object tier: object.url is not set")?;
-    // To try longer than the root waits for it helps nobody.
+    // Trying for longer than the root waits helps nobody.
     ObjectTier::open(url, job.object_endpoint.as_deref(), job.timeouts.abandon / 2)
         .map(|tier| Arc::new(tier) as Arc<dyn Tier>)
 }
 
-/// The tier at a URL, of a server that is not the usual one, for tools.
+/// The tier at a URL, for tools. `endpoint` names a server that is not the usual one.
 ///
 /// # Errors
 /// As [`make`].
@@ -272,8 +273,8 @@ pub fn at(url: &str, endpoint: Option<&str>) -> Result<Arc<dyn Tier>, String> {
 }
 
 impl ObjectTier {
-    /// The tier at a URL like `s3://bucket/prefix`. Nobody is asked yet. A call that fails for reasons that may pass is repeated for
-    /// `patience`, three minutes at most.
+    /// The tier at a URL like `s3://bucket/prefix`. Nothing is sent yet. A call that fails for temporary reasons is repeated for
+    /// `patience`, at most three minutes.
     ///
     /// # Errors
     /// The URL, or a variable of the environment, is wrong.
@@ -295,7 +296,7 @@ impl ObjectTier {
         let wrong = |why: String| format!("object tier: {url} cannot be used: {why}");
         let parsed = url::Url::parse(url).map_err(|error| wrong(error.to_string()))?;
         let (scheme, prefix) = ObjectStoreScheme::parse(&parsed).map_err(|error| wrong(error.to_string()))?;
-        // The program may have chosen another one for itself: then that is used.
+        // If the program has already chosen another provider, that provider is used.
         _ = rustls::crypto::ring::default_provider().install_default();
         let backoff =
             BackoffConfig { init_backoff: Duration::from_millis(200), max_backoff: Duration::from_secs(10), base: 2.0 };
@@ -308,7 +309,7 @@ impl ObjectTier {
                 for (key, value) in own {
                     builder = builder.with_config(key.parse().map_err(|error: Error| wrong(error.to_string()))?, value);
                 }
-                // The environment's word is the last one, but for what the configuration says.
+                // Variables of the environment override these values, and the configuration overrides the variables.
                 let named = variables.iter().filter(|(name, _)| name.as_ref().starts_with($prefix));
                 for (name, value) in named {
                     if let Ok(key) = name.as_ref().to_ascii_lowercase().parse() {
@@ -334,7 +335,7 @@ impl ObjectTier {
         Ok(ObjectTier::over(store, url, prefix))
     }
 
-    /// The tier over a store that is in this process, for tests of what is above it.
+    /// A tier over a store in this process, for tests of the layers above it.
     pub fn in_memory() -> ObjectTier {
         ObjectTier::over(Arc::new(object_store::memory::InMemory::new()), "memory://bucket/prefix", Key::from("prefix"))
     }
@@ -356,7 +357,7 @@ impl ObjectTier {
             text += if text.is_empty() { "" } else { "/" };
             text += part;
         }
-        // Not `Key::from`, which would write some characters as others.
+        // `Key::from` is not used, because it would write some characters differently.
         Key::parse(&text).map_err(|error| wrong(error.to_string()))
     }
 
@@ -375,7 +376,8 @@ impl ObjectTier {
         result.map_err(|source| TierError::io(self.kind, action, path, source))
     }
 
-    /// Does the store refuse a second object of the same name? It is tried: not all that take the question heed it.
+    /// Does the store refuse a second object with the same name? This is tested, because not every store that accepts
+    /// the condition respects it.
     fn probe(&self) -> io::Result<bool> {
         let path = self.root.join(format!("probe-{}", word()?));
         let key = self.key(&path)?;
@@ -414,7 +416,7 @@ impl Tier for ObjectTier {
             found.objects.iter().filter_map(|meta| name(&meta.location)).map(|name| Entry { name, is_dir: false });
         let mut entries: Vec<Entry> = folders.chain(files).collect();
         entries.sort_by(|a, b| a.name.cmp(&b.name));
-        // A folder is what something is in.
+        // A folder exists only if it contains something.
         if entries.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(entries) }
     }
 
@@ -476,7 +478,8 @@ impl Tier for ObjectTier {
         })
     }
 
-    /// Creates it, and replaces none but that of the same checkpoint: of two runs of one number only one gets to the end.
+    /// Creates the manifest. An existing one is replaced only if it belongs to the same checkpoint: of two runs with the
+    /// same number, only one finishes.
     fn write_manifest(&self, series: &Series, manifest: &Manifest) -> Result<(), TierError> {
         let folder = manifest.key.folder();
         let path = self.series_path(series).join(&folder).join(manifest::FILE_NAME);
@@ -570,7 +573,7 @@ impl ReadFile for ObjectFile {
     }
 }
 
-/// What is not published yet cannot be read.
+/// An object that is not published yet, and therefore cannot be read.
 struct Unpublished;
 
 impl ReadFile for Unpublished {
@@ -592,7 +595,7 @@ struct ObjectUpload {
     shared: Arc<Shared>,
 }
 
-/// What its writers and the parts on their way share.
+/// What the writers of the object and the parts on their way share.
 struct Shared {
     client: Arc<Client>,
     key: Key,
@@ -606,7 +609,7 @@ struct Parts {
     length: u64,
     /// Parts that are not full yet, and how much of each is written.
     open: BTreeMap<u64, (Vec<u8>, u64)>,
-    /// The upload, once there is more than one part.
+    /// The id of the upload, once there is more than one part.
     id: Option<String>,
     sent: BTreeMap<u64, Option<PartId>>,
     in_flight: usize,
@@ -648,7 +651,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends a part off; waits while as many are on their way as may be.
+    /// Sends a part. Waits while the maximum number of parts is on the way.
     fn send(self: &Arc<Self>, number: u64, part: Vec<u8>) -> io::Result<()> {
         let handle = self.client.handle()?;
         let mut parts = locked(&self.state);
@@ -686,7 +689,7 @@ impl Shared {
         self.client.call(|store| {
             Box::pin(async move {
                 match store.create_multipart_opts(&key, options).await {
-                    // Azure's uploads take no words.
+                    // Azure's uploads accept no words.
                     Err(Error::NotSupported { .. } | Error::NotImplemented { .. }) => {
                         store.create_multipart(&key).await
                     }
@@ -696,7 +699,7 @@ impl Shared {
         })
     }
 
-    /// Everything that is missing goes out, if the object has parts, and has arrived.
+    /// If the object has parts, sends all that are missing, and waits until all have arrived.
     fn finish_parts(self: &Arc<Self>) -> io::Result<()> {
         let (missing, part_bytes, length) = {
             let mut parts = locked(&self.state);
@@ -741,7 +744,7 @@ impl Shared {
         let ids = ids.ok_or_else(|| io::Error::other("a part is missing"))?;
         let key = self.key.clone();
         let done = self.client.call(|store| Box::pin(async move { store.complete_multipart(&key, &id, ids).await }));
-        // The answer may have been lost, and the second question refused.
+        // The answer may have been lost, and the repeated request refused.
         let is_ours = || self.client.word_of(&self.key).is_ok_and(|found| found.as_deref() == Some(&*self.word));
         if let Err(error) = done
             && !is_ours()
@@ -752,7 +755,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Has the store forget what it has of the upload; nobody waits for that.
+    /// Makes the store discard what it has of the upload, without waiting for that.
     fn abort(&self) {
         let mut parts = locked(&self.state);
         parts.open.clear();

@@ -1,17 +1,17 @@
-//! Which directories are ours: the one rule that sessions and tools ask before they believe or change what lies below.
+//! Which directories are ours: the one rule that sessions and tools apply before they trust or change their contents.
 //!
-//! Checkpoints are found by names that others can work out: `/tmp/bivouac-UID-HASH` is the same on all nodes and can be
-//! seen wherever the job runs. Whoever makes such a directory first decides what is in it. So a directory counts only
-//! when it belongs to the effective user or to root (who can do anything anyway) and nobody else may write to it. It is
-//! opened once ([`open`]), and everything below is reached from that descriptor ([`super::beneath`]): what is put in
-//! its place later, or linked into it, is never reached.
+//! Checkpoints are found by names that others can work out: `/tmp/bivouac-UID-HASH` is the same on all nodes and is
+//! visible wherever the job runs. The user who makes such a directory first decides what it contains. So a directory
+//! counts only when it belongs to the effective user or to root (who can do anything anyway) and nobody else may write
+//! to it. It is opened once ([`open`]), and everything below is reached from that descriptor ([`super::beneath`]):
+//! anything that is put in its place later, or linked into it, is never reached.
 //!
-//! A configured directory may itself be reached over symbolic links (`/scratch` is often one). They are resolved once,
-//! by the rule of Linux's `protected_symlinks`, which not every system has switched on: where everybody may write, a
-//! link counts only if it belongs to this user, to root, or to the owner of the directory that contains it.
+//! A configured directory may itself be reached through symbolic links (`/scratch` is often one). They are resolved once,
+//! by the rule of Linux's `protected_symlinks`, which is not enabled on every system: in a directory where everybody may
+//! write, a link counts only if it belongs to this user, to root, or to the owner of the directory that contains it.
 //!
-//! In a place that others share (`/tmp`, `/var/tmp`, a node's scratch disk) we use our own folder
-//! ([`private_folder`]): mode 0700, not a link. If somebody else has taken its name, the next of a few names serves.
+//! In a place that others share (`/tmp`, `/var/tmp`, a node's scratch disk) we use our own folder ([`private_folder`]),
+//! which has mode 0700 and is not a link. If somebody else has taken its name, the next of a few names is used.
 #![forbid(unsafe_code)]
 
 use super::beneath::{Beneath, DIRECTORY};
@@ -26,17 +26,17 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Names that [`private_folder`] tries: `name`, `name.1`, and so on.
+/// Names that [`private_folder`] tries: `name`, `name.1`, `name.2` etc.
 const NAMES_TRIED: u32 = 8;
-/// As many links as the kernel follows.
+/// The maximum number of links that are followed; the kernel has the same limit.
 const LINKS_MAX: u32 = 40;
 
-/// What a directory has to be.
+/// What is required of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trust {
-    /// Of this user or root, and nobody else may write to it: what it holds is restored, and changed.
+    /// It belongs to this user or root, and nobody else may write to it. Its contents are restored, and changed.
     Ours,
-    /// Anybody's: it is only looked at.
+    /// It may belong to anybody. Its contents are only looked at.
     Anybodys,
 }
 
@@ -65,7 +65,7 @@ pub enum NotOurs {
         /// Its permission bits.
         mode: u32,
     },
-    /// A link on the way to it was put there by a third party.
+    /// A third party put a link on the way to it.
     #[error("{} is a symbolic link that user {owner} has put into a directory that everybody may write to", path.display())]
     Link {
         /// The link.
@@ -76,7 +76,7 @@ pub enum NotOurs {
     /// All names that a private folder may have belong to others.
     #[error("no private folder can be made in {}: {}", place.display(), taken.join("; "))]
     Taken {
-        /// Where it should be.
+        /// Where the folder should be.
         place: PathBuf,
         /// What was found under each name.
         taken: Vec<String>,
@@ -89,10 +89,10 @@ impl From<NotOurs> for io::Error {
     }
 }
 
-/// Opens a directory that has to be as `trust` says.
+/// Opens a directory that must meet the requirement `trust`.
 ///
 /// # Errors
-/// The system's answer; [`NotOurs`], wrapped.
+/// The system's error; [`NotOurs`], wrapped.
 pub fn open(path: &Path, trust: Trust) -> io::Result<Beneath> {
     let directory = resolve(path)?;
     let stat = rustix::fs::fstat(&directory)?;
@@ -105,7 +105,7 @@ pub fn open(path: &Path, trust: Trust) -> io::Result<Beneath> {
     Ok(Beneath::new(directory))
 }
 
-/// Is it of this user or root, and closed to the writing of others?
+/// Does it belong to this user or root, and may nobody else write to it?
 fn check(path: &Path, stat: &Stat) -> Result<(), NotOurs> {
     let (user, owner, mode) = (user(), stat.st_uid, stat.st_mode & 0o7777);
     if owner != user && owner != 0 {
@@ -117,15 +117,15 @@ fn check(path: &Path, stat: &Stat) -> Result<(), NotOurs> {
     Ok(())
 }
 
-/// Opens a regular file of this user or root for reading. Neither a link nor a pipe or a device is opened in its place.
+/// Opens a regular file that belongs to this user or root for reading. No link, pipe or device is opened in its place.
 ///
 /// # Errors
-/// The system's answer, or `InvalidData` with what is wrong.
+/// The system's error, or `InvalidData` with what is wrong.
 pub fn open_file(path: &Path) -> io::Result<File> {
     open_file_to(path, OFlags::RDONLY)
 }
 
-/// As [`open_file`], in another way; what it creates is private to this user.
+/// As [`open_file`], with other flags. What it creates is private to this user.
 ///
 /// # Errors
 /// As [`open_file`].
@@ -149,14 +149,14 @@ pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Opens what `path` leads to, one component at a time, and follows only links that nobody else has planted.
+/// Opens the target of `path`, one component at a time, and follows only links that nobody else has planted.
 fn resolve(path: &Path) -> io::Result<OwnedFd> {
     let absolute = std::path::absolute(path)?;
     let mut rest: VecDeque<OsString> = names(&absolute).collect();
     let mut at = rustix::fs::openat(CWD, "/", DIRECTORY, Mode::empty())?;
     let (mut seen, mut links) = (PathBuf::from("/"), 0);
     while let Some(name) = rest.pop_front() {
-        // As a directory first: only that makes an automounter mount what belongs there.
+        // It is first opened as a directory, because only that makes an automounter mount what belongs there.
         match rustix::fs::openat(&at, &name, DIRECTORY, Mode::empty()) {
             Ok(next) => {
                 at = next;
@@ -186,7 +186,7 @@ fn names(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
     path.components().filter(is_name).map(|component| component.as_os_str().to_owned())
 }
 
-/// Where a link leads, if it counts.
+/// Where a link leads, if it is trusted.
 fn follow(directory: &OwnedFd, path: &Path, name: &OsStr) -> io::Result<PathBuf> {
     let link = rustix::fs::openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let (stat, around) = (rustix::fs::fstat(&link)?, rustix::fs::fstat(directory)?);
@@ -200,16 +200,16 @@ fn follow(directory: &OwnedFd, path: &Path, name: &OsStr) -> io::Result<PathBuf>
     Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
 }
 
-/// Where everybody may write, a link counts only if it is this user's, root's, or of the owner of the directory.
+/// Where everybody may write, a link counts only if it belongs to this user, to root, or to the owner of the directory.
 fn is_link_believed(directory: &Stat, owner: u32, user: u32) -> bool {
     directory.st_mode & 0o002 == 0 || [user, 0, directory.st_uid].contains(&owner)
 }
 
-/// Where this user's files go if `directory` is configured: there, where it is ours alone or not there yet (`make`
-/// makes it); otherwise into a folder of this user, which is made in it, or next to it if it is somebody else's.
+/// Where this user's files are kept if `directory` is configured: in `directory`, if it is ours alone or does not exist yet
+/// (`make` makes it); otherwise in a folder of this user, which is made in it, or next to it if it belongs to somebody else.
 ///
 /// # Errors
-/// The system's answer; [`NotOurs`], wrapped.
+/// The system's error; [`NotOurs`], wrapped.
 pub fn own_place(directory: &Path, make: impl Fn(&Path) -> io::Result<()>) -> io::Result<PathBuf> {
     let opened = match open(directory, Trust::Ours) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -227,11 +227,11 @@ pub fn own_place(directory: &Path, make: impl Fn(&Path) -> io::Result<()>) -> io
         Ok(folder) => log::info!("event=own-folder path={} reason={foreign}", folder.display()),
         Err(error) => log::warn!("event=no-own-folder place={} error={error}", place.display()),
     }
-    // What is wrong is the directory that was named.
+    // The error is about the directory that was configured.
     made.map_err(|_| foreign)
 }
 
-/// What [`own_place`] has made, now or earlier, or would make. Nothing is made.
+/// The places that [`own_place`] has made, now or earlier, or would make. This call makes nothing.
 ///
 /// # Errors
 /// As [`own_place`].
@@ -249,8 +249,7 @@ pub fn own_places(directory: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// Where a folder of this user goes if `directory` is not ours: into it if everybody may make files there, or beside
-/// it.
+/// Where a folder of this user is made if `directory` is not ours: in it if everybody may make files there, otherwise next to it.
 fn instead_of(directory: &Path) -> (PathBuf, String) {
     match (directory.parent(), directory.file_name()) {
         (Some(parent), Some(name)) if !is_shared(directory) && is_shared(parent) => {
@@ -264,16 +263,16 @@ fn is_not_ours(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NotOurs>())
 }
 
-/// May everybody make files there, and only the owner of a file remove it?
+/// May everybody make files in the directory, and only the owner of a file remove it?
 fn is_shared(directory: &Path) -> bool {
     rustix::fs::stat(directory).is_ok_and(|stat| stat.st_mode & 0o1002 == 0o1002)
 }
 
-/// A folder in `place` that only this user may enter, made if it is not there yet. Ranks that ask at the same time get
-/// the same one.
+/// A folder in `place` that only this user may enter, which is made if it does not exist. Ranks that ask at the same
+/// time get the same folder.
 ///
 /// # Errors
-/// The system's answer; [`NotOurs::Taken`], wrapped, if others have taken all its names.
+/// The system's error; [`NotOurs::Taken`], wrapped, if others have taken all its names.
 pub fn private_folder(place: &Path, name: &str) -> io::Result<PathBuf> {
     let directory = resolve(place)?;
     let mut taken = Vec::new();
@@ -290,10 +289,10 @@ pub fn private_folder(place: &Path, name: &str) -> io::Result<PathBuf> {
     Err(NotOurs::Taken { place: place.to_owned(), taken }.into())
 }
 
-/// All folders in `place` that [`private_folder`] may have made, and whatever is in the place of others.
+/// All folders in `place` that [`private_folder`] may have made, and descriptions of what occupies its other names.
 ///
 /// # Errors
-/// The system's answer. A place that does not exist has none.
+/// The system's error. A place that does not exist contains no folders, which is not an error.
 pub fn private_folders(place: &Path, name: &str) -> io::Result<(Vec<PathBuf>, Vec<String>)> {
     let directory = match resolve(place) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Default::default()),

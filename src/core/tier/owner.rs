@@ -1,6 +1,6 @@
 //! Who owns a root directory: the id of the store at the global directory, and the store that a local directory belongs to.
 //!
-//! Each is in a file that is written once, by the first process.
+//! Each of them is kept in a file that the first process writes, once.
 
 use super::ours::Trust;
 use super::storage::{Create, Storage, WriteFile};
@@ -11,7 +11,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// The file that says to which store a local directory belongs: [`LocalOwner`]'s fields, each on a line.
+/// The file that says to which store a local directory belongs: [`LocalOwner`]'s fields, one per line.
 pub const OWNER_FILE: &str = "of-store";
 
 /// The file that holds the id of a store.
@@ -19,12 +19,12 @@ pub const STORE_FILE: &str = "store";
 /// An id is 32 digits and a newline.
 pub const STORE_MAX: u64 = 4096;
 
-/// The id in the bytes of a file [`STORE_FILE`].
+/// The id in the bytes of a [`STORE_FILE`].
 pub fn id_of(bytes: &[u8]) -> Option<Incarnation> {
     std::str::from_utf8(bytes).ok()?.trim().parse().ok()
 }
 
-/// Looks at a file that somebody else is writing, 50 ms apart: a busy disk takes seconds for a few bytes.
+/// How often a file that somebody else is writing is looked at, once every 50 ms. A busy disk can need seconds for a few bytes.
 const ATTEMPTS: u32 = 600;
 const FILE_MAX: u64 = 64 << 10;
 
@@ -32,11 +32,11 @@ const FILE_MAX: u64 = 64 << 10;
 /// `<root>/store`.
 ///
 /// # Errors
-/// [`TierError::Io`] if the root cannot be created, read or written, or is not ours, or if the
-/// file holds no id and another process may still be writing it.
+/// [`TierError::Io`] if the root cannot be created, read or written, or is not ours, or if the file holds no id while
+/// another process may still be writing it.
 ///
 /// # Blocking
-/// Up to half a minute for somebody else who has begun to write the id.
+/// Up to half a minute, if somebody else has begun to write the id.
 pub fn store_id(
     storage: &dyn Storage,
     root: &Path,
@@ -48,13 +48,13 @@ pub fn store_id(
     settle(storage, TierId::GLOBAL, &root.join(STORE_FILE), &fresh, |text| text.parse().ok(), clock)
 }
 
-/// To which store a directory of the local tier belongs: to the first that used it. Copies of another store must not be
-/// restored or overwritten: runs of both count their checkpoints from one.
+/// The store to which a directory of the local tier belongs, which is the first store that used it. Copies of another
+/// store must not be restored or overwritten, because the runs of both stores count their checkpoints from one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LocalOwner {
-    /// The name of a folder that is that store's alone, as the session makes it of the store.
+    /// The name of a folder that belongs to that store alone, as the session derives it from the store.
     pub name: String,
-    /// The global directory; empty: there is none.
+    /// The global directory; empty if there is none.
     pub global: String,
 }
 
@@ -70,20 +70,20 @@ impl LocalOwner {
         name.starts_with("bivouac-").then(|| LocalOwner { name: name.to_owned(), global: global.to_owned() })
     }
 
-    /// Is that another store? Not if it was lost, and made again where it was: its local copies may be all that is left. For a job
-    /// without a global directory this cannot be determined, and counts as no.
+    /// Is that another store? The answer is no if the store was lost and made again in the same place: its local copies may be all
+    /// that is left. For a job without a global directory, this cannot be determined, and the answer is no.
     pub fn is_another(&self, than: &LocalOwner) -> bool {
         let is_known = !self.global.is_empty() && !than.global.is_empty();
         self.name != than.name && is_known && self.global != than.global
     }
 
-    /// What a directory says about its owner; `None`: nothing.
+    /// What a directory says about its owner; `None` if it says nothing.
     pub fn of(storage: &dyn Storage, root: &Path) -> Option<LocalOwner> {
         let bytes = storage.read_all(&root.join(OWNER_FILE), FILE_MAX).ok()?;
         LocalOwner::parse(std::str::from_utf8(&bytes).ok()?.trim())
     }
 
-    /// Makes an existing directory this store's, unless it already has an owner, and returns its owner.
+    /// Makes this store the owner of an existing directory, unless the directory already has an owner. Returns the owner.
     ///
     /// # Errors
     /// As [`store_id`].
@@ -95,8 +95,8 @@ impl LocalOwner {
     }
 }
 
-/// The content of a file that is written once, in an existing directory: `fresh`, unless another process wrote it first. A file that
-/// another process may be writing is never overwritten.
+/// Returns the content of a file in an existing directory that is written once: `fresh`, unless another process wrote it first. A
+/// file that another process may be writing is never overwritten.
 fn settle<T: Clone + Display>(
     storage: &dyn Storage,
     tier: TierId,
@@ -109,7 +109,7 @@ fn settle<T: Clone + Display>(
     let text = format!("{fresh}\n");
     let bytes = || storage.read_all(path, FILE_MAX).map_err(|source| wrap("read", source));
     let said = |bytes: &[u8]| std::str::from_utf8(bytes).ok()?.strip_suffix('\n').and_then(&parse);
-    // What is empty has just been made, perhaps by somebody who has not closed it yet: it keeps its inode.
+    // An empty file was made a moment ago, perhaps by somebody who has not closed it yet: it keeps its inode.
     let write_into = |file: Box<dyn WriteFile>| {
         let root = path.parent().unwrap_or(Path::new("."));
         file.write_at(0, text.as_bytes()).and_then(|()| file.sync()).and_then(|()| storage.sync_dir(root))
@@ -125,7 +125,8 @@ fn settle<T: Clone + Display>(
         {
             return Ok(found);
         }
-        // Whoever writes it holds the lock. One who died, or a power cut, has left a file that says nothing and has no lock.
+        // The process that writes the file holds the lock. If that process died, or the power failed, the file says
+        // nothing and has no lock.
         match (storage.try_lock(path), made) {
             (Ok(Some(_lock)), _) => {
                 let found = bytes()?;
@@ -138,9 +139,9 @@ fn settle<T: Clone + Display>(
                 };
                 return written.map(|()| fresh.clone()).map_err(|source| wrap("write", source));
             }
-            // Another process has written it since we opened it.
+            // Another process has written the file since we opened it.
             (Err(error), _) if error.kind() == io::ErrorKind::NotFound => {}
-            // No locks here: the process that created the file writes it.
+            // There are no locks here: the process that created the file writes it.
             (Err(_), Some(file)) => {
                 write_into(file).map_err(|source| wrap("write", source))?;
                 return Ok(fresh.clone());
@@ -148,7 +149,7 @@ fn settle<T: Clone + Display>(
             (Ok(None) | Err(_), _) => clock.sleep(Duration::from_millis(50)),
         }
     }
-    // To write something else would make two stores of one: whoever is just writing it knows.
+    // Writing something else would turn one store into two: only the process that is writing the file knows its id.
     let why = "it has not said for half a minute who owns the directory: remove it, unless a run is just starting";
     Err(wrap("use", io::Error::new(io::ErrorKind::InvalidData, why)))
 }
@@ -160,7 +161,7 @@ mod tests {
     use crate::tier::posix::PosixStorage;
     use crate::tier::wrappers::{Call, Observer, Watched};
 
-    /// Whoever waits has waited.
+    /// A clock for which all waiting ends at once.
     struct AtOnce;
 
     impl Clock for AtOnce {
@@ -206,14 +207,14 @@ mod tests {
         assert!(first.is_another(&owner("bivouac-7-b", "/scratch/two")));
     }
 
-    /// Somebody else writes an id while this one has made the file and is about to lock it.
+    /// Somebody else writes an id after this process has made the file and before it locks the file.
     struct Quicker(std::path::PathBuf);
 
     impl Observer for Quicker {
         fn before(&self, call: Call, path: &Path, _: u64) -> io::Result<()> {
             if call == Call::TryLock && path.ends_with("store") && std::fs::read(path)?.is_empty() {
                 PosixStorage::new(crate::config::Direct::Off).write_all(&self.0, format!("{:032x}\n", 7).as_bytes())?;
-                // As if the file had been opened before that, and locked after.
+                // It looks as if the file had been opened before that and locked after it.
                 return Err(io::ErrorKind::NotFound.into());
             }
             Ok(())
@@ -229,7 +230,7 @@ mod tests {
         assert_eq!(id.to_string(), format!("{:032x}", 7));
     }
 
-    /// Nobody's file is replaced or removed under another's hands.
+    /// No file is replaced or removed while another process uses it.
     #[test]
     fn of_many_that_come_at_once_all_hear_the_same() {
         for round in 0..100 {

@@ -1,4 +1,5 @@
-//! A shard in node memory as a file is going to hold it: with references for what earlier files hold already, the rest compressed if asked for.
+//! A shard in node memory in the form in which a file is going to hold it: with references to what earlier files already hold, and the rest
+//! compressed if requested.
 #![forbid(unsafe_code)]
 
 use super::pieces::Piece;
@@ -15,19 +16,19 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A packed shard that is made of memory where it is read, and what it says.
+/// A packed shard whose bytes are made from memory when they are read, and its description.
 #[derive(Clone)]
 pub struct PackedShard {
-    /// The shard as a file is going to hold it.
+    /// The shard, as a file is going to hold it.
     pub shard: FileShard,
-    /// What it stands for, and where all of that is.
+    /// What the shard stands for, and where each part of that is.
     pub packing: Arc<Packing>,
 }
 
-/// Its bytes.
+/// The bytes of a packed shard.
 struct Packed {
     own: OwnBytes,
-    /// Everything before its own bytes.
+    /// Everything before the bytes that the shard stores itself.
     prefix: Vec<u8>,
     total: u64,
 }
@@ -36,15 +37,15 @@ struct Packed {
 struct OwnBytes {
     shard: MemoryShard,
     packing: Arc<Packing>,
-    /// Of each frame that is compressed what is stored of it.
+    /// What is stored of each frame that is compressed.
     compressed: Vec<Option<Box<[u8]>>>,
 }
 
-/// Packs a shard: with sources, and extents over its regions, whose references are right. Its own bytes are compressed while all of that takes
-/// `room` bytes at most.
+/// Packs a shard with these sources, and with extents that cover its regions and whose references are right. Its own bytes are compressed
+/// as long as the compressed frames take at most `room` bytes.
 ///
-/// What it stores itself is read once: where a block of the packed shard is one of the shard, its digest is taken over, and checked when the
-/// block is written; all other blocks that it takes bytes of are checked here.
+/// The bytes that the packed shard stores itself are read once. If one of its blocks is also a block of the shard, the digest of that block
+/// is reused, and is checked when the block is written. All other blocks from which bytes are taken are checked here.
 ///
 /// # Errors
 /// [`TierError::Damaged`] if the shard has changed since the capture; [`TierError::Format`] for what the format cannot hold.
@@ -82,10 +83,11 @@ pub fn pack(
     Ok(PackedShard { shard, packing })
 }
 
-/// Frames, and what is stored of those that are compressed.
+/// The frames, and what is stored of those that are compressed.
 type Compressed = (Vec<Frame>, Vec<Option<Box<[u8]>>>);
 
-/// The own bytes of a shard in frames; none if no frame becomes shorter. What is passed over is not read where that is so.
+/// Divides a shard's own bytes into frames. Returns none if no frame becomes shorter, and then does not read the
+/// frames that it passed over.
 ///
 /// # Errors
 /// [`TierError::Damaged`] if the shard has changed since the capture.
@@ -103,7 +105,7 @@ fn compress(shard: &MemoryShard, packing: &Packing, mut room: u64) -> Result<Com
             let length = range.end - range.start;
             let element = region.element.bytes();
             let mut packed = None;
-            // A sample is not checked: it decides nothing but what is worth a try.
+            // A sample is not checked, because it decides only whether compression is worth trying.
             let is_tried = room > 0 && compressor.is_due() && {
                 let sample = Compressor::sample(length as usize);
                 bytes.resize(sample.len(), 0);
@@ -115,7 +117,7 @@ fn compress(shard: &MemoryShard, packing: &Packing, mut room: u64) -> Result<Com
                 unchecked = read_checked(shard, packing, range, unchecked, &mut bytes)?;
                 packed = compressor.compress(&bytes, element);
                 let taken = packed.as_ref().map_or(0, |packed| packed.len() as u64);
-                // What follows the first that does not fit is not tried.
+                // After the first frame that does not fit, no other is tried.
                 packed = packed.filter(|_| taken <= room);
                 room = room.saturating_sub(taken);
             } else {
@@ -187,7 +189,7 @@ impl OwnBytes {
     }
 }
 
-/// Reads a range of the own bytes as they are.
+/// Reads a range of a shard's own bytes, uncompressed.
 fn read_plain(
     shard: &MemoryShard,
     packing: &Packing,
@@ -203,13 +205,14 @@ fn read_plain(
     Ok(())
 }
 
-/// The bytes of a range of the bodies, where they lie.
+/// The bytes of a range of the bodies, where they are in memory.
 fn bytes_of<'s>(shard: &'s MemoryShard, packing: &Packing, range: &Range<u64>) -> Result<&'s [u8], TierError> {
     let start = packing.outline.head.header.body_offset + range.start;
     shard.part(start as usize, (range.end - range.start) as usize)
 }
 
-/// Reads a range of the own bytes, after all blocks that it touches, from `unchecked` on, were compared with their digests; returns the next one.
+/// Reads a range of a shard's own bytes. Before that, compares all blocks that the range touches, beginning with block `unchecked`, with
+/// their digests. Returns the number of the next block to compare.
 fn read_checked(
     shard: &MemoryShard,
     packing: &Packing,
@@ -225,7 +228,8 @@ fn read_checked(
     Ok(unchecked)
 }
 
-/// Compares the blocks that a range of the bodies touches with their digests, those from `unchecked` on; returns the next one.
+/// Compares the blocks that a range of the bodies touches, beginning with block `unchecked`, with their digests. Returns the
+/// number of the next block to compare.
 fn check_blocks(shard: &MemoryShard, packing: &Packing, range: &Range<u64>, unchecked: u64) -> Result<u64, TierError> {
     let head = &packing.outline.head;
     let after = head.meta.regions.partition_point(|region| region.offset + region.bytes <= range.start);
@@ -242,7 +246,7 @@ fn check_blocks(shard: &MemoryShard, packing: &Packing, range: &Range<u64>, unch
     Ok(behind.max(unchecked))
 }
 
-/// The ranges of the bodies that a range of the own bytes is made of.
+/// The ranges of the bodies of which a range of the own bytes consists.
 fn own_parts(packing: &Packing, range: Range<u64>) -> Vec<Range<u64>> {
     let first = packing.extents.partition_point(|extent| extent.own_behind() <= range.start);
     let own = packing.extents[first..].iter().take_while(|extent| extent.own_before < range.end);
@@ -255,7 +259,7 @@ fn own_parts(packing: &Packing, range: Range<u64>) -> Vec<Range<u64>> {
     own.map(part).filter(|part| !part.is_empty()).collect()
 }
 
-/// The digest of the block that this range of the bodies is, if it is one.
+/// The digest of a range of the bodies, if the range is exactly one block.
 fn digest_of(packing: &Packing, range: Range<u64>) -> Option<Digest> {
     let head = &packing.outline.head;
     let after = head.meta.regions.partition_point(|region| region.offset + region.bytes <= range.start);

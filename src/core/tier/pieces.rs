@@ -1,4 +1,4 @@
-//! A shard cut into page-aligned pieces that threads can take in turn, and checked piece by piece.
+//! A shard cut into page-aligned pieces, which threads can take in turn and check one by one.
 #![forbid(unsafe_code)]
 
 use super::TierError;
@@ -13,12 +13,12 @@ use std::ops::Range;
 pub struct Piece {
     /// Offsets within the shard.
     pub bytes: Range<u64>,
-    /// Indices of the blocks that start in it, and end in it too.
+    /// Indices of the blocks that start in the piece, and also end in it.
     pub blocks: Range<u64>,
 }
 
 impl Piece {
-    /// Checks the blocks of the piece, whose bytes were read from `source`, against their digests; of the head its checksums.
+    /// Checks the blocks of the piece, whose bytes were read from `source`, against their digests, and the head against its checksums.
     ///
     /// # Errors
     /// [`TierError::Damaged`] for the first block that differs, [`TierError::Format`] for the head.
@@ -55,7 +55,7 @@ fn damaged(source: &Source, region: &str, at: u64, expected: Digest, found: Dige
     }
 }
 
-/// Cuts a shard into its head and pieces of about `piece_bytes`; borders are block starts, so all are page-aligned.
+/// Cuts a shard into its head and pieces of about `piece_bytes`. The cuts are at the starts of blocks, so all pieces are page-aligned.
 pub fn pieces(head: &Head, piece_bytes: u64) -> Vec<Piece> {
     let mut pieces = vec![Piece { bytes: 0..head.header.body_offset, blocks: 0..0 }];
     let mut piece = Piece { bytes: head.header.body_offset..head.header.body_offset, blocks: 0..0 };

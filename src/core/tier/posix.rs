@@ -1,33 +1,32 @@
 //! The operating system's file systems as a [`Storage`].
 //!
-//! A checkpoint is written once, in large pieces, and is hopefully never read. Passing it through the page cache costs
-//! a copy of everything and pushes the application's own pages out, so whole pages are written around it (`O_DIRECT`)
-//! where the file system can. Three decisions shape this module:
+//! A checkpoint is written once, in large pieces, and with luck is never read. Passing it through the page cache costs
+//! a copy of everything and evicts the application's own pages, so whole pages are written around it (`O_DIRECT`) where
+//! the file system supports that. Three decisions shape this module:
 //!
-//! - **Two descriptors for one file.** The buffered one makes the file, writes what is not a whole page, and is the one
-//!   that `sync` is called on: the kernel reports a failed write-back to descriptors that were open at the time,
-//!   so it must be the one that wrote. The direct one writes whole pages. A page is only ever written by one
-//!   of the two, unless the caller writes the same page in parts. Switching `O_DIRECT` on and off on one descriptor would race
-//!   between threads. The second open checks that it found the same file (device and inode).
+//! - **Two descriptors for one file.** The buffered one makes the file, writes what is not a whole page, and is the one that
+//!   `sync` is called on: the kernel reports a failed write-back to descriptors that were open at the time, so it must be the
+//!   descriptor that wrote. The direct one writes whole pages. Each page is written by only one of the two, unless the caller
+//!   writes the same page in parts. Switching `O_DIRECT` on and off on one descriptor would race between threads. The second
+//!   open checks that it found the same file (device and inode).
 //! - **The first use is the probe.** A file system that cannot do direct I/O says so with `EINVAL` or `EOPNOTSUPP`, some
-//!   at open, some at the first write. With [`Direct::Auto`] the bytes then go through the page cache instead,
-//!   that file system is not asked again, and one line in the log says so. With [`Direct::On`] the error is returned. No
-//!   scratch file is ever written, and nothing is concluded from the file system's name.
+//!   when a file is opened, some at the first write. With [`Direct::Auto`], the bytes then go through the page cache
+//!   instead, that file system is not asked again, and one line in the log says so. With [`Direct::On`] the error is
+//!   returned. No scratch file is ever written, and nothing is concluded from the file system's name.
 //! - **Whole pages at an unaligned address are copied** into an aligned buffer and still go around the page cache when they are
-//!   written; the page cache would have copied them too. Reading to an unaligned address goes through the page cache, where
-//!   the kernel at least reads ahead during the copy. Readers that want the device's full rate use a [`PageBuffer`]
-//!   (measured on one virtual disk: 2.2 to 2.6 GB/s direct, 0.6 to 2.0 through the page cache, 1.0 to 1.5 direct with a copy
-//!   after each read).
+//!   written; the page cache would also have copied them. Reading to an unaligned address goes through the page cache, where the
+//!   kernel at least reads ahead during the copy. Readers that want the device's full rate use a [`PageBuffer`] (measured on one
+//!   virtual disk: 2.2 to 2.6 GB/s direct, 0.6 to 2.0 through the page cache, 1.0 to 1.5 direct with a copy after each read).
 //!
-//! Errors are the operating system's, untouched; tiers add the path. Interrupted calls are repeated and short ones continued.
-//! After a failed write or sync a handle stays failed: the kernel may have dropped the dirty pages, and a second
-//! fsync would then succeed without the data. Closing reports nothing, because everything that a close could
-//! report has been asked for by `sync` before.
+//! Errors are those of the operating system, unchanged; tiers add the path. Interrupted calls are repeated and short ones
+//! continued. After a failed write or sync, a handle remains failed: the kernel may have dropped the dirty pages, and a
+//! second fsync would then succeed without the data. Closing reports nothing, because `sync` has already asked for everything
+//! that a close could report.
 //!
-//! Locks are those of [`std::fs::File::try_lock`], that is `flock`: they belong to the open file description, like `F_OFD_SETLK`,
-//! so they end with the descriptor or the process and never by closing another descriptor of the same file. NFS turns them into
-//! byte-range locks on the server; Lustre has them when mounted with `flock` (with `localflock` only within
-//! one node). A child that was forked without exec shares the description and keeps the lock alive.
+//! Locks are those of [`std::fs::File::try_lock`], that is, `flock`. They belong to the open file description, like those of
+//! `F_OFD_SETLK`, so they end with the descriptor or the process, and never because another descriptor of the same file is
+//! closed. NFS turns them into byte-range locks on the server; Lustre has them if it is mounted with `flock` (with `localflock`,
+//! only within one node). A child that was forked without exec shares the description and keeps the lock alive.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -56,20 +55,20 @@ use crate::config::Direct;
 /// Alignment of address, offset and length of direct transfers.
 const ALIGNMENT: usize = PAGE as usize;
 
-/// Reads below this go through the page cache. A device needs about this much at once to be busy (measured: 1 MiB reads
-/// are as fast as 8 MiB ones), and headers and indexes are read more than once.
+/// Reads of fewer bytes than this go through the page cache. A device needs about this much at once to be busy
+/// (measured: 1 MiB reads are as fast as 8 MiB ones), and headers and indexes are read more than once.
 const DIRECT_READ_MIN: usize = MIB as usize;
 
-/// Size of the buffers that whole pages at unaligned addresses are copied through: large enough to keep a device busy, small
-/// enough to stay in the processor's cache between the copy and the transfer.
+/// Size of the buffers through which whole pages at unaligned addresses are copied. It is large enough to keep a device
+/// busy, and small enough to stay in the processor's cache between the copy and the transfer.
 const BOUNCE_BYTES: usize = MIB as usize;
 
-/// So many bounce buffers are kept for the next writer; more threads than that allocate their own for each call.
+/// How many bounce buffers are kept for the next writer. If more threads write, they allocate their own for each call.
 const BOUNCE_KEPT: usize = 8;
 
-/// Buffers that start on a page, for direct transfers, without `unsafe`.
+/// Buffers that start on a page boundary, for direct transfers, without `unsafe`.
 ///
-/// Reading straight from a device needs such a buffer: memory of the allocator practically never starts on a page.
+/// Reading straight from a device needs such a buffer: memory from the allocator practically never starts on a page boundary.
 pub struct PageBuffer {
     bytes: Vec<u8>,
     start: usize,
@@ -99,15 +98,15 @@ impl std::ops::DerefMut for PageBuffer {
     }
 }
 
-/// What all files of one [`PosixStorage`] share: the wish for direct I/O, and what was learned about it.
+/// What all files of one [`PosixStorage`] share: whether direct I/O is wanted, and what was learned about it.
 struct DirectIo {
     wanted: Direct,
-    /// File systems (device numbers) that refused.
+    /// File systems (device numbers) that refused direct I/O.
     refused: Lock<HashSet<u64>>,
     bounce: Lock<Vec<PageBuffer>>,
 }
 
-/// A panic elsewhere leaves these sets in order: each change is a single insertion or removal.
+/// A panic elsewhere leaves these sets intact, because each change is a single insertion or removal.
 fn lock<T>(mutex: &Lock<T>) -> Guard<'_, T> {
     mutex.lock()
 }
@@ -121,7 +120,7 @@ impl DirectIo {
         }
     }
 
-    /// Takes note that direct I/O failed with `errno`. `Ok` means: go through the page cache instead.
+    /// Notes that direct I/O failed with `errno`. `Ok` means that the page cache is to be used instead.
     fn refuse(&self, device: u64, errno: Errno) -> io::Result<()> {
         if self.wanted == Direct::On || !matches!(errno, Errno::INVAL | Errno::OPNOTSUPP) {
             return Err(errno.into());
@@ -133,7 +132,7 @@ impl DirectIo {
         Ok(())
     }
 
-    /// Opens the file at `spot` a second time, around the page cache. `None`: not wanted or not possible.
+    /// Opens the file at `spot` a second time, around the page cache. `None` if that is not wanted or not possible.
     fn open(&self, spot: &Spot<'_>, access: OFlags, first: &rustix::fs::Stat) -> io::Result<Option<OwnedFd>> {
         if !self.is_tried_on(first.st_dev) {
             return Ok(None);
@@ -144,7 +143,7 @@ impl DirectIo {
         };
         let second = rustix::fs::fstat(&file)?;
         if (second.st_dev, second.st_ino) != (first.st_dev, first.st_ino) {
-            // Somebody replaced the file between the two calls; what was opened first is not at this path any more.
+            // Somebody replaced the file between the two calls: the file that was opened first is no longer at this path.
             return Err(Errno::STALE.into());
         }
         Ok(Some(file))
@@ -168,7 +167,7 @@ struct PosixFile {
     direct: Option<OwnedFd>,
     device: u64,
     shared: Arc<DirectIo>,
-    /// A write or sync failed; nothing that follows may claim success.
+    /// Set if a write or sync failed. Nothing that follows may report success.
     condemned: AtomicBool,
 }
 
@@ -222,12 +221,12 @@ impl PosixFile {
         Ok(())
     }
 
-    /// Writes whole pages from an aligned address; whatever the device does not take goes through the page cache.
+    /// Writes whole pages from an aligned address; the part that the device does not accept goes through the page cache.
     fn write_pages(&self, direct: &OwnedFd, offset: u64, pages: &[u8]) -> io::Result<()> {
         let mut done = 0;
         while done < pages.len() {
             match retry_on_intr(|| rustix::io::pwrite(direct, &pages[done..], offset + done as u64)) {
-                // A short write that ends inside a page: that page is written again with what follows.
+                // A short write ended inside a page: that page is written again with the rest.
                 Ok(written) if written >= ALIGNMENT => done += written - written % ALIGNMENT,
                 Ok(_) => break,
                 Err(errno) => {
@@ -239,7 +238,7 @@ impl PosixFile {
         write_buffered(&self.buffered, offset + done as u64, &pages[done..])
     }
 
-    /// Reads whole pages to an aligned address and returns how many bytes it got; the caller reads the rest.
+    /// Reads whole pages to an aligned address and returns how many bytes were read; the caller reads the rest.
     fn read_pages(&self, direct: &OwnedFd, offset: u64, pages: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while done < pages.len() {
@@ -260,7 +259,7 @@ impl PosixFile {
     }
 }
 
-/// Refuses ranges that the kernel would refuse, so that its `EINVAL` can be taken as a verdict on direct I/O.
+/// Refuses ranges that the kernel would refuse, so that its `EINVAL` can only refer to direct I/O.
 fn check_range(offset: u64, length: usize) -> io::Result<()> {
     match offset.checked_add(length as u64) {
         Some(end) if end <= i64::MAX as u64 => Ok(()),
@@ -294,8 +293,8 @@ fn write_buffered(file: &OwnedFd, mut offset: u64, mut bytes: &[u8]) -> io::Resu
 }
 
 impl WriteFile for PosixFile {
-    /// Also makes the file at least `length` bytes long where the file system can: writes that do not move the end of a file
-    /// need not wait for each other.
+    /// Also makes the file at least `length` bytes long, where the file system supports that: writes that do not move the
+    /// end of the file need not wait for each other.
     fn reserve(&self, length: u64) -> io::Result<()> {
         self.check_condemned()?;
         if length == 0 {
@@ -326,7 +325,7 @@ impl ReadFile for PosixFile {
 
     fn holds(&self, range: Range<u64>) -> bool {
         match rustix::fs::seek(&self.buffered, SeekFrom::Hole(range.start)) {
-            // Some file systems call a hole what was written a moment ago.
+            // Some file systems report a hole where bytes were written a moment ago.
             Ok(hole) if hole < range.end => {
                 let mut bytes = [0; 512];
                 let length = bytes.len().min((range.end - hole) as usize);
@@ -361,7 +360,7 @@ impl ReadFile for PosixFile {
     }
 }
 
-/// Held by its open file description; see the module's documentation.
+/// Held by its open file description, as the module's documentation explains.
 struct PosixLock {
     _file: File,
 }
@@ -371,8 +370,8 @@ impl FileLock for PosixLock {}
 /// File systems as the operating system mounts them.
 ///
 /// One value serves any number of directories and threads; make one for each direct I/O setting. Paths below a
-/// directory that it holds ([`Storage::hold`]) are reached from that directory, without following links; others as the
-/// system does.
+/// directory that this value holds ([`Storage::hold`]) are reached from that directory, without following links; the
+/// system resolves all others as usual.
 pub struct PosixStorage {
     shared: Arc<DirectIo>,
     held: HeldDirectories,
@@ -390,13 +389,13 @@ impl PosixStorage {
         PosixFile { buffered, direct, device: stat.st_dev, shared: Arc::clone(&self.shared), condemned }
     }
 
-    /// Makes one directory whose parent exists, and its name durable.
+    /// Makes one directory, whose parent exists, and makes its name durable.
     fn make_directory(&self, path: &Path) -> io::Result<()> {
-        // A root that was removed is made by its name, before it can be held again.
+        // A root that was removed is made by its path, before it can be held again.
         let is_again = self.held.is_one(path);
         let spot = if is_again { Spot::of_path(path) } else { self.held.spot(path)? };
         match rustix::fs::mkdirat(spot.directory(), spot.name, Mode::RWXU) {
-            // Of the ranks that share it only the one that was first comes here.
+            // Of the ranks that share it, only the first one gets here.
             Ok(()) if is_again => log::warn!(
                 "event=directory-vanished path={}: it was removed during the run with all checkpoints in it, and is created again",
                 path.display()
@@ -409,8 +408,8 @@ impl PosixStorage {
         self.sync_name_of(path)
     }
 
-    /// Makes the name of a directory durable. Parents that we may not read (`/scratch` is `rwx--x--x` at some sites)
-    /// cannot be synced; the directory itself then stands in, which on journalling file systems takes its name along.
+    /// Makes the name of a directory durable. Parents that we may not read (`/scratch` is `rwx--x--x` at some sites) cannot be
+    /// synced; the directory itself is then synced instead, which on journalling file systems makes its name durable as well.
     fn sync_name_of(&self, path: &Path) -> io::Result<()> {
         let Some(parent) = parent_of(path) else { return Ok(()) };
         let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
@@ -419,13 +418,13 @@ impl PosixStorage {
             false => Err(error),
         });
         match result {
-            // Neither is ours: then we have not just made this name either.
+            // We may read neither of them, so we did not just make this name either.
             Err(error) if is_denied(&error) => Ok(()),
             result => result,
         }
     }
 
-    /// Is there a directory at `path`? A held one that is gone, or has gone with its parents, is not there.
+    /// Is there a directory at `path`? A held directory that was removed, alone or with its parents, does not count.
     fn is_directory(&self, path: &Path) -> io::Result<bool> {
         match self.held.spot(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -447,8 +446,8 @@ impl Storage for PosixStorage {
         self.held.take(root, trust).map(drop)
     }
 
-    /// Missing directories are made one by one, each followed by an fsync of its parent. The deepest directory that
-    /// exists already may have been made by another rank a moment ago, before its fsync; so its name is synced too.
+    /// Missing directories are made one by one, each followed by an fsync of its parent. Another rank may have made the
+    /// deepest existing directory a moment ago and not synced its name yet, so that name is synced as well.
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
         let mut missing = Vec::new();
         let mut existing = Some(path).filter(|path| !path.as_os_str().is_empty());
@@ -473,7 +472,7 @@ impl Storage for PosixStorage {
         let direct = self.shared.open(&spot, OFlags::WRONLY, &stat).inspect_err(|error| {
             let is_anothers = error.raw_os_error() == Some(Errno::STALE.raw_os_error());
             if create == Create::New && !is_anothers {
-                // The caller gets no file, so it must not find its name taken. The first error is the one to report.
+                // The caller gets no file, so it must not find the name taken. The first error is the one to report.
                 let _ = rustix::fs::unlinkat(spot.directory(), spot.name, AtFlags::empty());
             }
         })?;
@@ -495,7 +494,7 @@ impl Storage for PosixStorage {
         Ok(rustix::fs::renameat(from.directory(), from.name, to.directory(), to.name)?)
     }
 
-    /// File systems that have no fsync for directories are taken at their word that names need none.
+    /// If a file system has no fsync for directories, its names are assumed to need none.
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         self.held.spot(path)?.sync()
     }
@@ -535,7 +534,7 @@ impl Storage for PosixStorage {
         Ok(entries)
     }
 
-    /// "Now" is left to the kernel, and by it to the server of a network file system.
+    /// The kernel decides what "now" is; on a network file system, the server does.
     fn touch(&self, path: &Path) -> io::Result<()> {
         let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: now };
@@ -543,7 +542,7 @@ impl Storage for PosixStorage {
         Ok(rustix::fs::utimensat(spot.directory(), spot.name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Asks a network file system's server instead of the client's cache, which may be a minute old.
+    /// Asks the server of a network file system and not the client's cache, which may be a minute old.
     fn stat(&self, path: &Path) -> io::Result<Stat> {
         let spot = self.held.spot(path)?;
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
@@ -554,7 +553,7 @@ impl Storage for PosixStorage {
         };
         match rustix::fs::statx(spot.directory(), spot.name, flags, wanted) {
             Ok(of) => stat(of.stx_mode.into(), of.stx_size, system_time(of.stx_mtime.tv_sec, of.stx_mtime.tv_nsec)?),
-            // Containers whose filter of system calls does not know statx.
+            // The filter of system calls in some containers does not know statx.
             Err(Errno::NOSYS | Errno::PERM) => {
                 let of = rustix::fs::statat(spot.directory(), spot.name, AtFlags::SYMLINK_NOFOLLOW)?;
                 let modified = system_time(of.st_mtime, u32::try_from(of.st_mtime_nsec).unwrap_or(0))?;
@@ -566,13 +565,13 @@ impl Storage for PosixStorage {
 
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
         let spot = self.held.spot(path)?;
-        // Open for writing too: NFS grants an exclusive lock only then.
+        // The file is opened for writing as well, because NFS grants an exclusive lock only then.
         let (file, opened) = spot.open_regular(OFlags::RDWR)?;
         let file = File::from(file);
         if !granted(file.try_lock())? {
             return Ok(None);
         }
-        // Whoever had the lock between our opening and our locking may have removed the file, or put another in its place.
+        // The process that had the lock between our opening and our locking may have removed the file or put another in its place.
         let named = rustix::fs::statat(spot.directory(), spot.name, AtFlags::SYMLINK_NOFOLLOW)?;
         if (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino) {
             return Err(Errno::NOENT.into());
@@ -580,7 +579,7 @@ impl Storage for PosixStorage {
         Ok(Some(Box::new(PosixLock { _file: file })))
     }
 
-    /// By a shared lock, which is given back at once: an exclusive one would look to others like that of a living owner.
+    /// Uses a shared lock, which is given back at once. An exclusive one would look to others like the lock of a living owner.
     fn is_locked(&self, path: &Path) -> io::Result<bool> {
         let (file, _) = self.held.spot(path)?.open_regular(OFlags::RDONLY)?;
         Ok(!granted(File::from(file).try_lock_shared())?)
@@ -618,7 +617,8 @@ mod tests {
         (0..length).map(|i| (i * 7 + i / 251) as u8).collect()
     }
 
-    /// A file whose direct descriptor answers `EINVAL` to every write: a file of /proc that parses what it gets.
+    /// A file whose direct descriptor answers every write with `EINVAL`. That descriptor belongs to a file of /proc
+    /// that parses what it gets.
     fn file_that_refuses(path: &Path, direct: Direct) -> PosixFile {
         let storage = PosixStorage::new(direct);
         let (buffered, stat) = storage.held.spot(path).unwrap().open_regular(OFlags::RDWR | OFlags::CREATE).unwrap();

@@ -12,59 +12,59 @@ use std::time::{Duration, SystemTime};
 const LOCK_ATTEMPTS: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Files that are written once, by whoever comes first.
+/// Files that are written once, by the process that comes first.
 ///
 /// # Contract
-/// Of several processes that create one file at the same moment, on whatever hosts, exactly one succeeds. What is created is durable, and
-/// read by others whole; where that takes two steps, it is held first ([`Records::is_held`]).
+/// If several processes create the same file at the same moment, on any hosts, exactly one succeeds. The created file is durable, and
+/// others always read it whole. Where that takes two steps, the file is held first ([`Records::is_held`]).
 pub trait Records: Send + Sync {
-    /// Makes a file that must not exist yet, with the folders above it, and holds it for as long as what is returned lives, where a
-    /// place has that.
+    /// Makes a file that must not exist yet, with the folders above it, and holds it for as long as the returned value lives, if
+    /// the place supports that.
     ///
     /// # Errors
-    /// `AlreadyExists`; what the place says.
+    /// `AlreadyExists`; other errors of the place.
     fn create(&self, path: &Path, bytes: &[u8], clock: &dyn Clock) -> io::Result<Option<Box<dyn FileLock>>>;
 
     /// Reads a file of at most `limit` bytes.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidData` if it is longer.
+    /// `NotFound`; `InvalidData` if the file is longer.
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>>;
 
-    /// What is in a folder.
+    /// The entries of a folder.
     ///
     /// # Errors
     /// `NotFound` if there is no such folder.
     fn list(&self, folder: &Path) -> io::Result<Vec<Entry>>;
 
-    /// Does a living process hold the file that it has made?
+    /// Is the file held by the process that made it, and is that process alive?
     ///
     /// # Errors
-    /// `Unsupported` where a place has nothing of the kind.
+    /// `Unsupported` if the place cannot hold files.
     fn is_held(&self, path: &Path) -> io::Result<bool>;
 
-    /// When the file was last changed or touched, by a clock that is the same for all who ask.
+    /// When the file was last changed or touched, according to a clock that is the same for all callers.
     ///
     /// # Errors
     /// `NotFound`.
     fn changed(&self, path: &Path) -> io::Result<SystemTime>;
 
-    /// Changes what [`Records::changed`] says, and nothing else.
+    /// Changes the answer of [`Records::changed`], and nothing else.
     ///
     /// # Errors
-    /// `NotFound`; what the place says.
+    /// `NotFound`; other errors of the place.
     fn touch(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes an empty file, if there is none.
+    /// Makes an empty file, unless it exists.
     ///
     /// # Errors
-    /// What the place says.
+    /// Errors of the place.
     fn mark(&self, path: &Path) -> io::Result<()>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// `NotFound`; what the place says.
+    /// `NotFound`; other errors of the place.
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
@@ -72,7 +72,7 @@ pub trait Records: Send + Sync {
 pub struct Files(pub Arc<dyn Storage>);
 
 impl Files {
-    /// Locks a file that was just made. Another process that looks whether it is held holds the lock for a moment.
+    /// Locks a file that was just made. Another process that checks whether the file is held takes the lock for a moment.
     fn hold(&self, path: &Path, clock: &dyn Clock) -> Option<Box<dyn FileLock>> {
         for _ in 0..LOCK_ATTEMPTS {
             match self.0.try_lock(path) {
@@ -94,10 +94,11 @@ impl Records for Files {
         let folder = path.parent().unwrap_or(Path::new("."));
         self.0.create_dir_all(folder)?;
         let file = self.0.open_write(path, Create::New)?;
-        // Locked before it says anything: whoever can read it and take its lock may take its maker for dead.
+        // The file is locked before it says anything, because a process that can read it and take its lock may think
+        // that its maker is dead.
         let lock = self.hold(path, clock);
         if let Err(error) = file.write_at(0, bytes).and_then(|()| file.sync()) {
-            // One that says nothing would be taken for another's at the next look.
+            // A claim that says nothing would look like somebody else's at the next look.
             if let Err(error) = self.0.remove_file(path) {
                 log::debug!("event=empty-claim-left path={} error={error}", path.display());
             }
@@ -120,7 +121,7 @@ impl Records for Files {
     }
 
     fn changed(&self, path: &Path) -> io::Result<SystemTime> {
-        // A network file system asks its server when a file is opened, and may answer from its memory otherwise.
+        // A network file system asks its server when a file is opened; otherwise it may answer from its cache.
         self.0.open_read(path).and_then(|_| self.0.modified(path))
     }
 

@@ -1,12 +1,12 @@
-//! Files that the application writes and reads itself, and that are regions of a checkpoint: where they are while it does.
+//! Files that the application writes and reads itself, and that are regions of a checkpoint: where they are in the meantime.
 //!
 //! ```text
 //! <root>/<tree>/<job>/<group>-r000002/<series>-<version>/<hash>-<name>
 //! ```
 //!
-//! Other users may write to the scratch directory of many sites. So the root is a directory of this user ([`ours`]), the folders have mode
-//! 0700, and no link is followed on the way. What the application creates there has the mode that it wants. What is brought back for it has
-//! mode 0600, and nobody else gets as far as that.
+//! At many sites, other users may write to the scratch directory. So the root is a directory of this user ([`ours`]), the folders have mode
+//! 0700, and no link is followed on the way. Files that the application creates there have the mode that it chooses. Files that are brought
+//! back for it have mode 0600, and nobody else can reach them.
 #![forbid(unsafe_code)]
 
 use super::names::Series;
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 /// The tree of files that programs route themselves. No job has such a name.
 pub const TREE: &str = ".files";
-/// Characters of a file's own name in the name of its routed file, so that people recognise it.
+/// How many characters of a file's own name are kept in the name of its routed file, so that people recognise it.
 const SHOWN_MAX: usize = 48;
 
 /// The files of one version of one rank.
@@ -37,7 +37,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Below `root`, in the tree of that name. Nothing is made yet.
+    /// The folder below `root`, in the tree `tree`. Nothing is made yet.
     pub fn new(root: &Path, tree: &str, series: &Series, rank: Rank, version: u64) -> Folder {
         let Series { job, group, name } = series;
         let rank = format!("{group}-r{:06}", rank.0);
@@ -57,20 +57,19 @@ impl Folder {
         format!("{}: {error}", self.root.join(&self.below).join(routed(original)).display())
     }
 
-    /// Makes room for a file that the application is going to write. What an earlier run left of it is deleted.
+    /// Makes room for a file that the application is going to write. Anything that an earlier run left of that file is deleted.
     ///
     /// # Errors
-    /// With the path.
+    /// The system's error, with the path.
     pub fn prepare(&self, original: &str) -> Result<PathBuf, String> {
         let made = self.reach().and_then(|(storage, folder)| make_room(&storage, &folder, original));
         made.map_err(|error| self.named(original, &error))
     }
 
-    /// Brings a file back, whole or not at all: `fill` writes it. Errors of `fill` other than those of the file are passed
-    /// on.
+    /// Brings a file back, whole or not at all: `fill` writes it. Errors of `fill` that do not concern the file are passed on.
     ///
     /// # Errors
-    /// With the path.
+    /// The system's error, with the path.
     pub fn bring_back<E>(
         &self,
         original: &str,
@@ -82,7 +81,7 @@ impl Folder {
             remove_file(&storage, &part)?;
             let written = storage.open_write(&part, Create::New).and_then(|file| fill(&*file));
             if !matches!(written, Ok(Ok(()))) {
-                // Nothing of a full file system is left to those that need room.
+                // On a full file system, no remains take the room that others need.
                 _ = storage.remove_file(&part);
             }
             match written? {
@@ -98,7 +97,7 @@ impl Folder {
         self.remove_below(&self.below);
     }
 
-    /// Removes what earlier runs left of this rank's files, of all series and versions.
+    /// Removes what earlier runs left of this rank's files, for all series and versions.
     pub fn remove_older(&self) {
         if let Some(rank) = self.below.parent() {
             self.remove_below(rank);
@@ -151,7 +150,7 @@ fn remove_tree(storage: &PosixStorage, folder: &Path) -> io::Result<()> {
     storage.remove_dir(folder)
 }
 
-/// A file that the application has written. It is read when its checkpoint is captured, straight into its place.
+/// A file that the application has written. It is read when its checkpoint is captured, directly into its place in the shard.
 #[derive(Debug)]
 pub struct Content {
     file: File,

@@ -1,8 +1,8 @@
 //! The small files that a session shares with its supervisor.
 //!
-//! They are hints, not data: a file is replaced by a rename, so that a reader sees the old one or the new one, and nothing
-//! is synced. What is read may have been put there by anybody: only a regular file of bounded size that belongs to
-//! this user or to root is believed.
+//! The files are hints, not data: a file is replaced by a rename, so that a reader sees the old file or the new one, and
+//! nothing is synced. Anybody may have put a file there, so only a regular file of bounded size that belongs to this user
+//! or to root is trusted.
 #![forbid(unsafe_code)]
 
 use super::ours::{self, Trust};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Locked by whoever changes the halt conditions.
+/// Locked while a process changes the halt conditions.
 const LOCK_FILE: &str = "halt.lock";
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 const LOCK_ATTEMPTS: u32 = 500;
@@ -35,16 +35,16 @@ impl RunDirectory {
         RunDirectory { path: path.into() }
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Creates it, private to this user, if it does not exist. Anyone else who may write to it could make a supervisor
-    /// believe anything.
+    /// Creates the directory, private to this user, if it does not exist. Anyone else who may write to it could make a
+    /// supervisor believe anything.
     ///
     /// # Errors
-    /// The system's answer, or whose it is, with the path.
+    /// The system's error, or the owner of the directory, with the path.
     pub fn create(&self) -> io::Result<()> {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path);
         made.map_err(|error| named(&self.path, "create", &error))?;
@@ -54,16 +54,16 @@ impl RunDirectory {
     /// Replaces a file as a whole.
     ///
     /// # Errors
-    /// The system's answer, with the path.
+    /// The system's error, with the path.
     pub fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        // Processes of several groups, their threads, and `bivouac halt` beside the supervisor write at the same time.
+        // Processes of several groups, their threads, and `bivouac halt` as well as the supervisor write at the same time.
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
         let temp = self.path.join(format!(".{name}.{}-{}-{number}.tmp", host(), std::process::id()));
         let path = self.path.join(name);
         let written = write_new(&temp, bytes).and_then(|()| fs::rename(&temp, &path));
         written.map_err(|error| {
-            // What is left of it is of no use; the first error is the one to report.
+            // What is left of the file is of no use. The first error is the one to report.
             let _ = fs::remove_file(&temp);
             named(&path, "write", &error)
         })
@@ -72,12 +72,12 @@ impl RunDirectory {
     /// Reads a file as a whole; `None` if there is none.
     ///
     /// # Errors
-    /// The system's answer, or why the file is not believed, with the path.
+    /// The system's error, or why the file is not trusted, with the path.
     pub fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         self.read_within(name, FILE_MAX)
     }
 
-    /// [`RunDirectory::read`] of a file of `max` bytes at most.
+    /// As [`RunDirectory::read`], for a file of at most `max` bytes.
     fn read_within(&self, name: &str, max: u64) -> io::Result<Option<Vec<u8>>> {
         let path = self.path.join(name);
         match read_trusted(&path, max) {
@@ -87,10 +87,10 @@ impl RunDirectory {
         }
     }
 
-    /// Appends to a file that then has `max` bytes at most; `false`: it would be longer, and stays as it is.
+    /// Appends to a file, which may then have at most `max` bytes. `false` if it would be longer; the file is then left as it is.
     ///
     /// # Errors
-    /// The system's answer, or why the file is not ours, with the path.
+    /// The system's error, or why the file is not ours, with the path.
     pub fn append(&self, name: &str, max: u64, bytes: &[u8]) -> io::Result<bool> {
         let path = self.path.join(name);
         let append = || {
@@ -107,16 +107,16 @@ impl RunDirectory {
     /// The events of a rank of a group; none if there is no file.
     ///
     /// # Errors
-    /// The system's answer, or why the file is not believed, with the path.
+    /// The system's error, or why the file is not trusted, with the path.
     pub fn read_events(&self, group: &str, rank: u32) -> io::Result<Vec<Event>> {
         let bytes = self.read_within(&events_file(group, rank), EVENTS_MAX)?;
         Ok(bytes.map(|bytes| Event::decode_all(&bytes)).unwrap_or_default())
     }
 
-    /// The groups and ranks that have files of events here, in their order.
+    /// The groups and ranks that have event files here, in ascending order.
     ///
     /// # Errors
-    /// The system's answer, with the path.
+    /// The system's error, with the path.
     pub fn events(&self) -> io::Result<Vec<(String, u32)>> {
         let names = self.names().map_err(|error| named(&self.path, "list", &error))?;
         let found = names.filter_map(|name| events_of(&name).map(|(group, rank)| (group.to_owned(), rank)));
@@ -125,7 +125,7 @@ impl RunDirectory {
         Ok(found)
     }
 
-    /// The names of what is in it, except those that are not text.
+    /// The names of the directory's entries, except names that are not text.
     fn names(&self) -> io::Result<impl Iterator<Item = String> + use<>> {
         let entries = fs::read_dir(&self.path)?;
         Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()))
@@ -140,22 +140,22 @@ impl RunDirectory {
         Halt::decode(&bytes).map_err(|error| format!("{}: {error}", self.path.join(HALT_FILE).display()))
     }
 
-    /// Changes the halt conditions while nobody else does; removes the file if there are none left. `change` gets what the
-    /// file says, or why that cannot be used.
+    /// Changes the halt conditions while nobody else does; removes the file if no conditions are left. `change` gets what
+    /// the file says, or why the file cannot be used.
     ///
     /// # Blocking
-    /// While another process changes them, at most for five seconds.
+    /// At most five seconds, while another process changes them.
     ///
     /// # Errors
-    /// What `change` says; the system's answer, with the path.
+    /// The error of `change`; the system's error, with the path.
     pub fn change_halt(
         &self,
         change: impl FnOnce(Result<Halt, String>) -> Result<Halt, String>,
     ) -> Result<Halt, String> {
         let path = self.path.join(LOCK_FILE);
         let lock = open_lock(&path).map_err(|error| named(&path, "open", &error).to_string())?;
-        // Without a lock two changes at the same instant may lose one. That is no reason to keep a job from halting, neither
-        // on a file system without locks nor when somebody holds it for ever.
+        // Without a lock, one of two changes at the same instant may be lost. That is no reason to keep a job from halting,
+        // neither on a file system without locks nor when somebody holds the lock for ever.
         for _ in 0..LOCK_ATTEMPTS {
             match lock.try_lock() {
                 Err(fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
@@ -199,7 +199,7 @@ impl RunDirectory {
         Ok(self.read(ATTEMPTS_FILE)?.map(|bytes| Attempt::decode_all(&bytes)).unwrap_or_default())
     }
 
-    /// The status of every group, in the order of their names, and what is wrong with files that cannot be used.
+    /// The status of every group, in the order of the groups' names, and what is wrong with files that cannot be used.
     pub fn read_statuses(&self) -> (Vec<Status>, Vec<String>) {
         let names = match self.names() {
             Ok(names) => names,
@@ -233,7 +233,7 @@ fn open_lock(path: &Path) -> io::Result<fs::File> {
 }
 
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // Left behind by a process that had our number, or put there for us to write into it.
+    // The file was left behind by a process that had our number, or put there so that we would write into it.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -1,29 +1,29 @@
 //! A file system in memory that forgets like a real one: for the simulation and for crash tests.
 //!
-//! [`Simulated`] is a [`Storage`]. What it promises about durability is the least that a real file system promises:
+//! [`Simulated`] is a [`Storage`]. Its promises about durability are the least that a real file system promises:
 //!
-//! - Bytes written to a file, and its length, are durable once the file was synced. Before that a power cut keeps, loses
-//!   or tears every 512-byte or 4-KiB sector of every write on its own, and the length ends up anywhere between
+//! - Bytes written to a file, and its length, are durable once the file has been synced. Before that, a power cut keeps,
+//!   loses or tears every 512-byte or 4-KiB sector of every write independently, and the length ends up anywhere between
 //!   the old and the new one.
-//! - Names (made, renamed, removed; files and directories) are durable once their directory was synced. Before that a
-//!   power cut keeps some first part of the changes of each directory, independently of other directories and of
-//!   the files' bytes. So a durable name may lead to a file whose bytes were lost. A rename is one change: it
-//!   happens or it does not.
-//! - Syncing a file does not make its name durable, nor the other way round.
+//! - Names (made, renamed, removed; files and directories) are durable once their directory has been synced. Before
+//!   that, a power cut keeps the changes of each directory only up to some point, independently of other directories
+//!   and of the files' bytes. So a durable name may refer to a file whose bytes were lost. A rename is one change: it
+//!   happens entirely or not at all.
+//! - Syncing a file does not make its name durable, and syncing a directory does not make the bytes of its files durable.
 //!
-//! What is on top of that serves tests:
+//! Everything else serves tests:
 //!
-//! - **Steps.** Each change of the disk (made, written, reserved, synced, renamed, removed, touched) is one step, if it succeeds.
-//!   [`Simulated::steps`] counts them, [`Simulated::freeze_after`] stops all processes at a chosen one, so
-//!   a test counts a run and then repeats it frozen at each step in turn.
+//! - **Steps.** Each change of the disk (making, writing, reserving, syncing, renaming, removing, touching) is one step, if it
+//!   succeeds. [`Simulated::steps`] counts them, [`Simulated::freeze_after`] stops all processes at a chosen step. So a test
+//!   counts the steps of a run and then repeats the run, frozen at each step in turn.
 //! - **Processes.** [`Simulated::process`] gives a value whose calls and locks belong to one simulated process on the same disk;
 //!   [`Simulated::kill`] ends that process alone.
 //! - **Damage and faults** for a directory and everything below it: [`Fault`], capacity, flipped bits, other bytes, cut and lost files.
-//!   So one simulated disk holds `/local-0`, `/local-1` and `/global`, and each can fail by itself.
+//!   So one simulated disk holds `/local-0`, `/local-1` and `/global`, and each can fail on its own.
 //!
-//! All clones share one disk behind one mutex; a call never blocks on anything else. Paths are taken from the root whether
-//! they are absolute or not, and `..` is refused. Renames must not leave their directory (`EXDEV`). The order of all
-//! random choices depends on the seed and the calls alone, so a failing seed replays.
+//! All clones share one disk with one mutex; a call never blocks on anything else. Paths start at the root, whether they
+//! are absolute or not, and `..` is refused. Renames must not leave their directory (`EXDEV`). All random choices depend
+//! only on the seed and the calls, so a failure can be repeated with its seed.
 #![forbid(unsafe_code)]
 
 mod disk;
@@ -45,13 +45,13 @@ use crate::base::Clock;
 use crate::base::rng::Rng;
 use crate::base::sync::{Guard, Lock};
 
-/// 2020-01-01, so that simulated times are recognised in a log and never mistaken for missing ones.
+/// The simulated time starts on 2020-01-01, so that simulated times are recognised in a log and never mistaken for missing ones.
 const FIRST_DAY: Duration = Duration::from_secs(1_577_836_800);
 
-/// Why a call failed that no real file system would have failed; found inside the `io::Error`.
+/// Why a call failed that would not have failed on a real file system. It is found inside the `io::Error`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Interruption {
-    /// The process does not run any more: [`Simulated::freeze_after`] or [`Simulated::kill`].
+    /// The process no longer runs, because of [`Simulated::freeze_after`] or [`Simulated::kill`].
     #[error("the simulated process was stopped here")]
     Stopped,
     /// The handle was opened before a power cut.
@@ -89,17 +89,17 @@ pub enum Fault {
     NoReserve,
 }
 
-/// What a call is about to do, as faults see it.
+/// What a call is about to do, insofar as faults depend on it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Intent {
     Look,
-    /// Changes the disk without needing room.
+    /// It changes the disk without needing room.
     Change,
-    /// Needs room.
+    /// It needs room.
     Grow,
 }
 
-/// The names of a path from the root.
+/// The names that make up a path, beginning at the root.
 type Parts = Vec<String>;
 
 struct State {
@@ -151,7 +151,7 @@ fn sum_below(counts: &BTreeMap<Parts, u64>, top: &[String]) -> u64 {
 }
 
 impl State {
-    /// A time that never repeats, or the clock's.
+    /// The clock's time, or, without a clock, a time that never repeats.
     fn now(&mut self) -> SystemTime {
         self.ticks += 1;
         let since = match &self.clock {
@@ -183,7 +183,7 @@ impl State {
         }
     }
 
-    /// Checks that the file systems that hold `path` have room for `growth` more bytes.
+    /// Checks that every capacity that applies to `path` has room for `growth` more bytes.
     fn check_room(&mut self, path: &[String], growth: u64) -> io::Result<()> {
         if growth == 0 {
             return Ok(());
@@ -235,12 +235,12 @@ impl Simulated {
         Simulated { state: Arc::new(Lock::new(state)), process: 0 }
     }
 
-    /// A test that panicked within a call may have left half a change; other tests do not share its disk.
+    /// A test that panics within a call may leave half a change, but other tests do not share its disk.
     fn lock(&self) -> Guard<'_, State> {
         self.state.lock()
     }
 
-    /// Starts a call on `path`: the process must run and no fault be in the way.
+    /// Starts a call on `path`: the process must be running, and no fault may be in the way.
     fn enter(&self, path: &[String], intent: Intent) -> io::Result<Guard<'_, State>> {
         let state = self.lock();
         if state.killed.contains(&self.process) || state.stop_at.is_some_and(|stop| state.steps >= stop) {
@@ -250,13 +250,13 @@ impl Simulated {
         Ok(state)
     }
 
-    /// This disk as another process sees it: its locks are its own, and [`Simulated::kill`] can end it alone. The value that
-    /// [`Simulated::new`] returns is process 0.
+    /// This disk as another process sees it. That process has its own locks, and [`Simulated::kill`] can end it alone. The
+    /// value that [`Simulated::new`] returns is process 0.
     pub fn process(&self, number: u64) -> Simulated {
         Simulated { state: Arc::clone(&self.state), process: number }
     }
 
-    /// Ends one process: its calls fail with [`Interruption::Stopped`] and its locks are gone. What it wrote stays as it is.
+    /// Ends one process: its calls fail with [`Interruption::Stopped`], and its locks are released. What it wrote stays as it is.
     pub fn kill(&self, process: u64) {
         let mut state = self.lock();
         state.killed.insert(process);
@@ -278,7 +278,7 @@ impl Simulated {
         self.lock().steps
     }
 
-    /// Stops all processes when `steps` more steps have been made: every call from then on fails with
+    /// Stops all processes when `steps` more steps have been made: every later call fails with
     /// [`Interruption::Stopped`]. Zero stops them at once.
     pub fn freeze_after(&self, steps: u64) {
         let mut state = self.lock();
@@ -290,8 +290,8 @@ impl Simulated {
         self.lock().stop_at = None;
     }
 
-    /// Cuts the power: random parts of what is not durable are lost, everything left is durable, older handles are dead and all
-    /// locks are gone.
+    /// Cuts the power: random parts of what is not durable are lost, everything left is durable, older handles are dead, and
+    /// all locks are released.
     pub fn power_cut(&self, rng: &mut Rng) {
         let mut state = self.lock();
         let epoch = state.next_epoch();
@@ -312,12 +312,12 @@ impl Simulated {
         Ok(())
     }
 
-    /// Copies the disk. Steps, faults, capacities and counters are not part of it.
+    /// Copies the disk. The copy does not include steps, faults, capacities and counters.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.lock().disk.clone())
     }
 
-    /// Puts a copy back. Handles and locks of before are dead.
+    /// Restores a copy. Handles and locks from before are dead.
     pub fn restore(&self, snapshot: &Snapshot) {
         let mut state = self.lock();
         let epoch = state.next_epoch();
@@ -325,10 +325,11 @@ impl Simulated {
         state.disk.renew_all(epoch);
     }
 
-    /// Brings a fault over a directory and everything below it, now or when it is made. Several may be there at once.
+    /// Injects a fault into a directory and everything below it, now or when the directory is made. Several faults may
+    /// exist at the same time.
     ///
     /// # Errors
-    /// `InvalidInput` for a path that is none.
+    /// `InvalidInput` for a path that is not valid.
     pub fn inject(&self, top: &Path, fault: Fault) -> io::Result<()> {
         self.lock().faults.push((parts(top)?, fault));
         Ok(())
@@ -337,17 +338,17 @@ impl Simulated {
     /// Ends the faults that were injected for exactly this path.
     ///
     /// # Errors
-    /// `InvalidInput` for a path that is none.
+    /// `InvalidInput` for a path that is not valid.
     pub fn heal(&self, top: &Path) -> io::Result<()> {
         let top = parts(top)?;
         self.lock().faults.retain(|(found, _)| *found != top);
         Ok(())
     }
 
-    /// Bounds the bytes of all files at and below `top`; `None` ends the bound. Writes that do not fit fail with `ENOSPC`.
+    /// Limits the bytes of all files at and below `top` together; `None` removes the limit. Writes that do not fit fail with `ENOSPC`.
     ///
     /// # Errors
-    /// `InvalidInput` for a path that is none.
+    /// `InvalidInput` for a path that is not valid.
     pub fn set_capacity(&self, top: &Path, bytes: Option<u64>) -> io::Result<()> {
         let top = parts(top)?;
         let capacities = &mut self.lock().capacities;
@@ -358,7 +359,7 @@ impl Simulated {
         Ok(())
     }
 
-    /// Flips one bit of a file. The file as it then is counts as durable.
+    /// Flips one bit of a file. The result counts as durable.
     ///
     /// # Errors
     /// `NotFound`, or `InvalidInput` if the file is shorter.
@@ -371,7 +372,7 @@ impl Simulated {
         state.disk.damage(inode, |bytes| bytes[(bit / 8) as usize] ^= 1 << (bit % 8))
     }
 
-    /// Puts other bytes into a file, as a lost write does (zeros) or a misdirected one. The file as it then is counts as durable.
+    /// Puts other bytes into a file, as a lost write (zeros) or a misdirected write does. The result counts as durable.
     ///
     /// # Errors
     /// `NotFound`, or `InvalidInput` if the file is shorter.
@@ -385,7 +386,7 @@ impl Simulated {
         state.disk.damage(inode, |contents| contents[offset as usize..end as usize].copy_from_slice(bytes))
     }
 
-    /// Shortens a file to `length`. The file as it then is counts as durable.
+    /// Shortens a file to `length`. The result counts as durable.
     ///
     /// # Errors
     /// `NotFound`, or `InvalidInput` if the file is shorter.
@@ -423,13 +424,13 @@ impl Simulated {
         found.map(|(inode, top)| state.disk.tree(inode, &top)).unwrap_or_default()
     }
 
-    /// All files at and below `top` with their lengths, in order of their paths. Empty if there is nothing.
+    /// All files at and below `top`, with their lengths, in the order of their paths. Empty if there are none.
     pub fn files(&self, top: &Path) -> Vec<(PathBuf, u64)> {
         let found = self.tree_below(top).into_iter();
         found.filter_map(|(path, length)| Some((path_of(&path), length?))).collect()
     }
 
-    /// All directories and files as text, one a line, for messages of failed tests.
+    /// All directories and files as text, one per line, for messages of failed tests.
     pub fn tree(&self) -> String {
         let line = |(path, length): (Parts, Option<u64>)| match length {
             Some(length) => format!("{} {length} B", path_of(&path).display()),
@@ -438,17 +439,17 @@ impl Simulated {
         self.tree_below(Path::new("/")).into_iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
-    /// Bytes read so far from files at and below `top`, by the names they were opened under.
+    /// Bytes read so far from files at and below `top`, by the names under which they were opened.
     pub fn bytes_read(&self, top: &Path) -> u64 {
         parts(top).map_or(0, |top| sum_below(&self.lock().bytes_read, &top))
     }
 
-    /// Bytes written so far to files at and below `top`, by the names they were opened under.
+    /// Bytes written so far to files at and below `top`, by the names under which they were opened.
     pub fn bytes_written(&self, top: &Path) -> u64 {
         parts(top).map_or(0, |top| sum_below(&self.lock().bytes_written, &top))
     }
 
-    /// Makes one directory, if it is missing, and its name durable, in up to two steps.
+    /// Makes one directory, if it is missing, and makes its name durable, in up to two steps.
     fn make_directory(&self, path: &[String]) -> io::Result<()> {
         {
             let mut state = self.enter(path, Intent::Look)?;
@@ -485,7 +486,7 @@ impl Simulated {
         Ok(SimulatedFile { storage: self.clone(), path, inode, epoch })
     }
 
-    /// Changes names: one step if it succeeds.
+    /// Changes names, which is one step if it succeeds.
     fn change_names(
         &self,
         path: &Path,
@@ -578,7 +579,7 @@ impl Storage for Simulated {
 
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
         let path = parts(path)?;
-        // Open for writing, as on a real file system.
+        // The file is opened for writing, as on a real file system.
         let mut state = self.enter(&path, Intent::Change)?;
         if state.has_fault(&path, Fault::NoLocks) {
             return Err(Errno::OPNOTSUPP.into());

@@ -1,4 +1,4 @@
-//! Reading a shard back, wherever it rests, with every block checked against its digest.
+//! Reading a shard back from wherever it is kept, with every block checked against its digest.
 
 mod blocks;
 mod pass;
@@ -31,21 +31,21 @@ use std::sync::{Arc, OnceLock};
 
 /// Bytes per read from a file.
 const READ_BYTES: usize = 4 << 20;
-/// How far ahead of the piece in hand a file is told what is going to be read.
+/// How far beyond the current piece a file is told what is going to be read.
 const HINT_BYTES: u64 = 4 * READ_BYTES as u64;
-/// From so many bytes on several threads read memory, so much at a time.
+/// Several threads read memory if at least this many bytes are read. The next constant is how much each takes at once.
 const MEMORY_THREADS_MIN: u64 = 2 << 20;
 const MEMORY_PART: usize = 1 << 20;
-/// Regions from this size on are read ahead by threads of their own.
+/// Regions of at least this size are read ahead by separate threads.
 const READ_AHEAD_MIN: usize = 4 * READ_BYTES;
-/// Threads that read memory: one alone moves a third of what a socket's memory does.
+/// Threads that read memory. One alone reaches a third of the speed of a socket's memory.
 pub const MEMORY_READERS: usize = 4;
-/// Threads that read one file: they wait for storage more than they compute.
+/// Threads that read one file, which wait for storage more than they compute.
 pub const FILE_READERS: usize = 4;
-/// Buffers of each reader that go round between it and the checker: one is in hand and one under way.
+/// How many buffers circulate between each reader and the checker: one is in use and one is on the way.
 const READER_BUFFERS: usize = 2;
 
-/// A shard in a container file; everything before the bodies is read and checked.
+/// A shard in a container file. Everything before the bodies has been read and checked.
 #[derive(Clone)]
 pub struct FileShard {
     tier: TierId,
@@ -53,7 +53,7 @@ pub struct FileShard {
     file: Arc<dyn ReadFile>,
     offset: u64,
     head: Arc<Head>,
-    /// The checkpoints in whose files a part of it lies.
+    /// The checkpoints whose files hold a part of it.
     sources: Arc<[SourceKey]>,
 }
 
@@ -61,7 +61,7 @@ impl FileShard {
     /// Reads and checks the head of the shard that `entry` places in `file`.
     ///
     /// # Errors
-    /// [`TierError`] if it is damaged, or the shard of another checkpoint, rank, job, group or series.
+    /// [`TierError`] if the shard is damaged or belongs to another checkpoint, rank, job, group or series.
     pub fn open(
         tier: TierId,
         path: PathBuf,
@@ -74,8 +74,8 @@ impl FileShard {
         Ok(shard)
     }
 
-    /// Opens a file whose checkpoint is not known. The head must be sound, and need agree only with the length of its entry. For tools; a
-    /// restart says what it looks for.
+    /// Opens a file whose checkpoint is not known. The head must be sound, and only its length must agree with its entry. Meant for
+    /// tools; a restart says what it looks for.
     ///
     /// # Errors
     /// [`TierError`] if it is damaged.
@@ -90,20 +90,20 @@ impl FileShard {
         let mut first = vec![0; (PAGE.min(entry.length)) as usize];
         file.read_at(entry.offset, &mut first).map_err(io)?;
         let header = ShardHeader::decode(&first).map_err(format)?;
-        // The place of a packed shard is that of the whole one where the ranks of a node write one container.
+        // If the ranks of a node write one container, the entry of a packed shard is as long as the whole shard.
         let fits =
             header.total_len == entry.length || (header.content == Content::Packed && header.total_len < entry.length);
         if !fits {
             let (need, have) = (header.total_len, entry.length);
             return Err(format(FormatError::Short { what: "shard", need, have }));
         }
-        // Inside the entry, which the container's own checks keep inside the file.
+        // This is inside the entry, which the container's own checks keep inside the file.
         let bytes = read_range(&*file, entry.offset..entry.offset + header.body_offset).map_err(io)?;
         let head = Head::decode(&bytes).map_err(format)?;
         Ok(FileShard { tier, path, file, offset: entry.offset, head: head.into(), sources: Arc::default() })
     }
 
-    /// The shard at `offset` of a file that this process has just written, with that head.
+    /// The shard at `offset` of a file that this process has just written, with this head.
     pub fn written(tier: TierId, path: PathBuf, file: Arc<dyn ReadFile>, offset: u64, head: Head) -> FileShard {
         FileShard { tier, path, file, offset, head: head.into(), sources: Arc::default() }
     }
@@ -114,17 +114,17 @@ impl FileShard {
         FileShard { tier, path, file, offset: 0, head: outline.head.clone(), sources: outline.sources.clone() }
     }
 
-    /// The checkpoints whose files it takes bytes from, if it was joined.
+    /// The checkpoints from whose files the shard takes bytes, if it was joined.
     pub fn sources(&self) -> &[SourceKey] {
         &self.sources
     }
 
-    /// On which tier it is.
+    /// The tier on which the shard is.
     pub fn tier(&self) -> TierId {
         self.tier
     }
 
-    /// Which file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -133,7 +133,7 @@ impl FileShard {
         &*self.file
     }
 
-    /// Where it begins in the file.
+    /// Where the shard begins in the file.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
@@ -142,7 +142,7 @@ impl FileShard {
         self.file.readers()
     }
 
-    /// It breaks a rule of the format.
+    /// The error that the shard breaks a rule of the format.
     pub(super) fn wrong(&self, source: FormatError) -> TierError {
         TierError::Format { tier: self.tier, path: self.path.clone(), source }
     }
@@ -152,7 +152,7 @@ impl FileShard {
         &self.head
     }
 
-    /// Reads a range of the shard as it stands, without looking at digests.
+    /// Reads a range of the shard as it is stored, without looking at digests.
     ///
     /// # Errors
     /// [`TierError::Io`].
@@ -197,7 +197,7 @@ pub use crate::comm::SharedBytes;
 /// A shard in node memory.
 #[derive(Clone)]
 pub struct MemoryShard {
-    /// The copy that it stands for: node memory itself, or the file that it was read from.
+    /// The tier of the copy that this shard stands for: node memory itself, or the tier of the file from which it was read.
     tier: TierId,
     path: PathBuf,
     bytes: SharedBytes,
@@ -208,14 +208,14 @@ impl MemoryShard {
     /// Checks the head of the shard in `bytes`; `path` names the segment in messages.
     ///
     /// # Errors
-    /// [`TierError`] if it is damaged or not the one that was looked for.
+    /// [`TierError`] if the shard is damaged or is not the one that was looked for.
     pub fn open(path: &Path, bytes: SharedBytes, series: &Series, rank: Rank) -> Result<MemoryShard, TierError> {
         let shard = MemoryShard::open_any(path, bytes)?;
         check_identity(TierId::MEMORY, path, &shard.head, series, &shard.head.header.key, rank)?;
         Ok(shard)
     }
 
-    /// Opens a shard whose checkpoint is not known. The head must be sound and as long as the bytes.
+    /// Opens a shard whose checkpoint is not known. The head must be sound and must give the length of the bytes.
     ///
     /// # Errors
     /// [`TierError`] if it is damaged.
@@ -240,7 +240,7 @@ impl MemoryShard {
         MemoryShard { tier: TierId::MEMORY, path: path.to_owned(), bytes, head: head.into() }
     }
 
-    /// What [`Source::read_regions`] has read of a copy.
+    /// The shard that [`Source::read_regions`] has read from a copy.
     pub fn read_from(source: &Source, bytes: SharedBytes) -> MemoryShard {
         MemoryShard { tier: source.tier(), path: source.path().to_owned(), bytes, head: source.shared_head() }
     }
@@ -260,11 +260,11 @@ impl MemoryShard {
         self.bytes.clone()
     }
 
-    /// A part of it.
+    /// A part of the shard.
     ///
     /// # Errors
-    /// [`TierError::Format`] if the bytes are gone: another process may have given an older segment's memory back since
-    /// the shard was opened.
+    /// [`TierError::Format`] if the bytes no longer exist: another process may have given an older segment's memory
+    /// back since the shard was opened.
     pub fn part(&self, start: usize, length: usize) -> Result<&[u8], TierError> {
         let bytes = self.bytes();
         let end = start.checked_add(length);
@@ -276,7 +276,7 @@ impl MemoryShard {
     }
 }
 
-/// Does work on all parts, of large regions in several threads, where this process has as many processors. One error of theirs.
+/// Does work on all parts. For large regions, it uses several threads if this process has as many processors. Returns one of the errors.
 fn in_threads<P: Send>(
     bytes: u64,
     parts: impl Iterator<Item = P> + Send,
@@ -299,12 +299,12 @@ fn in_threads<P: Send>(
     failed.into_inner().map_or(Ok(()), Err)
 }
 
-/// Is the region too small for threads to read it ahead, or will the file not have them?
+/// Is the region too small for threads to read it ahead, or does the file allow no such threads?
 fn is_read_in_place(shard: &FileShard, region: &Region) -> bool {
     region.bytes < READ_AHEAD_MIN as u64 || shard.file.readers() == 0
 }
 
-/// Reads a part of a region that begins at `at`, and says what is going to be read next.
+/// Reads the part of a region that begins at `at`, and tells the file what is going to be read next.
 fn read_piece(shard: &FileShard, region: &Region, at: usize, part: &mut [u8]) -> Result<(), TierError> {
     let start = shard.head.header.body_offset + region.offset;
     let next = shard.offset + start + at as u64;
@@ -336,13 +336,13 @@ impl AsRef<[u8]> for SharedPages {
     }
 }
 
-/// Why a region did not come to device memory.
+/// Why a region could not be loaded into device memory.
 #[derive(Debug, thiserror::Error)]
 pub enum UploadError {
     /// The copy of the shard is at fault: another one may help.
     #[error(transparent)]
     Tier(#[from] TierError),
-    /// The device is.
+    /// The device is at fault.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
@@ -357,7 +357,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Where it rests.
+    /// The tier on which the copy is.
     pub fn tier(&self) -> TierId {
         match self {
             Source::Memory(shard) => shard.tier,
@@ -365,7 +365,7 @@ impl Source {
         }
     }
 
-    /// Which segment or file.
+    /// The path of the segment or file.
     pub fn path(&self) -> &Path {
         match self {
             Source::Memory(shard) => &shard.path,
@@ -373,7 +373,7 @@ impl Source {
         }
     }
 
-    /// May other threads read it while the one that it was opened by does something else?
+    /// May other threads read the copy while the thread that opened it does something else?
     pub fn is_read_beside(&self) -> bool {
         match self {
             Source::Memory(_) => true,
@@ -381,7 +381,7 @@ impl Source {
         }
     }
 
-    /// The decoded head, to be held on to.
+    /// The decoded head, in shared ownership.
     pub fn shared_head(&self) -> Arc<Head> {
         match self {
             Source::Memory(shard) => shard.head.clone(),
@@ -450,8 +450,8 @@ impl Source {
         Ok(())
     }
 
-    /// Uploads a whole region into `target` (of exactly its length), through a bounded buffer if it comes from a file, and
-    /// checks each block on the device.
+    /// Uploads a whole region into `target` (of exactly its length), through a bounded buffer if the region comes from a
+    /// file, and checks each block on the device.
     ///
     /// # Errors
     /// [`UploadError::Tier`] as [`Source::read_region`]; [`UploadError::Device`]. `target` is then partly overwritten.
@@ -483,7 +483,7 @@ impl Source {
         Ok(())
     }
 
-    /// Copies a piece of a region that begins at `at` to its place in `target` and checks its blocks.
+    /// Copies the piece of a region that begins at `at` to its place in `target`, and checks its blocks.
     fn check_and_copy(&self, region: &Region, at: usize, bytes: &[u8], target: &mut [u8]) -> Result<(), TierError> {
         let block = self.head().header.block_size as usize;
         let part = &mut target[at..at + bytes.len()];
@@ -493,8 +493,8 @@ impl Source {
         Ok(())
     }
 
-    /// Copies whole blocks of a region from memory, of which the first has the number `first`, in threads if they are many; `copy` gives the digest
-    /// of what it has copied.
+    /// Copies whole blocks of a region from memory, in several threads if there are many blocks. `first` is the number of the first block;
+    /// `copy` returns the digest of what it has copied.
     fn copy_blocks(
         &self,
         region: &Region,
@@ -504,7 +504,7 @@ impl Source {
         copy: impl Fn(&[u8], &mut [u8]) -> Digest + Sync,
     ) -> Result<(), TierError> {
         let block = self.head().header.block_size as usize;
-        // Whole blocks: one is 1 MiB at most.
+        // Each part consists of whole blocks, because a block has at most 1 MiB.
         let parts = bytes.chunks(MEMORY_PART).zip(target.chunks_mut(MEMORY_PART));
         let parts = parts.zip((first..).step_by(MEMORY_PART / block));
         in_threads(bytes.len() as u64, parts, |((from, to), first)| {
@@ -528,8 +528,8 @@ impl Source {
         Ok(())
     }
 
-    /// Reads page-aligned pieces around the page cache in threads of their own, and hands each with its place in the region
-    /// to `take` here, in the order in which they arrive, so that the storage is never idle while they are hashed or sent on.
+    /// Reads page-aligned pieces around the page cache in separate threads. Hands each piece, with its place in the region,
+    /// to `take` in this thread, in the order of arrival. So the storage is never idle while pieces are hashed or sent on.
     fn read_ahead<E: From<TierError>>(
         &self,
         shard: &FileShard,
@@ -548,17 +548,17 @@ impl Source {
                 shard.read_raw(start + at as u64, &mut buffer[..padded]).map(|()| (at, buffer))
             })
         };
-        // Two keep a solid-state disk busy while one of them hands over.
+        // Two readers keep a solid-state disk busy while one of them hands over its piece.
         let readers = shard.file.readers().min(pieces);
         let (arrive, arrived) = sync_channel(READER_BUFFERS * readers);
         let (empty, spare) = sync_channel::<PageBuffer>(READER_BUFFERS * readers);
         let spare = Lock::new(spare);
-        // The channels that this thread uses move into the closure: when it returns early, the readers find them closed.
+        // The channels that this thread uses move into the closure. If it returns early, the readers find them closed.
         std::thread::scope(|scope| {
             let (arrived, empty) = (arrived, empty);
             for _ in 0..readers {
                 let (arrive, read, spare) = (arrive.clone(), &read, &spare);
-                // Of two one is enough; without any the channel is closed, and that is told.
+                // One of two threads is enough. If none starts, the channel is closed, which is reported as an error.
                 _ = spawn_scoped(scope, "bvk-ahead", move || {
                     let mut own = READER_BUFFERS;
                     loop {
@@ -584,18 +584,17 @@ impl Source {
                 let gone = || TierError::io(shard.tier, "read", &shard.path, std::io::Error::other("the reader ended"));
                 let (at, buffer) = arrived.recv().map_err(|_| gone())??;
                 take(at, &buffer[..READ_BYTES.min(length - at)])?;
-                // The readers may be done already; the buffer is then simply dropped.
+                // The readers may have finished already; the buffer is then simply dropped.
                 drop(empty.send(buffer));
             }
             Ok(())
         })
     }
 
-    /// A range of the shard as shared bytes; with `checked`, after the blocks that it touches were compared with their
-    /// digests.
+    /// A range of the shard as shared bytes. With `checked`, the blocks that the range touches are first compared with their digests.
     ///
     /// # Errors
-    /// [`TierError`] if the range is not inside, cannot be read, or is damaged.
+    /// [`TierError`] if the range is not inside the shard, cannot be read, or is damaged.
     ///
     /// # Blocking
     /// On the device that holds the file.
@@ -643,7 +642,7 @@ impl Source {
         Slice::new(bytes, (range.start - base) as usize..(range.end - base) as usize).ok_or_else(short)
     }
 
-    /// Checks what no block covers of a range: the head, and the zeros between regions. They count in parity, too.
+    /// Checks the part of a range that no block covers: the head, and the zeros between regions. Parity includes them, too.
     fn check_unnamed(&self, range: &Range<u64>, bytes: &[u8], base: u64) -> Result<(), TierError> {
         let head = self.head();
         let wrong = |what: &'static str| TierError::Format {
@@ -713,7 +712,8 @@ impl Source {
         Ok(())
     }
 
-    /// Reads all regions to where they are in the shard, into `target`, which is as long as it; checks each block. The head is not read.
+    /// Reads all regions to their places in the shard, into `target`, which is as long as the shard. Checks each
+    /// block. The head is not read.
     ///
     /// # Errors
     /// As [`Source::read_region`].

@@ -1,7 +1,7 @@
-//! Which tiers there are, nearest first, and what others must know to use one.
+//! Which tiers exist, nearest first, and what the rest of the program must know to use one.
 //!
-//! [`TIERS`] is the only list of tiers; [`making`](super::making) shows how those of files that all nodes share are made. A tier is named
-//! by its place in it ([`TierId`]), and whoever needs to know something about a tier asks its [`TierSpec`]: nobody compares names.
+//! [`TIERS`] is the only list of tiers; [`making`](super::making) shows how the file tiers that all nodes share are made. A tier is named
+//! by its place in the list ([`TierId`]), and code that needs to know something about a tier asks its [`TierSpec`]: no code compares names.
 #![forbid(unsafe_code)]
 
 use crate::base::Level;
@@ -10,53 +10,53 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
-/// How copies come to a tier, and from it.
+/// How copies reach a tier, and how they are read from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Means {
-    /// They are there when a capture returns: slots of node-shared memory.
+    /// They exist when a capture returns: slots of node-shared memory.
     Memory,
     /// Ranks exchange them: the memory and storage of the other nodes of a redundancy set.
     Peers,
-    /// They are written behind the application's back, and read again, through [`Tier`](super::Tier).
+    /// They are written in the background, and read again, through [`Tier`](super::Tier).
     Files,
 }
 
 /// What the configuration says about a tier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wish {
-    /// It is to be used.
+    /// Is the tier to be used?
     pub is_enabled: bool,
-    /// A session of which a rank cannot use it does not open.
+    /// If a rank cannot use the tier, the session does not open.
     pub is_required: bool,
-    /// What goes there and what stays. `None`: others say.
+    /// What the tier receives and what stays there. `None` if that is decided elsewhere.
     pub policy: Option<LevelPolicy>,
 }
 
 /// How the ranks of a node put their shards into one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gathering {
-    /// They do not: each rank has a file of its own.
+    /// They do not; each rank has a file of its own.
     Apart,
     /// Each rank writes its own slice ([`Writers::Node`](super::Writers::Node)).
     Slices,
-    /// One of them writes what lies in node memory for all.
+    /// One rank writes the shards of all from node memory.
     ByOne,
 }
 
-/// What others must know about a tier to use it.
+/// What the rest of the program must know about a tier to use it.
 #[derive(Debug)]
 pub struct TierSpec {
-    /// In messages, logs, statistics and the configuration.
+    /// The name in messages, logs, statistics and the configuration.
     pub name: &'static str,
-    /// What a checkpoint survives of which all shards are there. Several tiers may share a level.
+    /// What a checkpoint survives if all its shards are on this tier. Several tiers may have the same level.
     pub level: Level,
-    /// How copies come there.
+    /// How copies reach the tier.
     pub means: Means,
-    /// All nodes see one and the same. Otherwise each node has its own, which the others do not see.
+    /// Do all nodes see the same tier? Otherwise each node has its own, which the others do not see.
     pub is_shared: bool,
-    /// How the ranks of a node put their shards into one file, where they can.
+    /// How the ranks of a node put their shards into one file, where that is possible.
     pub gathering: Gathering,
-    /// What a configuration says about it.
+    /// What a configuration says about the tier.
     pub wish: fn(&JobConfig) -> Wish,
 }
 
@@ -125,7 +125,7 @@ impl TierId {
     /// An object store.
     pub const OBJECT: TierId = TierId::named("object");
 
-    /// The tier of that name. A name that is not in the table does not compile.
+    /// The tier with that name. A name that is not in the table does not compile.
     const fn named(name: &str) -> TierId {
         let mut at = 0;
         while at < TIERS.len() {
@@ -142,22 +142,22 @@ impl TierId {
         (0..TIERS.len()).map(|at| TierId(at as u8))
     }
 
-    /// Those that are written and read through [`Tier`](super::Tier), nearest first.
+    /// The tiers that are written and read through [`Tier`](super::Tier), nearest first.
     pub fn files() -> impl DoubleEndedIterator<Item = TierId> + Clone {
         TierId::all().filter(|tier| tier.spec().means == Means::Files)
     }
 
-    /// Its place among all tiers, for messages.
+    /// The tier's place among all tiers, for messages.
     pub fn index(self) -> u8 {
         self.0
     }
 
-    /// The tier of that place, if there is one.
+    /// The tier at that place, if there is one.
     pub fn at(index: u8) -> Option<TierId> {
         (usize::from(index) < TIERS.len()).then_some(TierId(index))
     }
 
-    /// What there is to know about it.
+    /// The specification of the tier.
     pub fn spec(self) -> &'static TierSpec {
         &TIERS[usize::from(self.0)]
     }
@@ -167,12 +167,12 @@ impl TierId {
         self.spec().name
     }
 
-    /// What a checkpoint survives of which all shards are there.
+    /// What a checkpoint survives if all its shards are on this tier.
     pub fn level(self) -> Level {
         self.spec().level
     }
 
-    /// What a configuration says about it.
+    /// What a configuration says about the tier.
     pub fn wish(self, job: &JobConfig) -> Wish {
         (self.spec().wish)(job)
     }
@@ -231,7 +231,7 @@ impl fmt::Debug for TierId {
 pub struct PerTier<T>([T; TIERS.len()]);
 
 impl<T> PerTier<T> {
-    /// What `of` makes of each tier.
+    /// Values made by calling `of` for each tier.
     pub fn new(of: impl FnMut(TierId) -> T) -> PerTier<T> {
         let mut of = of;
         PerTier(std::array::from_fn(|at| of(TierId(at as u8))))
@@ -242,13 +242,13 @@ impl<T> PerTier<T> {
         TierId::all().zip(self.0.iter())
     }
 
-    /// Each tier with its value, to be changed, nearest first.
+    /// Each tier with its value, which can be changed, nearest first.
     pub fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = (TierId, &mut T)> {
         TierId::all().zip(self.0.iter_mut())
     }
 }
 
-/// The values of these tiers; the others have the default one.
+/// Gives these tiers their values; the others have the default value.
 impl<T: Default, const N: usize> From<[(TierId, T); N]> for PerTier<T> {
     fn from(values: [(TierId, T); N]) -> PerTier<T> {
         let mut of = PerTier::new(|_| T::default());
@@ -284,7 +284,7 @@ impl<T: fmt::Debug> fmt::Debug for PerTier<T> {
 pub struct TierSet(u8);
 
 impl TierSet {
-    /// These bits of a message, of which those of no tier mean nothing.
+    /// The set that the bits of a message stand for. Bits that belong to no tier are ignored.
     pub fn from_bits(bits: u64) -> TierSet {
         TierSet(bits as u8).and(TierSet::ALL)
     }
@@ -294,49 +294,49 @@ impl TierSet {
         self.0.into()
     }
 
-    /// None of them.
+    /// No tier.
     pub const NONE: TierSet = TierSet(0);
-    /// All of them.
+    /// All tiers.
     pub const ALL: TierSet = TierSet((1 << TIERS.len()) - 1);
 
-    /// This one alone.
+    /// This tier alone.
     pub fn of(tier: TierId) -> TierSet {
         TierSet(1 << tier.0)
     }
 
-    /// Is it one of them?
+    /// Is the tier in the set?
     pub fn has(self, tier: TierId) -> bool {
         self.0 & (1 << tier.0) != 0
     }
 
-    /// Takes one out.
+    /// Removes a tier.
     pub fn remove(&mut self, tier: TierId) {
         self.0 &= !TierSet::of(tier).0;
     }
 
-    /// Adds one.
+    /// Adds a tier.
     pub fn insert(&mut self, tier: TierId) {
         self.0 |= 1 << tier.0;
     }
 
-    /// Those that are in both.
+    /// The tiers that are in both sets.
     #[must_use]
     pub fn and(self, other: TierSet) -> TierSet {
         TierSet(self.0 & other.0)
     }
 
-    /// Those that are in one of both.
+    /// The tiers that are in at least one of the two sets.
     #[must_use]
     pub fn or(self, other: TierSet) -> TierSet {
         TierSet(self.0 | other.0)
     }
 
-    /// Is there none?
+    /// Is the set empty?
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Each of them, nearest first.
+    /// The tiers of the set, nearest first.
     pub fn iter(self) -> impl DoubleEndedIterator<Item = TierId> {
         TierId::all().filter(move |tier| self.has(*tier))
     }

@@ -1,8 +1,8 @@
-//! The file operations that directory tiers are made of, as a trait: a real file system or a simulated one.
+//! The file operations that directory tiers use, as a trait: a real file system or a simulated one.
 //!
-//! A tier never calls the operating system itself. It goes through [`Storage`], so that the same tier code runs
-//! on a disk, on a simulated disk that loses unsynced writes at a power cut (`super::simulated`), and behind
-//! wrappers that fail, slow down or count (`super::wrappers`).
+//! A tier never calls the operating system itself. It goes through [`Storage`], so that the same tier code runs on a
+//! disk, on a simulated disk that loses unsynced writes at a power cut (`super::simulated`), and through wrappers that
+//! fail, slow down or count (`super::wrappers`).
 #![forbid(unsafe_code)]
 
 use super::ours::Trust;
@@ -15,7 +15,7 @@ use std::time::SystemTime;
 pub enum Create {
     /// The file must not exist yet (`O_EXCL`).
     New,
-    /// Several ranks of a node open the same file, each writes its own slice.
+    /// Several ranks of a node open the same file, and each writes its own slice.
     Shared,
 }
 
@@ -28,26 +28,26 @@ pub struct Entry {
     pub is_dir: bool,
 }
 
-/// What is known of a file or folder without reading it.
+/// What is known about a file or folder without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Its length; of a folder, nothing.
+    /// The length of the file; meaningless for a folder.
     pub bytes: u64,
-    /// When it was changed last, as whoever keeps it says.
+    /// When it was last changed, according to the system that keeps it.
     pub modified: SystemTime,
-    /// It is a folder, a link, or something else that is not a file.
+    /// Is it a folder, a link, or something else that is not a file?
     pub is_odd: bool,
 }
 
 /// A file open for writing.
 ///
 /// # Contract
-/// `write_at` writes all bytes or fails. Where the storage writes around the page cache, aligned writes (address, offset
-/// and length multiples of 4096) go straight to the device; others are still correct. Different threads may write
-/// different ranges at once. `sync` returns when all writes made through any handle of this file, and the file's
-/// length, would survive a power cut. After any error the file is condemned: the caller removes it and starts over under a new name.
+/// `write_at` writes all bytes or fails. Where the storage writes around the page cache, aligned writes (address, offset and length
+/// multiples of 4096) go straight to the device; other writes are still correct. Different threads may write different ranges at the
+/// same time. `sync` returns when all writes made through any handle of this file, and the file's length, would survive a power cut.
+/// After any error the file is condemned: the caller removes it and starts over under a new name.
 pub trait WriteFile: Send + Sync {
-    /// Reserves room for the first `length` bytes; may do nothing where the file system cannot.
+    /// Reserves room for the first `length` bytes; may do nothing if the file system does not support that.
     fn reserve(&self, length: u64) -> io::Result<()>;
     /// Writes all of `bytes` at `offset`.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
@@ -62,30 +62,29 @@ pub trait ReadFile: Send + Sync {
     fn len(&self) -> io::Result<u64>;
     /// Fills `buffer` from `offset`.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
-    /// Is the whole range really stored, and not a hole that costs nothing and reads as zeros? Storage that cannot tell
-    /// says yes.
+    /// Is the whole range really stored, and not a hole that takes no room and reads as zeros? Storage that cannot tell answers yes.
     fn holds(&self, range: std::ops::Range<u64>) -> bool {
         let _ = range;
         true
     }
-    /// How many threads read a large range of it ahead of whoever takes the bytes; 0: only who takes them reads, in order.
+    /// How many threads read a large range of the file ahead of the caller that takes the bytes. If 0, only the caller reads, in order.
     fn readers(&self) -> usize {
         2
     }
-    /// This range is going to be read soon. A hint for files that are far away; the others ignore it.
+    /// Tells the file that this range is going to be read soon. This is a hint for files that are far away; other files ignore it.
     fn will_read(&self, range: std::ops::Range<u64>) {
         let _ = range;
     }
 }
 
-/// Below this a range is read without asking whether the file holds it.
+/// A range below this size is read without asking whether the file holds it.
 const UNASKED_MAX: u64 = 1 << 20;
 
-/// Reads a range whose length a file gives. The file must really hold as many bytes as this takes of memory: a hole of terabytes
-/// costs nothing, and its checksums can be right.
+/// Reads a range whose length comes from a file. The file must really store as many bytes as this takes in memory: a hole of
+/// terabytes costs nothing, and the checksums that cover it can be right.
 ///
 /// # Errors
-/// `InvalidData` for a hole, `OutOfMemory`, and what the storage says.
+/// `InvalidData` for a hole, `OutOfMemory`, and the storage's own errors.
 pub fn read_range(file: &dyn ReadFile, range: std::ops::Range<u64>) -> io::Result<Vec<u8>> {
     let length = range.end.saturating_sub(range.start);
     if length > UNASKED_MAX && !file.holds(range.clone()) {
@@ -98,7 +97,7 @@ pub fn read_range(file: &dyn ReadFile, range: std::ops::Range<u64>) -> io::Resul
     Ok(bytes)
 }
 
-/// This many zeros. Asking for more memory than there is is an error, not an abort.
+/// Returns `length` zeros. Asking for more memory than exists is an error, not an abort.
 ///
 /// # Errors
 /// `OutOfMemory`.
@@ -117,9 +116,9 @@ pub trait FileLock: Send + Sync {}
 
 /// A file system as tiers see it. Paths are absolute or relative to the process; every method may block on the device.
 pub trait Storage: Send + Sync {
-    /// Holds the directory `root` open, which has to be as `trust` says. From now on every path below it is reached
-    /// from what was opened, and no symbolic link is followed there. A root that is removed later is looked for again
-    /// by the same rule. Storage without owners has nothing to do here.
+    /// Holds the directory `root` open, which must meet the requirement `trust`. After this, every path below it is
+    /// reached from the opened directory, and no symbolic link is followed there. If the root is removed later, it is
+    /// looked for again by the same rule. Storage without owners has nothing to do here.
     fn hold(&self, root: &Path, trust: Trust) -> io::Result<()> {
         let _ = (root, trust);
         Ok(())
@@ -142,11 +141,11 @@ pub trait Storage: Send + Sync {
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
     /// Lists a directory, sorted by name. `NotFound` if it does not exist.
     fn list(&self, path: &Path) -> io::Result<Vec<Entry>>;
-    /// Sets the modification time of an existing file to the server's now.
+    /// Sets the modification time of an existing file to the server's current time.
     fn touch(&self, path: &Path) -> io::Result<()>;
-    /// What is known of a name without following a link or opening anything, as the server keeps it.
+    /// What is known about a name, according to the server, without following a link or opening anything.
     fn stat(&self, path: &Path) -> io::Result<Stat>;
-    /// The modification time as the server keeps it.
+    /// The modification time according to the server.
     fn modified(&self, path: &Path) -> io::Result<SystemTime> {
         self.stat(path).map(|stat| stat.modified)
     }
@@ -154,8 +153,8 @@ pub trait Storage: Send + Sync {
     /// The lock is on the file that has this name when it is granted: `NotFound` if a holder before us removed it.
     /// `Unsupported` where the file system has no locks.
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>>;
-    /// Does anybody hold that lock? Any number may ask at once without seeing each other, and being allowed to read is
-    /// enough. Errors are those of [`Storage::try_lock`].
+    /// Does anybody hold that lock? Any number of processes may ask at the same time without seeing each other, and
+    /// read permission is enough. Errors are those of [`Storage::try_lock`].
     fn is_locked(&self, path: &Path) -> io::Result<bool>;
 
     /// Reads a whole file of at most `limit` bytes; a longer one is `InvalidData`.

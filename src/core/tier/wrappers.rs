@@ -1,15 +1,15 @@
 //! Storage that fails, slows down or counts, around any other storage.
 //!
-//! There is one wrapper, [`Watched`]: it passes every call on and asks an [`Observer`] before and after. The three observers
-//! give the three kinds of storage that tests and measurements need:
+//! There is one wrapper, [`Watched`], which passes every call on and tells an [`Observer`] before and after it. The three
+//! observers give the three kinds of storage that tests and measurements need:
 //!
-//! - [`Faults`] (storage [`Faulty`]): chosen calls fail with a chosen error number, or random ones by a seed;
-//! - [`Throttle`] (storage [`Throttled`]): bytes per second, waited for on a [`Clock`], so that simulated time works too;
-//! - [`Counts`] (storage [`Counted`]): calls of each kind, bytes read and written.
+//! - [`Faults`] (storage [`Faulty`]): chosen calls fail with a chosen error number, or random calls, chosen by a seed;
+//! - [`Throttle`] (storage [`Throttled`]): limits bytes per second by waiting on a [`Clock`], so that simulated time works as well;
+//! - [`Counts`] (storage [`Counted`]): counts calls of each kind, and bytes read and written.
 //!
 //! The observer is shared (`Arc`): a test keeps one end and changes faults or reads counts while the storage is in use. One observer
-//! may watch several storages; a throttle then is their common link. Wrappers can be stacked, and `Arc<dyn Storage>` is a
-//! storage itself. The composite operations `read_all` and `write_all` are seen as the calls they consist of.
+//! may watch several storages; a throttle then acts as their common link. Wrappers can be stacked, and `Arc<dyn Storage>` is a
+//! storage itself. The composite operations `read_all` and `write_all` appear as the calls of which they consist.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -47,14 +47,14 @@ pub enum Call {
     IsLocked,
 }
 
-/// Number of kinds of calls.
+/// The number of kinds of calls.
 const CALL_KINDS: usize = Call::IsLocked as usize + 1;
 
 /// Sees every call of a [`Watched`] storage.
 pub trait Observer: Send + Sync {
-    /// Called before a call on `path` (the first of two; for files, the path they were opened at) that is about to move `bytes`
-    /// bytes. May wait. An error is returned in place of the call; a write then leaves its first half behind, as a failing
-    /// device might.
+    /// Called before a call on `path` (the first path if there are two; for files, the path at which they were opened) that is
+    /// about to move `bytes` bytes. The observer may wait. If it returns an error, the call fails with that error; a write then
+    /// leaves its first half behind, as a failing device might.
     fn before(&self, call: Call, path: &Path, bytes: u64) -> io::Result<()>;
 
     /// Called after a call that succeeded.
@@ -172,7 +172,7 @@ impl<O: Observer> WriteFile for WatchedFile<Box<dyn WriteFile>, O> {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let moved = bytes.len() as u64;
         if let Err(error) = self.observer.before(Call::WriteAt, &self.path, moved) {
-            // Whether this half arrives does not matter: the caller hears of a failure in either case.
+            // Whether this half arrives does not matter: the caller is told of a failure in either case.
             let _ = self.inner.write_at(offset, &bytes[..bytes.len() / 2]);
             return Err(error);
         }
@@ -203,12 +203,12 @@ impl<O: Observer> ReadFile for WatchedFile<Box<dyn ReadFile>, O> {
 
 /// One chosen fault.
 struct Rule {
-    /// `None`: any call.
+    /// `None` matches any call.
     call: Option<Call>,
     top: PathBuf,
     /// Matching calls that still pass.
     passes: u64,
-    /// Matching calls that fail after those; then the rule is over.
+    /// Matching calls that fail after that; then the rule ends.
     failures: u64,
     errno: i32,
 }
@@ -232,24 +232,24 @@ struct Plan {
 pub struct Faults(Lock<Plan>);
 
 impl Faults {
-    /// A plan may be used after a test's panic: each change of it is a single assignment.
+    /// The plan may be used after a test's panic, because each change is a single assignment.
     fn plan(&self) -> Guard<'_, Plan> {
         self.0.lock()
     }
 
-    /// Lets the `nth` (from 1; 0 means the first as well) coming call of a kind (`None`: of any kind) at or below `top` fail once
-    /// with `errno`.
+    /// Makes the `nth` of the coming calls of a kind (`None`: of any kind) at or below `top` fail once with `errno`. Counts from
+    /// 1; 0 also means the first.
     pub fn fail_nth(&self, call: impl Into<Option<Call>>, top: &Path, nth: u64, errno: i32) {
         let (call, top, passes) = (call.into(), top.to_owned(), nth.saturating_sub(1));
         self.plan().rules.push(Rule { call, top, passes, failures: 1, errno });
     }
 
-    /// Lets all coming calls of a kind (`None`: of any kind) at or below `top` fail with `errno`, until [`Faults::clear`].
+    /// Makes all later calls of a kind (`None`: of any kind) at or below `top` fail with `errno`, until [`Faults::clear`].
     pub fn fail_all(&self, call: impl Into<Option<Call>>, top: &Path, errno: i32) {
         self.plan().rules.push(Rule { call: call.into(), top: top.to_owned(), passes: 0, failures: u64::MAX, errno });
     }
 
-    /// Lets each call fail with a chance of `numerator` in `denominator`; the same calls for the same seed.
+    /// Makes each call fail with a probability of `numerator` in `denominator`. The same seed makes the same calls fail.
     pub fn fail_randomly(&self, seed: u64, numerator: u64, denominator: u64, errno: i32) {
         self.plan().chance = Some(Chance { rng: Rng::new(seed), numerator, denominator, errno });
     }
@@ -261,14 +261,14 @@ impl Faults {
         plan.chance = None;
     }
 
-    /// How many calls have failed here.
+    /// How many calls have failed because of these faults.
     pub fn injected(&self) -> u64 {
         self.plan().injected
     }
 }
 
 impl Rule {
-    /// Counts a call; says whether it must fail.
+    /// Counts a call, and says whether it must fail.
     fn hits(&mut self, call: Call, path: &Path) -> bool {
         if self.call.is_some_and(|wanted| wanted != call) || !path.starts_with(&self.top) {
             return false;
@@ -286,7 +286,7 @@ impl Rule {
 impl Observer for Faults {
     fn before(&self, call: Call, path: &Path, _bytes: u64) -> io::Result<()> {
         let mut plan = self.plan();
-        // Every rule sees every call, whichever of them fails it.
+        // Every rule counts every call, regardless of which rule makes it fail.
         let mut errno = None;
         for rule in &mut plan.rules {
             if rule.hits(call, path) {
@@ -342,7 +342,7 @@ impl Lane {
 }
 
 impl Throttle {
-    /// Rates in bytes per second; `None` is unlimited, and a rate of zero counts as one.
+    /// Rates in bytes per second; `None` means unlimited, and a rate of zero counts as one.
     pub fn new(clock: Arc<dyn Clock>, read_rate: Option<u64>, write_rate: Option<u64>) -> Self {
         Throttle { clock, read: Lane::new(read_rate), write: Lane::new(write_rate) }
     }
@@ -350,7 +350,7 @@ impl Throttle {
 
 impl Observer for Throttle {
     /// # Blocking
-    /// Waits until the device would have moved these bytes and all that it was given before.
+    /// Waits until the device would have moved these bytes and everything that it was given before.
     fn before(&self, call: Call, _path: &Path, bytes: u64) -> io::Result<()> {
         match call {
             Call::ReadAt => self.read.transfer(&*self.clock, bytes),
@@ -361,7 +361,7 @@ impl Observer for Throttle {
     }
 }
 
-/// Counters of everything that succeeded.
+/// Counters of all calls that succeeded.
 #[derive(Default)]
 pub struct Counts {
     calls: [AtomicU64; CALL_KINDS],
@@ -406,7 +406,7 @@ impl Observer for Counts {
     }
 }
 
-/// A shared storage is a storage, so wrappers can be put around it while others keep using it bare.
+/// A shared storage is a storage, so wrappers can be put around it while others continue to use it directly.
 impl<S: Storage + ?Sized> Storage for Arc<S> {
     fn hold(&self, root: &Path, trust: Trust) -> io::Result<()> {
         (**self).hold(root, trust)

@@ -1,4 +1,4 @@
-//! What is done in the background: which piece of work is next, and its doing.
+//! Background work: choosing the next piece, and doing it.
 #![forbid(unsafe_code)]
 
 use super::core::{Facts, tier_of};
@@ -25,13 +25,13 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a thread sleeps at most that looks for work of which pieces are all taken, or which waits for others.
+/// The longest sleep of a thread that looks for work while all pieces are taken or wait for others.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 impl Engine {
-    // ---- What is next.
+    // ---- Choosing the next piece.
 
-    /// Does one piece of background work that waits for none but these tiers; false if there was none.
+    /// Does one piece of background work that waits for no tiers but these; false if there was none.
     ///
     /// # Blocking
     /// On these tiers.
@@ -54,20 +54,22 @@ impl Engine {
         has_worked
     }
 
-    /// A moment that [`Engine::wait_for_work`] waits for the next one after.
+    /// The present moment, for [`Engine::wait_for_work`], which waits for work that comes up after it.
     pub fn work_seen(&self) -> u64 {
         self.work_ready.now()
     }
 
-    /// Waits for work that has come up after `seen`, at most for `limit`.
+    /// Waits at most `limit` for work that comes up after `seen`.
     pub fn wait_for_work(&self, tiers: TierSet, seen: u64, limit: Duration) {
-        // Pieces of the active job are all taken, somebody is just opening the next, or an exchange waits for others: look again soon.
+        // Look again soon: all pieces of the active job are taken, another thread is just opening the next job, or an exchange waits for
+        // other ranks.
         let is_soon = !self.peers.is_idle() || self.lanes.has_writes(tiers);
         self.work_ready.wait_past(seen, if is_soon { limit.min(LOOK_AGAIN) } else { limit });
     }
 
-    /// Does a thread that waits for none but these tiers take up what other ranks wait for? Requests are answered from the node's own
-    /// files, too, and with parts in such files so may shards lie there that are sent for redundancy.
+    /// Does a thread that waits for no tiers but these take up requests and exchanges, for which other ranks wait? Requests are also
+    /// answered from the node's own files. If parts are stored in such files, the shards that are sent for redundancy may be in such files,
+    /// too.
     fn serves(&self, tiers: TierSet) -> [bool; 2] {
         let is_near = tiers.has(NEAREST);
         [is_near, is_near || self.setup.config.job.redundancy.store == PartStore::Memory]
@@ -78,7 +80,7 @@ impl Engine {
         if let Some(work) = self.take_work(tiers, now) {
             return Some(work);
         }
-        // Only at rest: what waits for other ranks would interrupt the look again and again.
+        // Only at rest: pieces that wait for other ranks would interrupt the look again and again.
         let is_at_rest = self.peers.is_idle() && !self.fetches.has_requests() && !self.lanes.is_writing(TierSet::ALL);
         let keeper = self.setup.affinity.as_ref().filter(|keeper| is_at_rest && keeper.has_work());
         keeper.map(|keeper| Work::Look(keeper.clone()))
@@ -111,13 +113,12 @@ impl Engine {
         })
     }
 
-    /// Is there something to do that others wait for?
+    /// Is there work that others wait for?
     fn has_other_work(&self) -> bool {
         !self.lanes.is_empty(TierSet::ALL) || self.fetches.has_requests() || !self.peers.is_idle()
     }
 
-    /// The threads that take up nothing that may wait for more than one tier, and for which one each may: a file system that hangs holds
-    /// up no other one. By name.
+    /// The threads that may each wait for one tier only, by name, with that tier. A file system that hangs thus holds up no other one.
     pub(super) fn guards(&self) -> Vec<(String, TierSet)> {
         let far = self.setup.tiers.iter().map(|tier| tier.kind()).filter(|tier| *tier != NEAREST);
         let far = far.filter(|_| self.setup.tiers.len() > 1).map(|tier| (format!("bvk-{tier}"), TierSet::of(tier)));
@@ -131,7 +132,7 @@ impl Engine {
         }
     }
 
-    // ---- Its doing.
+    // ---- Doing the work.
 
     fn run(&self, work: Work, staging: &mut Option<PageBuffer>) {
         match work {
@@ -184,8 +185,8 @@ impl Engine {
             Ok(Opened::Gone) => None,
             Err(error) => Some(Written::Failed(error)),
         };
-        // Before the next write of the lane may begin: what it says about this rank depends on the outcome of the
-        // previous ones.
+        // Before the next write of the lane may begin: what that write says about this rank depends on the outcome of
+        // the previous ones.
         if let Some(written) = written {
             self.on_written(tier, operation, written);
         }
@@ -224,7 +225,7 @@ impl Engine {
 
     // ---- The root's decision on a level.
 
-    /// All ranks have it, nobody has superseded us, and the manifest is durable.
+    /// Commits the level if all ranks have the checkpoint, nobody has superseded us, and the manifest is durable.
     pub(crate) fn decide_level(&self, round: Round, ballot: Ballot) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
         if !culprits.is_empty() {
@@ -235,13 +236,14 @@ impl Engine {
         let is_patient = shared.is_some_and(|tier| self.waits_for_claims(tier));
         match self.standing(is_patient) {
             Standing::Newest => {}
-            // Claims stop waste; names protect. When their file system cannot be asked, what does not need it continues without it.
+            // Claims stop waste; names protect the data. If the file system of the claims cannot be asked, a level that does not need it
+            // continues without an answer.
             Standing::Unknown(why) if !is_patient => log::warn!("event=claim-not-checked error={why:?}"),
             Standing::Superseded(why) | Standing::Unknown(why) => return blame(why),
         }
         if let Some(tier) = shared {
-            // Without a manifest there is no such level. Communication may have broken down for a moment, after which this rank gave up
-            // what it had voted for, and the votes of the others have come nevertheless.
+            // Without a manifest the level does not exist. After a short breakdown of communication, this rank may have given up the
+            // checkpoint that it had voted for, while the votes of the other ranks arrived nevertheless.
             let facts = self.books().facts(round.operation);
             let Some(facts) = facts else { return blame("the root has given this checkpoint up".into()) };
             if let Err(error) = self.write_shared_manifest(tier, &facts, ballot.payload) {
@@ -249,7 +251,7 @@ impl Engine {
                 return blame(error.to_string());
             }
         }
-        // What stays there from now on, whoever has heard what: files refer to it.
+        // What stays on the tier from now on, whether or not the ranks have heard it: files refer to it.
         let stay = tier_of(round.phase).and_then(|tier| {
             let mut books = self.books();
             let facts = books.facts(round.operation)?;
@@ -258,7 +260,7 @@ impl Engine {
         stay.map_or((Outcome::Agreed, Vec::new()), |word| Outcome::agreed("what stays", &word))
     }
 
-    /// What a manifest says that the files of a checkpoint on a tier may refer to.
+    /// The checkpoints that the files of a checkpoint on a tier may refer to, as its manifest records them.
     fn sources_of(&self, facts: &Facts, tier: TierId) -> Vec<SourceKey> {
         let mut books = self.books();
         books.references().sources(&facts.series.name, facts.key.operation, tier).unwrap_or_default().to_vec()
@@ -267,7 +269,7 @@ impl Engine {
     /// Is this run still the newest of its job? The root knows; the other ranks have no claim to compare, and no objection.
     ///
     /// # Errors
-    /// A newer run has taken over, which ends this one's commits; or it cannot be found out.
+    /// A newer run has taken over, which ends the commits of this run; or the question cannot be answered.
     pub fn check_claim(&self) -> Result<(), String> {
         match self.standing(true) {
             Standing::Newest => Ok(()),
@@ -290,7 +292,7 @@ impl Engine {
         )
     }
 
-    /// The manifest on a tier of the node only records a fact that the shards prove: failing to write it is no failure of the level.
+    /// The manifest on a tier of the node only records a fact that the shards prove, so a failure to write it does not fail the level.
     fn write_node_manifest(&self, tier: TierId, facts: &Facts) {
         let Some(directory) = self.tier(tier) else { return };
         let folder = directory.folder_path(&facts.series, &facts.key);
@@ -302,7 +304,7 @@ impl Engine {
                 manifest.containers.push(ContainerInfo { file, bytes, ranks: vec![*rank] });
             }
         }
-        // Retention may have been faster: no folder is made for a manifest alone.
+        // Retention may have been faster: no folder is created just for a manifest.
         if manifest.containers.is_empty() {
             return;
         }
@@ -314,7 +316,7 @@ impl Engine {
         }
     }
 
-    // ---- What goes.
+    // ---- What is removed.
 
     fn retain(&self, tier: TierId, facts: &Facts) {
         let Facts { key, series, .. } = facts;
@@ -354,7 +356,7 @@ impl Engine {
             parts,
             stays: &stays,
         };
-        // The newest first: what refers to another one goes before that.
+        // The newest first: a checkpoint that refers to another one is removed before that one.
         let mut rulings: Vec<(&Folder, Ruling)> = folders.iter().zip(ledger.judge(&occasion)).collect();
         rulings.sort_by_key(|(folder, _)| Reverse(folder.taken()));
         for (gone, ruling) in rulings {
@@ -374,8 +376,8 @@ impl Engine {
         }
     }
 
-    /// What each of these checkpoints of a series cannot be restored without. Of one whose manifest cannot be read, or is not there yet, nobody
-    /// knows: everything older of its run, if that had files that refer to others.
+    /// The checkpoints that each of these checkpoints of a series needs to be restored. If a manifest cannot be read or does not exist yet,
+    /// nobody knows them: then all older checkpoints of its run count, if that run had files that refer to others.
     fn needs(&self, tier: &dyn Tier, series: &Series, ours: &CheckpointKey, folders: &[Folder]) -> Vec<Vec<Moment>> {
         let told = |folder: &Folder| {
             if folder.generation != ours.generation {
@@ -412,7 +414,8 @@ impl Engine {
         all.collect()
     }
 
-    /// Removes segments of older runs of whose series this run has committed something at the same level or a higher one; others stay.
+    /// Removes segments of older runs if, for their series, this run has committed something at the same level or a higher one; the others
+    /// stay.
     pub(super) fn remove_old_segments(&self) {
         let (reached, fresh) = {
             let books = self.books();
@@ -426,7 +429,7 @@ impl Engine {
         self.inherited.remove_outlived(&reached, &fresh, &self.desk);
     }
 
-    /// No room, or too large, is no failure here: the capture that needs the room finds out and says so.
+    /// A lack of room is no failure here, nor is a size that is too large: the capture that needs the room finds out and says so.
     fn prepare_memory(&self, bytes: u64, node: Option<Node>) {
         let Some(segment) = &self.setup.memory else { return };
         let rank = self.setup.rank();

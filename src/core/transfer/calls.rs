@@ -1,4 +1,4 @@
-//! What calls of the application ask of an engine: questions to all ranks, waiting, requests to others, and the end.
+//! The services of an engine for calls of the application: questions to all ranks, waiting, requests to others, and the end.
 #![forbid(unsafe_code)]
 
 use super::costs;
@@ -46,7 +46,7 @@ impl Engine {
         self.collective_at(self.next_operation(), ballot, decide)
     }
 
-    /// [`Engine::collective`] for an operation whose number was drawn before.
+    /// [`Engine::collective`] for an operation whose number was taken before.
     ///
     /// # Errors
     /// As [`Engine::collective`].
@@ -60,7 +60,7 @@ impl Engine {
             self.posting.decline(operation);
             match self.desk.take_answer(&round) {
                 Some(verdict) => Some(Ok(verdict)),
-                // It may have come between the two looks.
+                // The verdict may have arrived between the two looks.
                 None => self.cut_off().map(|reason| self.desk.take_answer(&round).ok_or(reason)),
             }
         })
@@ -74,7 +74,7 @@ impl Engine {
     /// The ballot of a rank that refuses the call that it was asked to make.
     pub fn refusal(&self, why: &str) -> Ballot {
         let mut ballot = self.ballot("", Payload::None).failed(self.setup.rank(), why, false);
-        // The failure is what counts; a hash of its own would only name this rank twice.
+        // The failure is what counts; a hash of this ballot would only name the rank a second time.
         ballot.calls.clear();
         ballot
     }
@@ -99,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// One step of all that has no thread of its own; true if something moved.
+    /// One step of everything that has no thread of its own; true if something moved.
     pub fn pump(&self) -> bool {
         let mut moved = self.step();
         if self.setup.is_inline {
@@ -108,8 +108,8 @@ impl Engine {
         moved
     }
 
-    /// Where no thread steps: steps for as long as others answer, so that what all ranks have done when they make a call is agreed on
-    /// when that call returns. Ranks that come late are not waited for.
+    /// Where no thread steps: steps for as long as others answer. Something that all ranks have done before they make a call is thus agreed
+    /// on when that call returns. Ranks that are late are not waited for.
     pub fn settle(&self) {
         if !self.setup.is_stepped {
             return;
@@ -126,12 +126,12 @@ impl Engine {
         }
     }
 
-    /// A moment that [`Engine::pause`] waits for the next change after.
+    /// The present moment, for [`Engine::pause`], which waits for the next change after it.
     pub fn seen(&self) -> u64 {
         self.changed.now()
     }
 
-    /// Sleeps until something has changed after `seen`, at most for `limit`.
+    /// Sleeps at most `limit`, until something changes after `seen`.
     pub fn pause(&self, seen: u64, limit: Duration) {
         if self.setup.is_inline {
             self.setup.clock.sleep(limit);
@@ -142,12 +142,12 @@ impl Engine {
         }
     }
 
-    /// Waits until nothing is in flight any more, at most for `limit`; true if so.
+    /// Waits at most `limit` until nothing is in flight any more; true if so.
     pub fn drain(&self, limit: Duration) -> bool {
         let _waiting = self.waiting.begin();
         let deadline = self.setup.now() + limit;
         self.wait_until(|| {
-            // What ends in the books puts up the work that follows before anybody else can look.
+            // When something ends, the books queue the work that follows before anybody else can look.
             let is_idle = self.books().is_at_rest() && self.lanes.is_at_rest() && self.peers.is_idle();
             if is_idle || self.cut_off().is_some() {
                 return Some(is_idle);
@@ -189,17 +189,17 @@ impl Engine {
         answer
     }
 
-    /// Gives a request up.
+    /// Gives up a request.
     pub fn forget(&self, id: u64) {
         self.fetches.forget(id);
     }
 
-    /// Gives the buffer of an answer back.
+    /// Gives back the buffer of an answer.
     pub fn recycle(&self, bytes: Vec<u8>) {
         self.mail.give_back(bytes);
     }
 
-    // ---- What a restart tells.
+    // ---- What a restart reports.
 
     /// Records what this run restored of a series with its last call: later checkpoints of the series descend from it.
     pub fn begin_stretch(&self, name: &str, origin: impl FnOnce(u64) -> Origin) {
@@ -210,17 +210,17 @@ impl Engine {
     /// Hands over segments of older runs, to be removed once this run has committed something of each of their series.
     pub fn keep_until_commit(&self, old: Vec<OldSegment>) {
         self.inherited.keep(old);
-        // Those of runs that were gone before they had taken anything.
+        // At once for the segments of runs that ended before they had taken anything.
         self.remove_old_segments();
     }
 
-    /// Gives back the memory of older runs' versions of a series that were not elected; if one may survive the loss of nodes, only if the
-    /// elected one is known to survive that, too: by its slots, or because it `is_global`.
+    /// Gives back the memory of those versions of a series, from older runs, that were not elected. If one of them may survive the loss of
+    /// nodes, this happens only if the elected version is known to survive that, too: by its slots, or because it `is_global`.
     pub fn forget_others(&self, name: &str, elected: &CheckpointKey, is_global: bool) {
         self.inherited.forget_others(name, elected, is_global);
     }
 
-    /// Something was restored: told to the supervisor, and steps count as first again.
+    /// Something was restored: tells the supervisor, and counts steps as first steps again.
     pub fn tell_restored(&self, restored: RestoredFrom) {
         self.reporter().on_restored(restored);
         self.wake();
@@ -233,12 +233,12 @@ impl Engine {
         self.wake();
     }
 
-    /// Says something with the next vote: the root writes it, once for all ranks that say the same.
+    /// Sends a note with the next vote. The root logs it, once for all ranks that send the same note.
     pub fn note(&self, text: String) {
         self.desk.note(text);
     }
 
-    /// The levels from `level` on that nothing reaches, because their tiers cannot be used.
+    /// The levels, `level` and higher, that no checkpoint reaches because their tiers cannot be used.
     pub fn lost_at(&self, level: Level) -> impl Iterator<Item = (Level, LevelVerdict)> {
         let lost = self.setup.lost.iter().map(|(tier, culprits)| (tier.level(), culprits));
         lost.filter(move |(at, _)| *at >= level).map(|(at, culprits)| (at, LevelVerdict::Off(culprits.clone())))
@@ -246,7 +246,7 @@ impl Engine {
 
     // ---- The end.
 
-    /// Closes the node segment; its first rank removes it, unless it holds something that no durable tier has.
+    /// Closes the node segment. The node's first rank removes the segment, unless it holds something that no durable tier has.
     pub fn close_memory(&self) {
         let Some(segment) = &self.setup.memory else { return };
         let is_leader = self.setup.identity.is_node_leader();
@@ -271,7 +271,7 @@ impl Engine {
         }
     }
 
-    /// Writes the events that have come together, and the status (root with a run directory only).
+    /// Writes the events that have accumulated, and the status (root with a run directory only).
     ///
     /// # Blocking
     /// Appends to one file, writes and renames a small one.
@@ -280,12 +280,12 @@ impl Engine {
         self.reporter().write_status(false, || (self.stats(), self.failed()));
     }
 
-    /// Something happened that reports tell of.
+    /// Something has happened that reports mention.
     pub fn note_event(&self, what: What) {
         self.reporter().note(|| what);
     }
 
-    /// The first rank of a node tells how much of the node's memory is in use.
+    /// The first rank of a node reports how much of the node's memory is in use.
     fn note_memory(&self) {
         let segment = self.setup.memory.as_ref().filter(|_| self.setup.identity.is_node_leader());
         if let Some(segment) = segment {
@@ -293,7 +293,7 @@ impl Engine {
         }
     }
 
-    /// Tells that the session is closed.
+    /// Reports that the session is closed.
     ///
     /// # Blocking
     /// As [`Engine::write_status`].
@@ -306,7 +306,7 @@ impl Engine {
         costs::numbers(&self.stats(), self.setup.identity.node_ranks.len() as u64)
     }
 
-    /// Keeps the greatest of what all ranks have said, for [`Engine::write_profile`].
+    /// Keeps the maxima of the numbers that all ranks have reported, for [`Engine::write_profile`].
     pub fn keep_costs(&self, greatest: Vec<u64>) {
         *self.greatest.lock() = greatest;
     }

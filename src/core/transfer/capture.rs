@@ -1,10 +1,10 @@
 //! Copying the application's regions: into a memory slot, or block by block into a file.
 //!
-//! The digests of host regions are computed in the same pass over the source that copies it; those of device regions
-//! are computed on the device, before their bytes cross the link; versions of histories have theirs, with which arriving bytes are compared.
-//! The head is written last. The slot path touches nothing
-//! but the slot, and is made of parts, because device regions may arrive in it later than host regions. The file path (for
-//! shards that no slot can hold) stages through one buffer of the configured write size, so that memory stays bounded.
+//! The digests of host regions are computed in the same pass over the source that copies it; those of device regions are computed on the
+//! device, before their bytes cross the link. Versions of histories already have digests, with which the arriving bytes are compared. The
+//! head is written last. The slot path touches nothing but the slot, and is divided into parts, because device regions may arrive in it
+//! later than host regions. The file path (for shards that no slot can hold) stages through one buffer of the configured write size, so
+//! that memory stays bounded.
 
 use super::remains::within;
 use crate::base::digest::{copy_digest, copy_digest_before, digest_bytes, store_fence, zero_streaming};
@@ -38,7 +38,7 @@ impl DeviceBytes {
         }
     }
 
-    /// The memory, if it is one piece.
+    /// The memory, if it is in one piece.
     pub fn span(&self) -> Option<&DeviceSpan> {
         match self {
             DeviceBytes::Span(span) => Some(span),
@@ -47,7 +47,7 @@ impl DeviceBytes {
     }
 }
 
-/// A region in device memory, or some blocks of one, and where it belongs in its shard.
+/// A region in device memory, or some of its blocks, and its place in the shard.
 pub struct DevicePart {
     /// The memory.
     pub memory: DeviceBytes,
@@ -74,12 +74,12 @@ pub fn device_parts(layout: &Layout, regions: &[SavedRegion<'_>]) -> Vec<DeviceP
     layout.meta.regions.iter().zip(regions).enumerate().filter_map(part).collect()
 }
 
-/// Are some of them not in one piece?
+/// Do some of them consist of several pieces?
 pub fn has_rows(parts: &[DevicePart]) -> bool {
     parts.iter().any(|part| part.memory.span().is_none())
 }
 
-/// Puts the digests of device regions, one region after the other, in their places among those of the shard.
+/// Puts the digests of device regions, given one region after the other, into their places among those of the shard.
 pub fn place_digests(parts: &[DevicePart], found: &[Digest], digests: &mut [Digest]) {
     let mut rest = found;
     for part in parts {
@@ -89,7 +89,7 @@ pub fn place_digests(parts: &[DevicePart], found: &[Digest], digests: &mut [Dige
     }
 }
 
-/// Some blocks of device regions in one piece, which are given by their places among those of the shard, in ascending ranges.
+/// Some blocks of device regions that are in one piece. The blocks are given by their places among those of the shard, in ascending ranges.
 ///
 /// # Errors
 /// [`DeviceError::Range`] for parts that are not whole regions.
@@ -115,7 +115,7 @@ fn in_one_piece(parts: &[DevicePart]) -> impl Iterator<Item = (&DevicePart, &Dev
     parts.iter().filter_map(|part| Some((part, part.memory.span()?)))
 }
 
-/// Computes the digests of device regions in one piece where they are, and puts them in their places among those of the shard.
+/// Computes, on the device, the digests of device regions that are in one piece, and puts them into their places among those of the shard.
 ///
 /// # Errors
 /// Any error that the device reports.
@@ -139,7 +139,7 @@ pub fn digest_on_device(
     Ok(())
 }
 
-/// Enqueues digests of device regions in one piece, one region after the other; `None` if there are no bytes.
+/// Enqueues the computation of digests for device regions that are in one piece, one region after the other; `None` if there are no bytes.
 ///
 /// # Errors
 /// Any error that the device reports.
@@ -157,12 +157,12 @@ pub fn begin_digests(
     if runs.is_empty() { Ok(None) } else { stream.copy_blocks(runs, block_bytes).map(Some) }
 }
 
-/// Blocks that are compared before a capture stops looking for unchanged ones.
+/// How many blocks are compared before a capture stops looking for unchanged ones.
 const LOOKS: usize = 16;
 
-/// Copies the host regions into `target` (of at least `layout.total_len` bytes), their digests into `digests`, and zeroes the
-/// padding after every region. Regions that are held there stay unchanged, and those in live memory are copied later. `here` are the digests of what `target` holds, if that is known: blocks
-/// that have them stay, unless most are found to have changed.
+/// Copies the host regions into `target` (of at least `layout.total_len` bytes), their digests into `digests`, and zeroes the padding after
+/// every region. Regions that are held there stay unchanged, and those in live memory are copied later. `here` holds the digests of the
+/// content of `target`, if they are known: a block with an equal digest is not copied, unless most blocks turn out to have changed.
 pub fn copy_host(
     layout: &Layout,
     regions: &[SavedRegion<'_>],
@@ -198,7 +198,7 @@ pub fn copy_host(
                 *digest = copy_digest_before(from, to, if end == behind { next } else { end });
             }
         }
-        // Reused slots hold older bytes: the padding is part of the file and must not leak them.
+        // Reused slots hold older bytes. The padding is part of the file and must not leak them.
         let page_end = start + page_ceil(placed.bytes) as usize;
         if end < page_end {
             zero_streaming(&mut body[end..page_end]);
@@ -210,19 +210,19 @@ pub fn copy_host(
 #[derive(Debug, thiserror::Error)]
 #[error("region {region:?}: {reason}")]
 pub struct Unreadable {
-    /// Which.
+    /// The name of the region.
     pub region: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// Reads kept regions into `target`, a whole shard, and their digests into `digests`.
+/// Reads kept regions into `target`, a whole shard, and writes their digests to `digests`.
 ///
 /// # Errors
 /// [`Unreadable`]; the content of `target` is then unspecified.
 ///
 /// # Blocking
-/// On the storage that holds them.
+/// On the storage that holds the regions.
 pub fn read_kept(
     layout: &Layout,
     regions: &[SavedRegion<'_>],
@@ -240,7 +240,7 @@ pub fn read_kept(
     Ok(())
 }
 
-/// Copies device regions into `target`, a whole shard. Those in rows come with digests, which are computed from what arrives.
+/// Copies device regions into `target`, a whole shard. Digests of regions in rows are computed from the bytes that arrive.
 ///
 /// # Errors
 /// The device's error; the content of `target` is then unspecified.
@@ -266,10 +266,11 @@ pub fn download(
     Ok(())
 }
 
-/// Bytes of the pinned memory that rows pass through, at least a block. There are two such memories: the device fills one while the other is emptied.
+/// Size in bytes of the pinned memory that rows pass through, at least one block. Two such memories exist: the device fills one while the
+/// other is emptied.
 const STAGED_ROWS: u64 = 4 << 20;
 
-/// Copies the bytes of rows from `at`, a block boundary, into `target`, and computes the digests of the blocks.
+/// Copies the bytes of rows, beginning at `at` (a block boundary), into `target`, and computes the digests of the blocks.
 fn download_rows(
     rows: &DeviceRows,
     at: u64,
@@ -301,7 +302,7 @@ fn download_rows(
     Ok(())
 }
 
-/// Pairs each span with the bytes of `target` from its offset on. Offsets ascend, and spans do not overlap in `target`.
+/// Pairs each span with the bytes of `target` that begin at its offset. Offsets ascend, and spans do not overlap in `target`.
 pub fn targets(copies: impl Iterator<Item = (DeviceSpan, u64)>, target: &mut [u8]) -> Vec<(DeviceSpan, &mut [u8])> {
     let (mut rest, mut at) = (target, 0);
     let mut pairs = Vec::new();
@@ -314,8 +315,8 @@ pub fn targets(copies: impl Iterator<Item = (DeviceSpan, u64)>, target: &mut [u8
     pairs
 }
 
-/// Writes everything before the bodies, and returns it. Everything is visible to other threads and processes once the slot's state is
-/// stored after it.
+/// Writes everything that precedes the bodies, and returns it. Other threads and processes see everything once the slot's state is stored,
+/// which must follow.
 pub fn write_head(layout: &Layout, header: &ShardHeader, digests: Vec<Digest>, target: &mut [u8]) -> Head {
     let written = encode_head(layout, header, &digests, &mut target[..layout.body_offset as usize]);
     store_fence();
@@ -331,13 +332,14 @@ pub enum FileError {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// There are no bytes to write.
+    /// The bytes of a region could not be read.
     #[error(transparent)]
     Region(#[from] Unreadable),
 }
 
-/// Writes the shard as the only one of a container, durable but still under its temporary name. `digests` has those of regions that are
-/// there already. Returns its location and its head. Device regions need the stream; the blocks that arrive of them are compared with the digests made on the device.
+/// Writes the shard as the only one of a container, durable but still under its temporary name. `digests` already has those of the regions
+/// that are in the file. Returns the location of the shard and its head. Device regions need the stream; their blocks are compared on
+/// arrival with the digests made on the device.
 ///
 /// # Errors
 /// [`FileError`]; the upload is condemned.
@@ -368,8 +370,8 @@ pub fn into_file(
     Ok((entry, Head::written(layout, written, digests)))
 }
 
-/// Writes the bodies of a shard that are not there yet, and their digests into `digests`; for those of device regions in one piece, which
-/// have digests already, compares them.
+/// Writes those bodies of a shard that are not in the file yet, and their digests into `digests`. Device regions in one piece already have
+/// digests; their bodies are compared with them.
 ///
 /// # Errors
 /// [`FileError`]; the upload is condemned.
@@ -435,8 +437,8 @@ fn copy_blocks(from: &[u8], to: &mut [u8], block: usize, digests: &mut [Digest])
     pieces.zip(digests).for_each(|((from, to), digest)| *digest = copy_digest(from, to));
 }
 
-/// Are these the bytes that were on the device? Only through a capture into a file do bytes reach a durable tier
-/// without passing through a [`WriteJob`](super::write::WriteJob), which checks all that it writes.
+/// Are these the bytes that were on the device? A capture into a file is the only way in which bytes reach a durable
+/// tier without passing through a [`WriteJob`](super::write::WriteJob), which checks all that it writes.
 fn check(
     rank: Rank,
     block_bytes: u64,

@@ -1,4 +1,4 @@
-//! The capture of a checkpoint: its regions come into the nearest tier that has room, and this rank votes.
+//! The capture of a checkpoint: copies its regions to the nearest tier that has room, and casts this rank's vote.
 #![forbid(unsafe_code)]
 
 use super::capture::{self, DevicePart, FileError};
@@ -39,7 +39,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Pieces of device memory that a capture takes by themselves.
+/// How many pieces of device memory a capture copies one by one at most.
 const PIECES_MAX: usize = 16_384;
 
 /// Checkpoints in flight per rank.
@@ -48,25 +48,25 @@ const IN_FLIGHT_MAX: usize = 32;
 /// What a capture has done with the shard when it returns.
 pub(super) enum Taken {
     Placed(Box<Placed>),
-    /// The bytes are safe, part of them in the GPU cache; the vote is cast when they have come down.
+    /// The bytes are safe, part of them in the GPU cache; the vote is cast when they have arrived in the slot.
     Staged(Box<Descent>),
-    /// They come from live memory: device regions are marked, those on the host protected.
+    /// The bytes are taken from live memory: device regions are marked, those on the host protected.
     Marked(Box<Marked>),
 }
 
 impl Taken {
-    /// One per block.
+    /// The digests, one per block.
     pub(super) fn digests(&self) -> &[Digest] {
         match self {
             Taken::Placed(placed) => &placed.source.head().digests,
             Taken::Staged(descent) => &descent.unsealed.digests,
-            // Those of device regions are still to come.
+            // The digests of device regions are not known yet.
             Taken::Marked(marked) => &marked.unsealed.digests,
         }
     }
 }
 
-/// What a capture does that found no room.
+/// What a capture that found no room does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NoRoom {
     Wait,
@@ -75,8 +75,8 @@ enum NoRoom {
 }
 
 impl NoRoom {
-    /// `can_help`: something is seen now that will give room. What was there when the room was asked for may have ended since, and have
-    /// given it: so nobody gives up who has not asked once more.
+    /// `can_help`: something is known now that will free room. Something that existed when room was asked for may have ended since and
+    /// freed its room; so no capture gives up before it has asked once more.
     fn then(can_help: bool, is_last_look: bool, is_over: bool) -> NoRoom {
         match (can_help, is_last_look) {
             (true, _) if !is_over => NoRoom::Wait,
@@ -86,43 +86,43 @@ impl NoRoom {
     }
 }
 
-/// What device regions are captured with.
+/// What the capture of device regions needs.
 #[derive(Clone, Copy)]
 pub struct OnDevice<'a> {
     /// The GPU cache, and the threads that empty it.
     pub caches: &'a CacheHandle,
     /// The application's stream, on which the regions are complete.
     pub stream: &'a dyn Stream,
-    /// If they may be marked instead of copied.
+    /// Allows marking them instead of copying, if given.
     pub offload: Option<&'a Offload>,
 }
 
 /// What must be equal on all ranks besides the names and types of regions.
 #[derive(Clone, Default)]
 pub struct Agreed {
-    /// Its hash; 0: nothing.
+    /// The hash of it; 0: nothing must be equal.
     pub hash: u64,
-    /// What may differ, in words, for the message that names a rank where it does.
+    /// The same in words, where ranks may differ, for the message that names a rank that differs.
     pub text: String,
 }
 
 /// What the application hands over for one checkpoint.
 pub struct CaptureSpec<'a> {
-    /// Number of the collective call, drawn when the checkpoint was begun.
+    /// Number of the collective call, taken when the checkpoint was begun.
     pub operation: u64,
     /// Series.
     pub name: String,
     /// Version.
     pub version: u64,
-    /// The regions, first those that are held.
+    /// The regions; those that are held come first.
     pub regions: Vec<SavedRegion<'a>>,
-    /// What [`Engine::hold`] has put in its place.
+    /// What [`Engine::hold`] has already put into its place.
     pub held: Option<Held>,
     /// Each rank may have regions of its own.
     pub own_regions: bool,
     /// What else all ranks agree on.
     pub agreed: Agreed,
-    /// What binds it to the number of ranks, if this rank reports to a supervisor.
+    /// What binds the checkpoint to the number of ranks, if this rank reports to a supervisor.
     pub bound: Option<Bound>,
     /// For the regions in device memory.
     pub device: Option<OnDevice<'a>>,
@@ -131,7 +131,7 @@ pub struct CaptureSpec<'a> {
 }
 
 impl Engine {
-    /// Regions of a checkpoint that is captured next are to be reduced by these methods.
+    /// Has regions of the checkpoint that is captured next reduced by these methods.
     pub fn reduce(&self, operation: u64, wishes: Vec<(String, Method)>) {
         if !wishes.is_empty() {
             self.reducer.wish(operation, wishes);
@@ -144,8 +144,8 @@ impl Engine {
     /// All ranks; returns without waiting for the others.
     ///
     /// # Blocking
-    /// For the copy; for room in the memory tier at most for the configured time; for the storage when the shard fits
-    /// into no slot. Device regions are copied inside the device if the GPU cache has room for them, otherwise over the link.
+    /// For the copy; for room in the memory tier, at most for the configured time; for the storage if the shard fits into no slot. Device
+    /// regions are copied inside the device if the GPU cache has room for them, otherwise over the link.
     ///
     /// # Errors
     /// [`CaptureError`], after this rank has voted no.
@@ -176,7 +176,7 @@ impl Engine {
                 Ok(progress)
             }
             Ok(Taken::Staged(descent)) => {
-                // In the books first: it may have landed before the next line is reached.
+                // Entered in the books first: the shard may have landed before the next line is reached.
                 let progress = self.enter(self.facts(&spec, agreement), None);
                 self.count_capture(&spec);
                 self.send_down(*descent, call);
@@ -195,7 +195,7 @@ impl Engine {
         }
     }
 
-    /// Says on the node's board how long this rank's shard is.
+    /// Announces the length of this rank's shard on the node's board.
     pub(super) fn post(&self, operation: u64, placed: &Placed) {
         let Some(segment) = &self.setup.memory else { return };
         let length = if placed.slot.is_some() { placed.source.head().header.total_len } else { 0 };
@@ -205,7 +205,7 @@ impl Engine {
         }
     }
 
-    /// Casts a no for a checkpoint that this rank began and cannot or will not capture.
+    /// Votes no on a checkpoint that this rank began and cannot or will not capture.
     pub fn decline(&self, operation: u64, name: &str, version: u64, why: &str) {
         self.books().on_declined(operation);
         self.reporter().count(|stats| {
@@ -219,7 +219,7 @@ impl Engine {
         self.step();
     }
 
-    /// Hash of all that must be equal on all ranks. Lengths and shapes are free.
+    /// Hash of everything that must be equal on all ranks. Lengths and shapes are free.
     fn agreement(&self, spec: &CaptureSpec<'_>) -> u64 {
         let config = self.config_hash;
         let identity = &self.setup.identity;
@@ -265,7 +265,8 @@ impl Engine {
         });
     }
 
-    /// Where the regions go, with bodies from `head` on or later. Most checkpoints of a series have the regions of the one before.
+    /// The places of the regions, with the bodies at `head` or later. Most checkpoints of a series have the same regions as the previous
+    /// one.
     pub(super) fn layout(&self, name: &str, regions: &[SavedRegion<'_>], head: u64) -> Result<Layout, CaptureError> {
         let block_bytes = self.setup.config.job.block_bytes;
         let known = self.layouts.lock().get(name).cloned();
@@ -297,7 +298,7 @@ impl Engine {
         }
     }
 
-    /// There was no slot, and the application waits for a file.
+    /// Logs that there was no slot, so that the application waits for a file.
     pub(super) fn say_direct(&self, version: u64, bytes: u64, why: &[String]) {
         if self.setup.memory.is_none() {
             return;
@@ -309,7 +310,7 @@ impl Engine {
         self.desk.note_once("capture-direct", || format!("event=capture-direct why={why:?}: {advice}"));
     }
 
-    /// Somebody has removed the node's segment: its memory still works, and nobody could find it after a kill.
+    /// Warns that somebody has removed the node's segment: its memory still works, but nobody could find it after a kill.
     fn say_unlinked(&self, path: &Path) {
         self.desk.note_once("memory-segment-vanished", || {
             format!(
@@ -339,7 +340,7 @@ impl Engine {
         if let Some(held) = held {
             return self.place_held(spec, held, &layout, &header);
         }
-        // The cause, if another tier may do.
+        // The cause, in case another tier can take the shard.
         let name = spec.name.clone();
         let cause_of = |error| match error {
             FillError::Tier(cause) => Ok(cause),
@@ -374,7 +375,8 @@ impl Engine {
         Err(self.no_tier(&spec.name, version, causes))
     }
 
-    /// Fills a slot, as far as it can be now: device regions may still have to come down. `digests` has those of regions that are held.
+    /// Fills as much of a slot as is possible now: device regions may still have to be copied to it. `digests` has those of regions that
+    /// are held.
     pub(super) fn fill_slot(
         self: &Arc<Self>,
         spec: &mut CaptureSpec<'_>,
@@ -391,7 +393,7 @@ impl Engine {
         }
     }
 
-    /// Copies the regions to the slot, those in device memory before the application continues.
+    /// Copies the regions to the slot; those in device memory are copied before the application continues.
     fn copy_to_slot(
         &self,
         spec: &CaptureSpec<'_>,
@@ -408,18 +410,18 @@ impl Engine {
         let known = self
             .known(spec, layout, &slot)
             .filter(|known| may_know && known.is_as_long(layout, parts.iter().map(|part| part.region)));
-        // Of what is known the digests are enough at first.
+        // If older versions are known, the digests suffice at first.
         let digesting = match device.filter(|_| known.is_some()) {
             Some(OnDevice { stream, .. }) => capture::begin_digests(&parts, block, stream)?,
             None => None,
         };
-        // Without threads nobody would bring it down.
+        // Without threads nobody would copy it to the slot.
         let stage = |parts: &[DevicePart]| match device.filter(|_| !self.setup.is_inline) {
             Some(OnDevice { caches, stream, .. }) => caches.stage(parts, block, stream),
             None => Ok(None),
         };
         let mut staged = if known.is_none() { stage(&parts)? } else { None };
-        // While the device is at it.
+        // The host regions, while the device computes.
         let here = known.as_ref().map(|known| &known.here.digests[..]);
         capture::copy_host(layout, &spec.regions, slot.as_mut_slice(), &mut digests, here);
         capture::read_kept(layout, &spec.regions, slot.as_mut_slice(), &mut digests)?;
@@ -431,7 +433,7 @@ impl Engine {
             }
             let Compared { changed: blocks, older } = known.compare(&digests);
             changed = Some(blocks.iter().map(|blocks| blocks.len()).sum());
-            // So many pieces take longer than everything in one.
+            // More pieces than this take longer than one copy of everything.
             is_partial = blocks.len() <= PIECES_MAX;
             if is_partial {
                 wanted = capture::some_blocks(&wanted, block, &blocks)?;
@@ -475,7 +477,7 @@ impl Engine {
     fn known(&self, spec: &CaptureSpec<'_>, layout: &Layout, slot: &SlotMut) -> Option<Known> {
         let segment = self.setup.memory.as_ref().filter(|_| self.reducer.is_on())?;
         let known = self.remains.lock().begin(segment, &spec.name, spec.operation, layout, slot)?;
-        // What is held has been written there since.
+        // Held regions have been written to the slot since then.
         let is_held = spec.regions.iter().any(|saved| matches!(saved.data, RegionData::Held { .. }));
         let newest = known.newest.header.key.operation;
         (!is_held && self.reducer.may_leave_out(&spec.name, newest)).then_some(known)
@@ -501,7 +503,7 @@ impl Engine {
         if !is_linked {
             self.say_unlinked(segment.path());
         }
-        // The next capture finds its memory populated: out of this rank's share, never out of what the others need.
+        // Populates memory for the next capture, out of this rank's share and never out of the memory that the others need.
         let held = self.books().slots_beside(operation) as u64;
         if (held + 2) * room <= self.slot_share() {
             self.prepare_room(room);
@@ -509,7 +511,7 @@ impl Engine {
         Ok(Placed { source: Source::Memory(shard), slot: Some(sealed), direct: None, on })
     }
 
-    /// What one rank may use of the segment if all use the same: whole extents, because each has one owner.
+    /// The part of the segment that one rank may use if all use the same: in whole extents, because each extent has one owner.
     fn slot_share(&self) -> u64 {
         let ranks = self.setup.identity.node_ranks.len() as u64;
         self.setup.memory.as_ref().map_or(0, |segment| {
@@ -518,7 +520,7 @@ impl Engine {
         })
     }
 
-    /// Begins a file for a shard of this rank, which the application waits for; the cause if there is none, `None` if the tier is off.
+    /// Begins a file for a shard of this rank while the application waits. Returns the cause if that failed, `None` if the tier is off.
     pub(super) fn begin_file(
         &self,
         series: &Series,
@@ -526,7 +528,7 @@ impl Engine {
         tier: TierId,
     ) -> Option<Result<Box<dyn Upload>, String>> {
         let directory = self.tier(tier)?;
-        // The application itself would wait there, and nothing could end that.
+        // The application itself would wait for that tier, and nothing could end the wait.
         if self.stuck().has(tier) {
             let (path, warn) = (directory.root().display(), self.setup.config.job.timeouts.warn);
             let why = format!("{tier} tier: {path} seems to hang: writes there have made no progress for {warn:?}");
@@ -540,7 +542,7 @@ impl Engine {
         }))
     }
 
-    /// Writes what is missing of the shard before the application continues.
+    /// Writes the missing rest of the shard before the application continues.
     pub(super) fn finish_file(
         &self,
         spec: &CaptureSpec<'_>,
@@ -575,7 +577,7 @@ impl Engine {
         }
     }
 
-    /// A slot of `bytes`, waiting for room if need be; `None` if the tier is off, the reason if there is no room.
+    /// Reserves a slot of `bytes`, and waits for room if need be; `None` if the tier is off, the reason if there is no room.
     pub(super) fn wait_for_slot(&self, operation: u64, bytes: u64) -> Result<Option<SlotMut>, String> {
         let Some(segment) = &self.setup.memory else { return Ok(None) };
         let _waiting = self.waiting.begin();
@@ -596,7 +598,7 @@ impl Engine {
                     Err(error) => return Err(format!("memory tier: {error}")),
                 }
             }
-            // Another rank that is behind may sit in memory that it gives back in a moment.
+            // Another rank that is late may occupy memory that it is about to give back.
             let others = || segment.others_give_back(operation).unwrap_or(false);
             let own = || self.can_free(crowded) || segment.is_still_read();
             let can_help = bytes <= segment.capacity() && (own() || others());
@@ -623,7 +625,7 @@ impl Engine {
         }
     }
 
-    /// Boards of the node segment are rings: does an older checkpoint in flight use the entry of this operation?
+    /// Does an older checkpoint in flight use the board entry of this operation? The boards of the node segment are rings.
     fn has_board_conflict(&self, operation: u64) -> bool {
         let books = self.books();
         let mut others = books.in_flight().map(|facts| facts.key.operation).filter(|other| *other != operation);
@@ -641,7 +643,7 @@ impl Engine {
         }
     }
 
-    /// Frees what may be freed now; true if something was, or will be when writes now under way are done.
+    /// Frees what may be freed now; true if something was freed, or will be when the current writes are done.
     fn can_free(&self, crowded: bool) -> bool {
         crowded || self.decide(Books::on_pressed) || self.books().will_release()
     }

@@ -1,8 +1,8 @@
-//! Chunks of regions that are in device memory: the tables of each series there, and what was found in them.
+//! Chunks of regions in device memory: the tables of each series on the device, and the chunks that were found with them.
 //!
-//! A staged shard is looked at while it comes down, before this rank votes: what files may refer to is not chosen yet, so it is looked for in what
-//! they could refer to by the choice before. What is found at another place is stored by the shard's own file after all, and the table is
-//! told of that with the next version.
+//! A staged shard is searched while it is copied to node memory, before this rank votes. What files may refer to is not chosen by then, so
+//! the search covers what they could refer to by the previous choice. Chunks that were found only in other places are stored in the shard's
+//! own file after all, and the table is told so with the next version.
 #![forbid(unsafe_code)]
 
 use crate::base::log;
@@ -20,15 +20,15 @@ use std::time::{Duration, Instant};
 pub(super) struct Looking<'a> {
     /// Series.
     pub name: &'a str,
-    /// Which checkpoint.
+    /// The operation of its checkpoint.
     pub operation: u64,
     /// Bytes of a block.
     pub block: u64,
     /// The regions.
     pub fields: Vec<Field>,
-    /// Where their bytes lie now, by their first byte among the bodies; ascending.
+    /// Where their bytes are now, by their first byte among the bodies; ascending.
     pub spans: Vec<(u64, DeviceSpan)>,
-    /// Only what has changed since the version before lies there.
+    /// Only the blocks that have changed since the previous version are there.
     pub is_partial: bool,
 }
 
@@ -45,7 +45,8 @@ type Shape = (String, u64, u64);
 #[derive(Default)]
 struct State {
     series: Option<Series>,
-    /// There is no table, and will be none as things are: the last shard did not find room in the cache, or the table none on the device.
+    /// There is no table, and there will be none as things are: the last shard found no room in the cache, or the table found none on the
+    /// device.
     is_hopeless: bool,
 }
 
@@ -54,7 +55,7 @@ struct Series {
     table: Box<dyn ChunkTable>,
     /// The last version that was looked at, and its fields; `None`: the table begins anew.
     last: Option<(u64, Vec<Shape>)>,
-    /// What its file has stored itself beside that.
+    /// What the file of that version has stored itself besides this.
     kept: Option<(u64, Vec<Part>)>,
 }
 
@@ -68,12 +69,13 @@ pub(super) struct DeviceTables {
 }
 
 impl DeviceTables {
-    /// None yet; each takes `budget` of its device's memory at most.
+    /// No tables yet; each will take at most `budget` of its device's memory.
     pub fn new(grouping: Grouping, chunk: Option<u64>, budget: Budget) -> DeviceTables {
         DeviceTables { grouping, chunk, budget, series: Lock::default(), has_said: AtomicBool::new(false) }
     }
 
-    /// Looks at a shard; files may refer to `allowed` checkpoints, as far as is known. `None`, after a word in the log, if that cannot be done.
+    /// Looks at a shard; files may refer to the `allowed` checkpoints, as far as is known. `None`, after a message in the log, if that is
+    /// impossible.
     ///
     /// # Blocking
     /// For the device.
@@ -112,12 +114,12 @@ impl DeviceTables {
             let size = series.table.size();
             size.block != block || size.blocks < blocks
         };
-        // What is not there could not be looked at.
+        // Blocks that are not on the device could not be looked at before either.
         if is_partial && place.as_ref().is_none_or(|series| series.last.is_none() || is_too_small(series)) {
             return Ok(None);
         }
         if place.as_ref().is_none_or(is_too_small) {
-            // First of all the old one goes.
+            // The old table is dropped first.
             (*place, *is_hopeless) = (None, true);
             let budget = self.budget.of(device.info().memory_bytes);
             let what = "a table of chunks in reduction.device_budget";
@@ -130,7 +132,7 @@ impl DeviceTables {
         let Some(series) = place else { return Ok(None) };
         let shapes: Vec<Shape> = fields.iter().map(|field| (field.name.clone(), field.at, field.bytes)).collect();
         if series.last.as_ref().is_some_and(|(last, _)| operation < *last) {
-            // A later one was quicker.
+            // A later version has overtaken this one.
             return Ok(None);
         }
         let last = series.last.take();
@@ -141,7 +143,7 @@ impl DeviceTables {
         let answer = series.table.look(&asked, &places);
         match &answer {
             Ok(Some(_)) => series.last = Some((operation, shapes)),
-            // Another device from now on, or none.
+            // The device is a different one from now on, or there is none.
             Err(DeviceError::Lost { .. } | DeviceError::Foreign { .. }) => *place = None,
             Ok(None) | Err(_) => {}
         }
@@ -163,14 +165,15 @@ impl DeviceTables {
         })
     }
 
-    /// A shard did not find room in the cache, so nothing of it is looked at.
+    /// A shard did not find room in the cache, so it is not looked at.
     pub fn found_no_room(&self, name: &str) {
         let place = self.place(name);
         let mut state = place.lock();
         state.is_hopeless = state.series.is_none();
     }
 
-    /// The file of a shard was decided on: files may refer to these, and it `is_whole` or stores what was found elsewhere.
+    /// The content of a shard's file was decided on: files may refer to these checkpoints, and the file `is_whole` or stores what was found
+    /// elsewhere.
     pub fn decided(&self, name: &str, operation: u64, found: &Found, allowed: &[u64], is_whole: bool) {
         let place = self.place(name);
         let mut place = place.lock();
@@ -182,7 +185,7 @@ impl DeviceTables {
     }
 }
 
-/// Where the bytes of fields lie.
+/// Where the bytes of fields are.
 fn places(fields: &[Field], spans: &[(u64, DeviceSpan)]) -> Result<Vec<Place>, DeviceError> {
     let mut places = Vec::with_capacity(fields.len().max(spans.len()));
     for (index, field) in fields.iter().enumerate() {

@@ -1,7 +1,7 @@
-//! What checkpoints of one rank have cost, the greatest of that over all ranks, and a machine profile made of it.
+//! The costs of one rank's checkpoints, the maxima of these costs over all ranks, and a machine profile made from them.
 //!
-//! A rank adds up its own; `close` carries the numbers as maxima in the reduction that it makes anyway. What only the root can see, the seconds until levels count and
-//! the slow-down, comes from `transfer::tuning`.
+//! Each rank adds up its own costs; `close` carries the numbers as maxima in the reduction that it makes anyway. What only the root can
+//! see, namely the seconds until levels count and the slow-down, is provided by `transfer::tuning`.
 #![forbid(unsafe_code)]
 
 use super::stats::Stats;
@@ -11,11 +11,11 @@ use crate::policy::tuning::Measured;
 use crate::tier::{PerTier, TierId};
 use std::time::Duration;
 
-/// Intervals that are told apart: up to 1 s, 4 s, 16 s and so on; the last one has no end.
+/// Number of classes of intervals: up to 1 s, 4 s, 16 s, etc.; the last class has no upper bound.
 const INTERVALS: usize = 9;
 const INTERVAL_FACTOR: f64 = 4.0;
 
-/// Measurements of one kind: how often, in all, the least, the most, and how many bytes were moved.
+/// Measurements of one kind: how many, their sum, the least, the greatest, and how many bytes were moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Times {
     /// How many.
@@ -31,14 +31,14 @@ pub struct Times {
 }
 
 impl Times {
-    /// One more.
+    /// Adds one measurement.
     pub fn add(&mut self, took: Duration, bytes: u64) {
         self.least = if self.count == 0 { took } else { self.least.min(took) };
         self.most = self.most.max(took);
         (self.count, self.total, self.bytes) = (self.count + 1, self.total + took, self.bytes + bytes);
     }
 
-    /// Of one: its mean, the least, the most, the bytes; and how many.
+    /// Numbers of one kind: the mean, the least, the greatest, the mean of the bytes, and the count.
     fn numbers(&self) -> [u64; 5] {
         let count = self.count.max(1);
         let nanos = |time: Duration| time.as_nanos() as u64;
@@ -46,14 +46,14 @@ impl Times {
     }
 }
 
-/// Shares of the state that checkpoints stored after intervals of about the same length.
+/// The shares of the state that checkpoints stored, for intervals of about the same length.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shares {
-    /// How many.
+    /// How many shares.
     pub count: u64,
-    /// Seconds between them, in all.
+    /// Seconds between the checkpoints, in all.
     pub seconds: f64,
-    /// The shares, in all.
+    /// The sum of the shares.
     pub total: f64,
     /// The smallest.
     pub least: f64,
@@ -64,7 +64,7 @@ pub struct Shares {
 impl Shares {
     fn numbers(&self) -> [u64; 5] {
         let count = self.count.max(1) as f64;
-        // Of a million; seconds in milliseconds.
+        // In parts per million; seconds become milliseconds.
         let parts = |share: f64| (share * 1e6).round() as u64;
         let mean = parts(self.total / count);
         let range = [parts(self.least).min(mean), parts(self.most).max(mean)];
@@ -75,20 +75,20 @@ impl Shares {
 /// What checkpoints of this rank have cost.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Costs {
-    /// For how long each but the first stopped the program: that one made memory ready.
+    /// How long each capture except the first stopped the program: the first one prepared memory.
     pub blocking: Times,
-    /// From the return of a capture until what was in GPU memory was in node memory.
+    /// The time from the return of a capture until the bytes in GPU memory have reached node memory.
     pub landing: Times,
     /// Exchanges with the other ranks of redundancy sets.
     pub exchange: Times,
     /// Restarts, from the call until all ranks had loaded, by the farthest tier that this rank read from.
     pub restarts: PerTier<Times>,
-    /// What was stored of the state, by the time since the file before on the same tier, shortest intervals first.
+    /// The share of the state that was stored, by the time since the previous file on the same tier, shortest intervals first.
     pub dirty: [Shares; INTERVALS],
 }
 
 impl Costs {
-    /// A checkpoint stored this share of its bytes, this many seconds after the previous one.
+    /// A checkpoint stored this share of its bytes, after this interval since the previous one.
     pub fn on_stored(&mut self, interval: Duration, share: f64) {
         let seconds = interval.as_secs_f64();
         let step = (seconds.ln() / INTERVAL_FACTOR.ln()).ceil().clamp(0.0, (INTERVALS - 1) as f64);
@@ -100,7 +100,8 @@ impl Costs {
     }
 }
 
-/// What a rank says in `close`: the ranks of its node, what one of its checkpoints has, what one moves to each tier, and its costs.
+/// What a rank reports in `close`: the number of ranks of its node, the bytes of one of its checkpoints, the bytes that one checkpoint
+/// moves to each tier, and its costs.
 pub fn numbers(stats: &Stats, node_ranks: u64) -> Vec<u64> {
     let Costs { blocking, landing, exchange, restarts, dirty } = &stats.costs;
     let mut all = vec![node_ranks, stats.bytes_captured / stats.captured.max(1)];
@@ -108,14 +109,14 @@ pub fn numbers(stats: &Stats, node_ranks: u64) -> Vec<u64> {
     let times = [blocking, landing, exchange].into_iter().chain(restarts.iter().map(|(_, times)| times));
     all.extend(times.flat_map(Times::numbers));
     all.extend(dirty.iter().flat_map(Shares::numbers));
-    // The greatest of nothing and something is something.
+    // Trailing zeros are dropped: they do not change the maxima.
     while all.last() == Some(&0) {
         all.pop();
     }
     all
 }
 
-/// A profile of the greatest of all ranks' [`numbers`], and of what the root has measured. `None` if nothing was captured.
+/// A profile made from the maxima of all ranks' [`numbers`] and from the root's measurements. `None` if nothing was captured.
 pub fn profile(greatest: &[u64], measured: &Measured, nodes: u64, ranks: u64, source: &Source) -> Option<Profile> {
     let mut left = greatest.iter().copied();
     let mut next = || left.next().unwrap_or(0);
@@ -131,7 +132,7 @@ pub fn profile(greatest: &[u64], measured: &Measured, nodes: u64, ranks: u64, so
     };
     let mut figures: Vec<Figure> = Vec::new();
     let mut add = |figure: Figure| {
-        // A profile has one of each level: of several tiers the farther one.
+        // A profile has one figure for each level: if several tiers have the same level, that of the farther tier.
         figures.retain(|old| (old.name, old.level, old.interval) != (figure.name, figure.level, figure.interval));
         figures.push(figure);
     };
@@ -223,7 +224,7 @@ mod tests {
         let none = numbers(&Stats::default(), 4);
         assert_eq!(none, [4]);
         assert_eq!(profile(&none, &Measured::default(), 1, 4, &Source::default()), None);
-        // What other ranks of another version, or damage, could say is no profile either, or one that reads back.
+        // Numbers from ranks of another version, or damaged ones, also result in no profile, or in one that can be read back.
         for rubbish in [vec![u64::MAX; 100], vec![1; 3], (0..90).map(|at| at * 77).collect()] {
             if let Some(profile) = profile(&rubbish, &Measured::default(), 1, 4, &Source::default()) {
                 assert!(profile.figures.len() <= crate::format::profile::FIGURES_MAX);

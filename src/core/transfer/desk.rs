@@ -1,4 +1,4 @@
-//! What this rank has to say in rounds, and what it is waiting to hear.
+//! What this rank has to say in rounds, and what it waits to hear.
 #![forbid(unsafe_code)]
 
 use crate::base::ids::text_hash;
@@ -11,18 +11,18 @@ use std::collections::{HashMap, HashSet};
 /// Answers a round that is not about a checkpoint's level. Runs on the root only.
 pub type Decider = Box<dyn FnOnce(&Ballot) -> (Outcome, Vec<u8>) + Send>;
 
-/// Who answers a round, on the root.
+/// Determines who answers a round on the root.
 pub(super) enum Decision {
-    /// It is the call of a checkpoint of that series.
+    /// The plan: the round is the call of a checkpoint of that series.
     Checkpoint { name: String },
     /// The caller.
     Custom(Decider),
 }
 
-/// Notes that the root remembers; then it begins anew.
+/// How many notes the root remembers before it forgets them all.
 const TOLD_MAX: usize = 1024;
 
-/// Between those who call and those who step.
+/// Connects those who call with those who step.
 #[derive(Default)]
 pub(super) struct Desk(Lock<State>);
 
@@ -32,20 +32,20 @@ struct State {
     awaited: HashSet<Round>,
     verdicts: HashMap<Round, Verdict>,
     deciders: HashMap<Round, Decision>,
-    /// What this rank has to say with its next vote.
+    /// The notes of this rank that go with its next vote.
     notes: Vec<String>,
-    /// Who has said what, by the hashes of the texts (root).
+    /// The ranks that have sent each note, by the hashes of the texts (root).
     told: HashMap<u64, Vec<Rank>>,
-    /// Things that are said once.
+    /// The keys of notes that are sent only once.
     said: HashSet<&'static str>,
-    /// Series, by the hashes of their names, of which it was said that this run has started them over.
+    /// Series, by the hashes of their names, for which a note has said that this run has started them over.
     started_over: HashSet<u64>,
-    /// Checkpoints that this rank has refused and of which no verdict was heard: series and version, by operation.
+    /// Checkpoints that this rank has refused without having heard a verdict: series and version, by operation.
     declined: HashMap<u64, (String, u64)>,
 }
 
 impl Desk {
-    /// Puts something up for the next step.
+    /// Queues an event for the next step.
     pub fn push(&self, event: Event) {
         self.0.lock().events.push(event);
     }
@@ -54,7 +54,7 @@ impl Desk {
         !self.0.lock().events.is_empty()
     }
 
-    /// Everything new since the last step; the first vote carries this rank's own.
+    /// All new events since the last step; the first vote carries this rank's notes.
     pub fn take_events(&self, rank: Rank) -> Vec<Event> {
         let mut state = self.0.lock();
         let mut events = std::mem::take(&mut state.events);
@@ -65,7 +65,7 @@ impl Desk {
         events
     }
 
-    /// Says who answers a round on the root.
+    /// Registers who answers a round on the root.
     pub fn decide_by(&self, round: Round, decision: Decision) {
         self.0.lock().deciders.insert(round, decision);
     }
@@ -104,18 +104,18 @@ impl Desk {
         self.0.lock().declined.insert(operation, (name.to_owned(), version));
     }
 
-    /// What it has refused in that operation, if there has been no verdict on it.
+    /// What this rank has refused in that operation, if there has been no verdict on it.
     pub fn take_declined(&self, operation: u64) -> Option<(String, u64)> {
         self.0.lock().declined.remove(&operation)
     }
 
-    /// Says something with the next vote: the root writes it, once for all ranks that say the same.
+    /// Sends a note with the next vote. The root logs it, once for all ranks that send the same note.
     pub fn note(&self, text: String) {
         self.0.lock().notes.push(text);
     }
 
-    /// Is a note new to the root, or said again by ranks that have said it before? What all ranks say alike comes with the votes of two rounds
-    /// where some notice it while a round is under way.
+    /// Is a note new to the root, or repeated by ranks that have sent it before? If some ranks notice something while a round is under way,
+    /// the same note from all ranks arrives with the votes of two rounds.
     pub fn is_news(&self, note: &Culprit) -> bool {
         let mut state = self.0.lock();
         if state.told.len() >= TOLD_MAX {
@@ -139,8 +139,8 @@ impl Desk {
         }
     }
 
-    /// Says once that this run takes checkpoints of a series that earlier runs have, the newest being `newest`, and has restored none of
-    /// them: a name that is mistyped in the call of the restart, or a forgotten call, looks like a first run otherwise.
+    /// Notes once that this run takes checkpoints of a series without having restored any, although earlier runs have taken some, the
+    /// newest being `newest`. Otherwise a mistyped name in the call of the restart, or a forgotten call, would look like a first run.
     pub fn note_started_over(&self, name: &str, newest: (Generation, u64)) {
         let mut state = self.0.lock();
         if !state.started_over.insert(text_hash(name)) {

@@ -1,8 +1,8 @@
-//! One rank's engine: the books, those who do the work, and the wires between them.
+//! One rank's engine: the books, the parts that do the work, and the connections between them.
 //!
-//! Whatever happens is told to the books (`Engine::decide`), and what follows from it is performed before anything else can happen: the
-//! lock of the books is held meanwhile, and nobody of those who perform does I/O or sends a message then. What their work comes to
-//! they tell as `Done`.
+//! Every event is reported to the books (`Engine::decide`), and its effects are performed before anything else can happen: the lock of the
+//! books is held meanwhile, and none of the parts that perform them does I/O or sends a message during that time. They report the results
+//! of their work as `Done`.
 
 use super::core::{Books, Captured, Effect, Facts, Plan, Wishes, call, plan};
 use super::desk::{Decision, Desk};
@@ -48,11 +48,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Parcels taken and sent per step, so that a step stays short.
+/// How many parcels are taken and sent in one step, so that steps stay short.
 const PARCELS_PER_STEP: usize = 32;
-/// Parcels on their way out at once.
+/// How many parcels may be on their way out at the same time.
 const UNSENT_MAX: usize = 16;
-/// Pieces of work that may wait before no more parcels are taken.
+/// How many pieces of work may wait before parcels are no longer taken.
 const BACKLOG_MAX: usize = 32;
 
 /// One rank's engine. Shared by the session, its threads and the checkpoints in flight.
@@ -65,12 +65,12 @@ pub struct Engine {
     pub(super) desk: Desk,
     shards: Arc<Shards>,
     pub(super) reducer: Arc<Reducer>,
-    /// What slots still hold.
+    /// What the slots still contain.
     pub(super) remains: Lock<Remains>,
-    /// Room for the digests of the next shard. It is made after one that was brought from a device: in the call that captures, it would
-    /// take as long as everything else.
+    /// Room for the digests of the next shard. It is allocated after a shard has been copied from a device: during the call that captures,
+    /// the allocation would take as long as everything else.
     pub(super) spare_digests: Lock<Vec<Digest>>,
-    /// A shard was marked: what slots hold is worth knowing.
+    /// A shard was marked, so it is worth knowing what slots contain.
     pub(super) has_marked: AtomicBool,
     pub(super) manifests: Manifests,
     pub(super) lanes: Arc<Lanes>,
@@ -81,22 +81,22 @@ pub struct Engine {
     pub(super) fetches: Fetches,
     pub(super) posting: Posting,
     reporter: Arc<Reporter>,
-    /// Intervals that set themselves.
+    /// Measurements for the intervals that the session chooses itself.
     tuning: Arc<Tuning>,
-    /// What checkpoints have cost the rank that they cost most, once the session closes.
+    /// What checkpoints have cost the rank for which they cost most; known once the session closes.
     pub(super) greatest: Lock<Vec<u64>>,
     pub(super) inherited: Inherited,
     pub(super) fence: Option<Fence>,
     bell: Option<Arc<Bell>>,
-    /// The last layout of each series; what its shard in memory needs anyway.
+    /// The last layout of each series, which its shard in memory needs anyway.
     pub(super) layouts: Lock<HashMap<String, Layout>>,
     /// The program has written files of its own.
     has_routed: AtomicBool,
-    /// How long the streams of checkpoints were last, by the hashes of both names.
+    /// The last known lengths of the streams of checkpoints, by the hashes of both names.
     pub(super) stream_lengths: Lock<HashMap<(u64, u64), u64>>,
-    /// For the work that calls of the application do themselves.
+    /// Staging buffer for the work that calls of the application do themselves.
     pub(super) staging: Lock<Option<PageBuffer>>,
-    /// Something has come up for those who step or wait; for those who work.
+    /// Signals what has come up to those who step or wait; `work_ready` signals it to those who work.
     pub(super) changed: Signal,
     pub(super) work_ready: Signal,
     pub(super) operation: AtomicU64,
@@ -104,7 +104,7 @@ pub struct Engine {
     /// Calls of the application that wait for flushes.
     pub(crate) waiting: Waiting,
     pub(super) lives: Arc<Lives>,
-    /// What each device's offloader counts, also when it is gone.
+    /// The counters of each device's offloader, kept even after the offloader has ended.
     marked: Lock<Vec<Counters>>,
     /// `should_exit` has said yes.
     pub is_ending: AtomicBool,
@@ -113,7 +113,7 @@ pub struct Engine {
 impl Engine {
     /// An engine at rest.
     ///
-    /// `operation` is the number of the last collective call that was made on the driver before.
+    /// `operation` is the number of the last collective call that was made on the driver before this.
     pub fn new(mut setup: Setup, driver: Driver, operation: u64) -> Engine {
         let fence = setup.claim.take().map(Fence::new);
         let supervision = std::mem::take(&mut setup.supervision);
@@ -171,9 +171,9 @@ impl Engine {
         }
     }
 
-    // ---- What it consists of.
+    // ---- The parts.
 
-    /// Who we are.
+    /// The identity of this rank and its run.
     pub fn identity(&self) -> &Identity {
         &self.setup.identity
     }
@@ -193,7 +193,7 @@ impl Engine {
         &self.setup.clock
     }
 
-    /// The account of where this rank's threads and pages are, unless that is off.
+    /// The record of where this rank's threads and pages are, unless that is off.
     pub fn affinity(&self) -> Option<&Arc<Keeper>> {
         self.setup.affinity.as_ref()
     }
@@ -203,7 +203,7 @@ impl Engine {
         self.setup.memory.as_ref()
     }
 
-    /// This rank's equal share of node memory, in bytes; none where that is off.
+    /// This rank's equal share of node memory, in bytes; `None` if node memory is off.
     pub fn memory_share(&self) -> u64 {
         self.setup.memory_share()
     }
@@ -213,7 +213,8 @@ impl Engine {
         &self.setup.tiers
     }
 
-    /// The files of one version that the program writes itself. What an earlier run left of this rank's on this node goes first.
+    /// The folder for those files of one version that the program writes itself. Files that an earlier run of this rank left on this node
+    /// are removed first.
     pub fn routed(&self, series: &Series, version: u64) -> Folder {
         let folder = Folder::new(&self.setup.scratch, routed::TREE, series, self.setup.identity.rank, version);
         if !self.has_routed.swap(true, Ordering::Relaxed) {
@@ -232,22 +233,22 @@ impl Engine {
         &self.reporter
     }
 
-    /// What is measured for intervals that set themselves.
+    /// The measurements for intervals that the session chooses itself.
     pub fn tuning(&self) -> &Arc<Tuning> {
         &self.tuning
     }
 
-    /// What this rank answers requests of others from.
+    /// Serves the requests of other ranks, from what this rank holds.
     pub fn server(&self) -> &Fetches {
         &self.fetches
     }
 
-    /// What this rank has to do for a level.
+    /// The part that does this rank's work for a level.
     pub(super) fn level(&self, tier: TierId) -> Option<&Arc<dyn LevelWork>> {
         self.levels[tier].as_ref()
     }
 
-    /// The books, to ask them something. Whoever tells them something uses [`Engine::decide`].
+    /// The books, for questions. To report an event, use [`Engine::decide`].
     pub(super) fn books(&self) -> Guard<'_, Books<SlotId>> {
         self.books.lock()
     }
@@ -266,7 +267,7 @@ impl Engine {
         stats
     }
 
-    /// Counters for one more offloader, which are a part of [`Engine::stats`] from now on.
+    /// Counters for one more offloader, which [`Engine::stats`] includes from now on.
     pub(crate) fn count_marks(&self) -> Counters {
         let counters = Counters::default();
         self.marked.lock().push(counters.clone());
@@ -288,9 +289,9 @@ impl Engine {
         self.books().cut_off().map(ToOwned::to_owned)
     }
 
-    // ---- What happens, and what follows.
+    // ---- Events and effects.
 
-    /// Tells the books of something, and performs what follows. True if memory was given back.
+    /// Reports an event to the books, and performs what follows. True if memory was given back.
     pub(super) fn decide(&self, event: impl FnOnce(&mut Books<SlotId>) -> Vec<Effect<SlotId>>) -> bool {
         let mut books = self.books.lock();
         let mut effects = VecDeque::from(event(&mut books));
@@ -317,7 +318,7 @@ impl Engine {
         has_freed
     }
 
-    /// What somebody's work has come to.
+    /// Takes the results of somebody's work.
     pub(super) fn done(&self, done: impl IntoIterator<Item = Done>) {
         for done in done {
             if matches!(&done, Done::Written { written: Err(_), .. }) {
@@ -359,7 +360,7 @@ impl Engine {
                     log::warn!("event=slot-not-marked error={error}");
                 }
             }
-            // The caller does these: they have something to answer.
+            // The caller performs these, because their results matter to it.
             Effect::Start(..) | Effect::Store(..) | Effect::Retire(..) => {}
         }
     }
@@ -397,7 +398,8 @@ impl Engine {
             .is_ok_and(|freed| freed == Some(true))
     }
 
-    /// A checkpoint comes into the books: its bytes are in their place, or (`None`) still on their way. What the application sees of it.
+    /// Enters a checkpoint into the books: its bytes are in their place, or (`None`) still on their way. Returns what the application sees
+    /// of it.
     pub(super) fn enter(&self, facts: Arc<Facts>, placed: Option<(Placed, Ballot)>) -> Arc<Lock<Progress>> {
         let operation = facts.key.operation;
         let progress = self.reporter.follow(operation);
@@ -412,7 +414,7 @@ impl Engine {
         progress
     }
 
-    /// A shard that was still on its way has come down, or (`None`) never will, and `vote` says so.
+    /// A shard that was still on its way has arrived, or (`None`) never will, and `vote` says which.
     pub(super) fn enter_landed(&self, operation: u64, placed: Option<Placed>, vote: Ballot) {
         let slot = placed.as_ref().and_then(|placed| placed.slot);
         let facts = self.books().facts(operation);
@@ -427,11 +429,11 @@ impl Engine {
 
     /// Moves the coordination along: casts votes, takes messages, carries out what follows. True if something moved.
     ///
-    /// Does nothing if another thread is just doing it.
+    /// Does nothing if another thread is already doing so.
     pub fn step(&self) -> bool {
         let Some(mut driver) = self.driver.try_lock() else { return false };
         let mut moved = false;
-        // A verdict may lead to votes at once; more than a few rounds of that wait for the next step.
+        // A verdict may lead to votes at once; after a few such rounds, the rest waits for the next step.
         for _ in 0..8 {
             self.done(self.files.iter().flat_map(|files| files.poll()));
             self.pass_by();
@@ -474,7 +476,7 @@ impl Engine {
                 self.desk.push(Event::Decided { round, outcome, decision });
             }
             Said::Settled(verdict) => self.on_settled(verdict),
-            // What is sent from live memory takes its time, and on most ranks at once.
+            // Sending from live memory takes a long time, and on most ranks at the same time.
             Said::Waiting { round, .. } if self.books().is_coming_down(round.operation) => {}
             Said::Waiting { round, waited, missing } => log::warn!(
                 "event=waiting rank={} operation={} phase={:?} waited_s={:.0} missing={missing:?}",
@@ -486,7 +488,7 @@ impl Engine {
         }
     }
 
-    /// The root's decision on a checkpoint call: which levels it gets, and what its files may refer to.
+    /// The root's decision on a checkpoint call: which tiers the checkpoint goes to, and what its files may refer to.
     fn plan_checkpoint(&self, operation: u64, name: &str, ballot: &Ballot) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
         if !culprits.is_empty() {
@@ -530,7 +532,7 @@ impl Engine {
         self.desk.on_settled(verdict);
     }
 
-    /// Begins the farther copies of checkpoints whose nearer ones wait for a file system that stands still.
+    /// Begins the farther copies of checkpoints whose nearer copies wait for a file system that stands still.
     fn pass_by(&self) {
         let stuck = self.stuck();
         if stuck.is_empty() {
@@ -550,7 +552,7 @@ impl Engine {
         }
     }
 
-    /// The tiers whose file systems seem to hang: something is under way there, and nothing has ended for as long as a warning takes.
+    /// The tiers whose file systems seem to hang: an operation is under way, and none has ended for as long as `timeouts.warn`.
     pub(super) fn stuck(&self) -> TierSet {
         self.lanes.stuck(self.setup.now(), self.setup.config.job.timeouts.warn)
     }
@@ -558,8 +560,8 @@ impl Engine {
     /// Moves bulk data along; true if something moved.
     fn step_parcels(&self, driver: &mut Driver) -> Result<bool, CommError> {
         let mut moved = false;
-        // Requests do not count: two ranks that serve each other could otherwise wait for each other. They are small, and each asker has
-        // few of them open.
+        // Requests do not count: otherwise two ranks that serve each other could wait for each other. Requests are small, and each
+        // requesting rank has only a few open.
         for _ in 0..BACKLOG_MAX.saturating_sub(self.peers.backlog()).min(PARCELS_PER_STEP) {
             let Some(parcel) = driver.receive_parcel()? else { break };
             moved = true;
@@ -591,7 +593,7 @@ impl Engine {
         Ok(moved)
     }
 
-    /// Is bulk data under way that moves only while somebody steps?
+    /// Is bulk data under way that only moves while somebody steps?
     pub(super) fn has_bulk(&self) -> bool {
         !self.peers.is_idle() || self.fetches.is_active() || self.posting.is_open()
     }
@@ -604,12 +606,12 @@ impl Engine {
             || self.books().in_flight().next().is_some()
     }
 
-    /// Does this rank have votes out that others are to answer?
+    /// Has this rank cast votes that others have yet to answer?
     pub(super) fn awaits_others(&self) -> bool {
         self.driver.try_lock().is_some_and(|driver| driver.awaits_others())
     }
 
-    /// Ends the conversation on all ranks: what was sent has arrived.
+    /// Ends the conversation on all ranks: everything that was sent has arrived.
     ///
     /// # Collective
     /// All ranks.
@@ -628,8 +630,8 @@ impl Engine {
         self.driver.lock().cancel();
     }
 
-    /// Sleeps until something has come from another rank, or something here is to be agreed on, at most for `limit`; true if
-    /// something has come. `None`, at once: no message layer tells that.
+    /// Sleeps at most `limit`, until something has arrived from another rank or something here is to be agreed on; true if something has
+    /// arrived. `None`, without sleeping, if no message layer can tell.
     pub(super) fn listen(&self, limit: Duration) -> Option<bool> {
         let has_work = || self.stop.load(Ordering::SeqCst) || self.desk.has_events();
         self.bell.as_ref().map(|bell| bell.listen(limit, has_work))
@@ -637,8 +639,8 @@ impl Engine {
 
     // ---- Failure, and the end.
 
-    /// Fails the session if it has not failed yet; true if it was this call. Communication that has broken down says so at every
-    /// call, and nobody need be woken for that again.
+    /// Fails the session if it has not failed yet; true if this call did so. When communication has broken down, every call reports it, and
+    /// nobody need be woken again.
     fn fail_once(&self, reason: String) -> bool {
         let is_news = self.books().failed().is_none();
         if is_news {
@@ -647,7 +649,7 @@ impl Engine {
         is_news
     }
 
-    /// Latches the session as failed: nothing more is committed, and everybody who waits is told why.
+    /// Latches the session as failed: nothing more is committed, and all waiting calls are told why.
     pub fn fail(&self, reason: String) {
         self.decide(|books| {
             let (is_news, effects) = books.on_failed(&reason);
@@ -660,14 +662,14 @@ impl Engine {
     }
 
     /// Is this run still the newest of its job? The root knows; the other ranks have no claim to compare, and no objection. A newer run
-    /// latches the session: nothing more is committed. The conversation continues: the other ranks have to be told, and their
+    /// latches the session: nothing more is committed. The conversation continues, because the other ranks have to be told, and their
     /// applications continue to ask questions.
     ///
     /// # Blocking
     /// If `is_patient`, on the file system of the claims; otherwise for a short time.
     pub(super) fn standing(&self, is_patient: bool) -> Standing {
         let Some(fence) = &self.fence else { return Standing::Newest };
-        // Without threads nobody else would look.
+        // Without threads nobody else would look at the claims.
         let standing = fence.standing(is_patient || self.setup.is_inline, &*self.setup.clock);
         if let Standing::Superseded(reason) = &standing
             && self.books().on_superseded(reason)
@@ -677,7 +679,7 @@ impl Engine {
         standing
     }
 
-    /// Wakes all who wait for something to happen here.
+    /// Wakes everyone who waits for something to happen here.
     pub(super) fn wake(&self) {
         self.changed.ring();
         self.work_ready.ring();
@@ -710,7 +712,7 @@ impl Engine {
     }
 }
 
-/// The root measures, if anything is left to it or somebody wants to know.
+/// The root measures if any interval is left to the session, or if somebody wants to know.
 fn tuning_of(setup: &Setup) -> Tuning {
     if !setup.identity.is_root() {
         return Tuning::default();
@@ -720,7 +722,7 @@ fn tuning_of(setup: &Setup) -> Tuning {
     Tuning::new(scope, setup.profile.is_some(), setup.start.clone())
 }
 
-/// Enters what somebody's work has come to.
+/// Enters the results of somebody's work.
 fn enter(books: &mut Books<SlotId>, done: Done) -> Vec<Effect<SlotId>> {
     match done {
         Done::Written { operation, tier, written } => books.on_written(operation, tier, written),

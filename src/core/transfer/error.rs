@@ -9,7 +9,7 @@ use crate::format::FormatError;
 /// Why a capture failed on this rank.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// The session has failed before; nothing more is committed.
+    /// The session has already failed; nothing more is committed.
     #[error("rank {rank}: this session has failed and commits nothing more: {reason}")]
     Failed {
         /// This rank.
@@ -25,7 +25,7 @@ pub enum CaptureError {
         /// What is wrong.
         source: FormatError,
     },
-    /// The checkpoint has regions in device memory, and was captured without saying which caches and stream to use.
+    /// The checkpoint has regions in device memory, and was captured without specifying which caches and stream to use.
     #[error(
         "rank {rank}: version {version} of {name:?} has regions in device memory, which need with_device or with_offload"
     )]
@@ -37,7 +37,7 @@ pub enum CaptureError {
         /// Version.
         version: u64,
     },
-    /// The device did not give its regions.
+    /// The device did not deliver its regions.
     #[error("rank {rank}: version {version} of {name:?} could not be captured: {source}")]
     Device {
         /// This rank.
@@ -58,7 +58,7 @@ pub enum CaptureError {
         name: String,
         /// Version.
         version: u64,
-        /// Which region, and why.
+        /// The region, and the reason.
         source: Unreadable,
     },
     /// No tier could take the shard.
@@ -77,11 +77,11 @@ pub enum CaptureError {
 
 /// Why one tier did not take a shard.
 pub(super) enum FillError {
-    /// It could not; another one may.
+    /// The tier could not take it; another one may.
     Tier(String),
     /// The device failed, and no tier can have its bytes.
     Device(DeviceError),
-    /// A region has no bytes that any tier could have.
+    /// A region has no bytes that a tier could take.
     Region(Unreadable),
 }
 

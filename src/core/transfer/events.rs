@@ -11,9 +11,9 @@ use crate::format::events::{EVENTS_MAX, Event, What, events_file};
 use crate::tier::run_directory::RunDirectory;
 use std::io;
 
-/// Bytes that wait at most: when a file system hangs, later events are counted and nothing else.
+/// How many bytes may wait: when a file system hangs, later events are only counted.
 const WAITING_MAX: usize = 1 << 20;
-/// Left free in the file for the line that says that it is full.
+/// Bytes left free in the file for the line that says that the file is full.
 const LAST_LINE: u64 = 1 << 10;
 
 /// A rank's file of events.
@@ -27,21 +27,21 @@ pub struct Events {
 #[derive(Default)]
 struct Queue {
     lines: Vec<u8>,
-    /// Events that found no room.
+    /// The number of events for which there was no room.
     missing: u64,
     /// The file is full.
     is_full: bool,
 }
 
 impl Events {
-    /// For that rank of a group in its `run`. From now on warnings are kept for it.
+    /// Opens the events of rank `rank` of a group in its `run`. From now on, warnings are kept for this file.
     pub fn new(directory: RunDirectory, group: &str, rank: u32, run: u64) -> Events {
         log::keep();
         let file = events_file(group, rank);
         Events { directory, file, run, queue: Lock::default() }
     }
 
-    /// Something happened now.
+    /// An event has just happened.
     pub fn note(&self, what: What) {
         self.note_at(unix_now(), what);
     }
@@ -59,13 +59,13 @@ impl Events {
         queue.lines.extend_from_slice(&line);
     }
 
-    /// Writes what has come together.
+    /// Writes what has accumulated.
     ///
     /// # Blocking
     /// Appends to a file.
     ///
     /// # Errors
-    /// The system's answer, with the path; what was to be written is lost, and counted.
+    /// The system's answer, with the path; what was to be written is lost, but counted.
     pub fn write(&self) -> io::Result<()> {
         for warning in log::take_kept() {
             let importance = warning.level.to_string();
@@ -84,7 +84,7 @@ impl Events {
         let written = self.directory.append(&self.file, EVENTS_MAX - LAST_LINE, &lines);
         match &written {
             Ok(true) => return Ok(()),
-            // The next session of this rank would find it full again.
+            // The next session of this rank would also find the file full.
             Ok(false) => {
                 self.queue.lock().is_full = true;
                 let reason =

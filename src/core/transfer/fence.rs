@@ -1,8 +1,8 @@
 //! The root's claim: is this run still the newest of its job?
 //!
-//! The claims lie on the global file system (if there is one), which may hang for long. A decision on the global level waits
-//! with it. All other decisions ask a thread of their own for a look, and wait for it only for [`LOOK_LIMIT`]: claims stop
-//! waste, names protect the data, so a level that does not need the global file system continues without an answer.
+//! The claims are on the global file system (if there is one), which may hang for a long time. A decision on the global level waits for it.
+//! All other decisions ask a dedicated thread to look, and wait for the answer only for [`LOOK_LIMIT`]: claims stop waste, names protect
+//! the data, so a level that does not need the global file system continues without an answer.
 
 use crate::base::Clock;
 use crate::base::log;
@@ -11,38 +11,38 @@ use crate::tier::TierId;
 use crate::tier::claims::{Claim, ClaimError, Claims, HEARTBEAT};
 use std::time::{Duration, Instant};
 
-/// How long a decision waits for a look at the claims that others make for it.
+/// How long a decision waits for the thread that looks at the claims on its behalf.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// How long the thread that looks sleeps when nobody asks.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// What a look at the claims has found.
+/// The result of a look at the claims.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Standing {
     /// This run is the newest.
     Newest,
-    /// Another one has taken over: nothing may be committed or deleted any more.
+    /// Another run has taken over: nothing may be committed or deleted any more.
     Superseded(String),
-    /// It could not be found out.
+    /// The question could not be answered.
     Unknown(String),
 }
 
-/// A run's claim, with the looks at it (root only).
+/// A run's claim, and the looks at it (root only).
 pub(super) struct Fence {
     claims: Claims,
     claim: Claim,
     looks: Lock<Looks>,
     changed: Condition,
-    /// When it was last renewed, where there is no thread for that.
+    /// When the claim was last renewed, if no thread does so.
     renewed: Lock<Duration>,
 }
 
 #[derive(Default)]
 struct Looks {
-    /// Looks that have been asked for, and answered.
+    /// How many looks have been asked for; `answered` counts those that were answered.
     asked: u64,
     answered: u64,
-    /// Since when the one in hand is under way.
+    /// When the current look began.
     since: Option<Instant>,
     standing: Option<Standing>,
 }
@@ -52,7 +52,7 @@ impl Fence {
         Fence { claims, claim, looks: Lock::default(), changed: Condition::new(), renewed: Lock::default() }
     }
 
-    /// Looks now.
+    /// Looks at the claims now.
     fn look(&self, clock: &dyn Clock) -> Standing {
         match self.claims.check(&self.claim, clock) {
             Ok(()) => Standing::Newest,
@@ -61,7 +61,7 @@ impl Fence {
         }
     }
 
-    /// Has the thread look, and waits for what it finds. A look that hangs since an earlier question has had its time.
+    /// Makes the thread look, and waits for the result. A look that has been hanging since an earlier question has used up its time.
     fn ask(&self) -> Standing {
         let mut looks = self.looks.lock();
         looks.asked += 1;
@@ -82,14 +82,14 @@ impl Fence {
         }
     }
 
-    /// Ends the waiting of the thread that looks, which is to stop.
+    /// Wakes the thread that looks, because it is to stop.
     pub fn wake(&self) {
-        // With the lock: it either has not asked yet whether to stop, or hears this.
+        // Under the lock, the thread either has not checked yet whether to stop, or receives this signal.
         let _looks = self.looks.lock();
         self.changed.notify_all();
     }
 
-    /// Answers the questions so far, or waits a while for one.
+    /// Answers the questions asked so far, or waits for one for a while.
     fn serve(&self, clock: &dyn Clock, is_stopping: impl Fn() -> bool) {
         let looks = self.looks.lock();
         let is_at_rest = |looks: &mut Looks| looks.asked == looks.answered && !is_stopping();
@@ -120,13 +120,13 @@ impl Fence {
         if is_patient { self.look(clock) } else { self.ask() }
     }
 
-    /// Does a decision on this tier wait for the claims however long that takes? They lie on the same file system then, and one that all
-    /// nodes share: without an answer there is nothing to decide.
+    /// Does a decision on this tier wait for the claims, however long that takes? It does if they are on the same file system, shared by
+    /// all nodes: without an answer there is nothing to decide.
     pub fn is_on(&self, tier: TierId) -> bool {
         tier.spec().is_shared && self.claims.tier() == tier
     }
 
-    /// Is it time to renew the claim? Once for each time.
+    /// Is it time to renew the claim? True once for each time.
     pub fn take_renewal_due(&self, now: Duration, every: Duration) -> bool {
         let mut renewed = self.renewed.lock();
         let is_due = now.saturating_sub(*renewed) >= every;

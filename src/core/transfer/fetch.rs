@@ -18,23 +18,23 @@ use std::sync::Arc;
 
 const FETCH: u64 = 16;
 const REPLY: u64 = 17;
-/// Text of a refusal.
+/// Longest text of a refusal, in bytes.
 const REASON_MAX: usize = 400;
 
-/// Answers that wait to be sent before no more requests are answered: what is read from files lies in buffers till then.
+/// How many answers may wait to be sent before further requests must wait: until they are sent, the bytes read from files occupy buffers.
 const ANSWERS_MAX: usize = 16;
 
 /// Longest range of one request, in bytes.
 pub const FETCH_MAX: u64 = 1 << 20;
 
-/// Whose bytes are wanted.
+/// The item whose bytes are wanted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Wanted {
     /// The series.
     pub name: String,
     /// The checkpoint.
     pub key: CheckpointKey,
-    /// What of it.
+    /// The shard or part of the checkpoint that is wanted.
     pub item: Item,
     /// Check the blocks that the range touches before sending: the reader cannot.
     pub checked: bool,
@@ -60,7 +60,7 @@ impl Request {
 /// What is served: all copies of an item, nearest first.
 type Served = HashMap<(String, CheckpointKey, Item), Vec<Source>>;
 
-/// Both sides of one rank.
+/// The asking side and the answering side of one rank.
 pub struct Fetches {
     rank: Rank,
     mail: Arc<Mail>,
@@ -71,9 +71,9 @@ pub struct Fetches {
 struct State {
     /// Requests of other ranks.
     requests: VecDeque<Request>,
-    /// What they are answered from.
+    /// The items from which requests are answered.
     served: Served,
-    /// Requests of this rank, and the answers that have come.
+    /// Requests of this rank, and the answers received so far.
     asked: HashMap<u64, Option<Result<Vec<u8>, String>>>,
     last: u64,
 }
@@ -83,7 +83,7 @@ impl Fetches {
         Fetches { rank, mail: mail.clone(), state: Lock::default() }
     }
 
-    /// Is anything asked for here, or answered?
+    /// Has this rank open requests, or requests to answer?
     pub fn is_active(&self) -> bool {
         let state = self.state.lock();
         !state.asked.is_empty() || !state.served.is_empty()
@@ -102,18 +102,18 @@ impl Fetches {
         self.state.lock().requests.pop_front()
     }
 
-    /// Says what this rank answers requests for.
+    /// Registers the items for which this rank answers requests.
     pub fn serve(&self, items: impl IntoIterator<Item = ((String, CheckpointKey, Item), Vec<Source>)>) {
         self.state.lock().served.extend(items);
     }
 
-    /// Answers no more requests.
+    /// Stops answering requests.
     pub fn stop_serving(&self) {
         let served = std::mem::take(&mut self.state.lock().served);
         drop(served);
     }
 
-    /// Takes a parcel that is a request, or an answer to one; says so, if it is neither.
+    /// Takes a parcel that is a request or an answer to a request; logs it if it is neither.
     pub fn on_parcel(&self, parcel: Parcel) {
         let Parcel { from, label, bytes } = parcel;
         let spent = match label[0] {
@@ -157,12 +157,12 @@ impl Fetches {
         id
     }
 
-    /// The answer to a request, once it is there.
+    /// The answer to a request, once it has arrived.
     pub fn take_answer(&self, id: u64) -> Option<Result<Vec<u8>, String>> {
         self.state.lock().asked.get_mut(&id).and_then(Option::take)
     }
 
-    /// Gives a request up.
+    /// Gives up a request.
     pub fn forget(&self, id: u64) {
         let gone = self.state.lock().asked.remove(&id);
         if let Some(Some(Ok(bytes))) = gone {
@@ -173,13 +173,13 @@ impl Fetches {
     /// Answers one request.
     ///
     /// # Blocking
-    /// On the file that the answer is read from, if it is.
+    /// On the file from which the answer is read, if it is read from a file.
     pub(super) fn answer(&self, request: Request) {
         let Request { from, id, range, wanted } = request;
         let served = (wanted.name.clone(), wanted.key, wanted.item);
         let sources = self.state.lock().served.get(&served).cloned().unwrap_or_default();
         let mut read = Err(format!("rank {} does not hold {:?} of {}", self.rank, wanted.item, wanted.key));
-        // Another copy helps where the nearest one is found damaged, which it is only if it is checked here.
+        // Another copy helps if the nearest copy is found damaged, and damage is only found if the copy is checked here.
         for source in sources {
             read = source.slice(range.clone(), wanted.checked).map_err(|error| error.to_string());
             if read.is_ok() {

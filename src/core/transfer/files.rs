@@ -29,7 +29,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Series of which is known when their last file was begun.
+/// For how many series the time at which their last file was begun is remembered.
 const SERIES_MAX: usize = 1024;
 
 /// One tier of files.
@@ -40,7 +40,7 @@ pub(super) struct FileLevel {
     reducer: Arc<Reducer>,
     lanes: Arc<Lanes>,
     reporter: Arc<Reporter>,
-    /// Node containers on which this rank waits for others of the node, and since when.
+    /// The node containers for which this rank waits for others of the node, and since when it waits.
     awaited: Lock<Vec<(u64, NodeContainer, Duration)>>,
     /// When the last file of each series was begun.
     written: Lock<HashMap<String, Duration>>,
@@ -75,7 +75,7 @@ impl FileLevel {
         Done::Written { operation, tier: self.kind(), written }
     }
 
-    /// The container that the ranks of this node write together, if they do, and all its entries.
+    /// The container that the ranks of this node write together, if they do so, and all entries of the container.
     fn node_container(&self, of: &Facts) -> Option<(Together, Vec<ContainerEntry>)> {
         let together = match self.kind().spec().gathering {
             Gathering::Apart => return None,
@@ -113,7 +113,7 @@ impl FileLevel {
         self.open_together(of, Together::ForAll(node), entries, sources)
     }
 
-    /// Opens this rank's part in a container of the node: these shards.
+    /// Opens this rank's part of a container of the node, which consists of these shards.
     fn open_together(
         &self,
         of: &Facts,
@@ -143,7 +143,7 @@ impl FileLevel {
             };
             match left {
                 Left::Ours(upload) if is_last => upload.discard(),
-                // The other ranks of the node have left it to the last one.
+                // The other ranks of the node have left the discarding to the last one.
                 Left::Others if is_last => self.tier.discard(&path),
                 _ => {}
             }
@@ -173,7 +173,7 @@ impl FileLevel {
         }
     }
 
-    /// The shards in node memory that these entries of a container are of.
+    /// The shards in node memory to which these entries of a container belong.
     fn shards_of_node(&self, of: &Facts, entries: &[ContainerEntry]) -> Result<Vec<(Rank, Source)>, TierError> {
         let Some(segment) = &self.setup.memory else { return Ok(Vec::new()) };
         let path = segment.path();
@@ -186,7 +186,7 @@ impl FileLevel {
         let mut shards: BTreeMap<Rank, MemoryShard> = BTreeMap::new();
         for slot in view.slots().iter().filter(is_it) {
             let shard = MemoryShard::open_any(path, OldBytes::new(&view, slot))?;
-            // What is kept for ranks of other nodes lies there, too.
+            // Node memory also contains parts that are kept for ranks of other nodes.
             let header = &shard.head().header;
             if header.key == of.key && header.content == Content::Shard && shard.head().meta.name == of.series.name {
                 shards.insert(header.rank, shard);
@@ -199,7 +199,7 @@ impl FileLevel {
         entries.iter().map(shard_of).collect()
     }
 
-    /// The shard as its file is going to hold it: packed, where earlier files on this tier hold a part of it. All of them can be opened now.
+    /// The shard as its file will contain it: packed if earlier files on this tier contain a part of it. All these files can be opened now.
     fn reduced(&self, of: &Facts, source: Source) -> Result<Source, TierError> {
         if !References::refers_on(self.kind()) {
             let mut alone = [(self.setup.rank(), source)];
@@ -219,7 +219,8 @@ impl FileLevel {
         Ok(packed.map_or(source, Source::File))
     }
 
-    /// Compresses shards for a file that refers to none, if that is asked for and of use, within the bytes that all of it may take.
+    /// Compresses shards for a file that refers to no others, if compression is requested and useful, within the bytes that all compressed
+    /// data may take.
     fn compress(&self, of: &Facts, sources: &mut [(Rank, Source)]) -> Result<(), TierError> {
         let mut room = if self.is_compressed() { self.reducer.room() } else { 0 };
         for (_, source) in sources {
@@ -243,7 +244,7 @@ impl FileLevel {
         self.reducer.is_compressed(|| self.reporter.count(|stats| stats.bandwidth(self.kind())))
     }
 
-    /// Is what a packed shard refers to there, and what it is said to be? If it is something else, its file holds all of it.
+    /// Does what a packed shard refers to exist, and does it have the stated content? If not, the file of the shard stores the whole shard.
     fn is_right(&self, of: &Facts, shard: &MemoryShard, packing: &Packing) -> Result<bool, TierError> {
         let header = &shard.head().header;
         let bodies = match self.setup.config.job.reduction.verify {
@@ -273,7 +274,7 @@ impl FileLevel {
         });
     }
 
-    /// What a file that may refer to earlier ones stores itself, by the time since the one before of its series.
+    /// Counts how much of itself a file that may refer to earlier ones stores, by the time since the previous file of its series.
     fn count_share(&self, of: &Facts, whole: &Head, packed: Option<&Head>) {
         let now = self.setup.now();
         let before = {
@@ -287,7 +288,7 @@ impl FileLevel {
         }
     }
 
-    /// The write of this rank's shard to a file of its own.
+    /// Opens the write of this rank's shard to a file of its own.
     fn open_alone(&self, of: &Facts, source: Source) -> Result<Opened, TierError> {
         let rank = self.setup.rank();
         let (file, length) = (rank_file(rank), source.head().header.total_len);
@@ -296,7 +297,7 @@ impl FileLevel {
         begin_alone(self.spec(of, vec![(rank, source)], upload, file, entries, None))
     }
 
-    /// A shard that was written during capture is durable already; all it needs is its name.
+    /// Publishes a shard that was written during the capture: it is already durable and only needs its name.
     fn publish_direct(&self, of: &Facts, upload: &dyn Upload) -> Result<Opened, TierError> {
         let rank = self.setup.rank();
         if let Err(error) = upload.publish() {
@@ -310,13 +311,13 @@ impl FileLevel {
         Ok(Opened::Done(Written::Published(Some(ContainerInfo { file, bytes, ranks: vec![rank] }))))
     }
 
-    /// From now on this rank waits for the others of its node.
+    /// From now on, this rank waits for the other ranks of its node.
     pub fn wait_for(&self, operation: u64, node: NodeContainer) {
         self.awaited.lock().push((operation, node, self.setup.now()));
     }
 
-    /// Ranks whose slice of a node container is done vote when the container has its name, or when they have waited for the other ranks of
-    /// the node for as long as the root waits for votes: one of them may have died or lost touch.
+    /// Ends the wait of ranks whose slice of a node container is done. They vote when the container has its name, or when they have waited
+    /// for the other ranks of the node for as long as the root waits for votes: one of the others may have died or lost touch.
     pub fn poll(&self) -> Vec<Done> {
         let mut awaited = self.awaited.lock();
         if awaited.is_empty() {
@@ -325,10 +326,10 @@ impl FileLevel {
         let (now, limit) = (self.setup.now(), self.setup.config.job.timeouts.abandon);
         let is_late = |since: &Duration| now.saturating_sub(*since) >= limit;
         for (_, node, _) in awaited.iter().filter(|(.., since)| is_late(since)) {
-            // The first outcome stays: a rank that comes later does not publish, unless it just has.
+            // The first outcome stays: a late rank does not publish, unless it has just done so.
             node.settle(false);
         }
-        // Of one rank that writes for all nobody else can say that it has failed: it is only not waited for any longer.
+        // If one rank writes for all, no other rank can say that it has failed: the others merely stop waiting for it.
         let is_over = |(_, node, since): &(u64, NodeContainer, Duration)| node.outcome().is_some() || is_late(since);
         let (ended, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut *awaited).into_iter().partition(is_over);
         *awaited = waiting;
@@ -340,7 +341,7 @@ impl FileLevel {
     }
 }
 
-/// What a failed beginning leaves behind.
+/// What remains after a write could not be begun.
 enum Left {
     Others,
     Ours(Box<dyn Upload>),
@@ -384,9 +385,9 @@ impl LevelWork for FileLevel {
 
     fn written(&self, operation: u64, written: Written) -> Vec<Done> {
         let written = match written {
-            // The node's outcome is awaited.
+            // The vote waits for the outcome of the node.
             Written::SliceDone => return Vec::new(),
-            // Where all see one directory, its manifest names what all have put there.
+            // On a tier with one directory for all, the manifest names what all ranks have put there.
             Written::Published(info) => Ok(info.filter(|_| self.kind().spec().is_shared).into_iter().collect()),
             Written::Failed(error) => {
                 self.reporter.on_tier_failure(self.kind(), &error);
@@ -397,7 +398,7 @@ impl LevelWork for FileLevel {
     }
 
     fn stop(&self, _: u64) {
-        // A write that has begun is finished: retention removes its files.
+        // A write that has begun is completed; retention removes its files.
     }
 
     fn committed(&self, facts: &Arc<Facts>) {

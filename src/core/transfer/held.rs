@@ -1,17 +1,17 @@
-//! Regions whose bytes are put in their place before their checkpoint is captured, because the application may change them
-//! until then.
+//! Regions whose bytes are put in place before their checkpoint is captured, because the application may change its memory before the
+//! capture.
 //!
-//! They come first in their shard, in a slot or, where no slot can have them, in a file under its temp name. How long the tables and the
-//! other regions will be is not known yet: some room is left for them. What needs more than that is laid out anew, with a copy
-//! from slot to slot.
+//! They are the first in their shard, which is in a slot or, if no slot can hold it, in a file under its temporary name. The lengths of the
+//! tables and of the other regions are not known yet, so some room is reserved for them. A shard that needs more than that is laid out
+//! anew, with a copy from slot to slot.
 //!
 //! # What happens
 //!
-//! Where the application may change its memory before the capture (`VELOC_Checkpoint_mem`), regions are *held* (`transfer::held`): copied with
-//! their digests into the slot that the shard will have, or into its file where no slot is long enough. They come first in the shard,
+//! Where the application may change its memory before the capture (`VELOC_Checkpoint_mem`), regions are *held* (`transfer::held`): copied
+//! with their digests into the slot that the shard will have, or into its file where no slot is long enough. They come first in the shard,
 //! after a head with room for the tables to come; the capture adds the other regions, writes the head, cuts the slot to its length and
-//! seals it. More regions than there is room for: the shard is laid out anew in another slot, and the digests of what was held are
-//! compared. What is given up gives slot or file back.
+//! seals it. If there are more regions than the slot has room for, the shard is laid out anew in another slot, and the digests of the held
+//! regions are compared. A held checkpoint that is given up returns its slot or file.
 #![forbid(unsafe_code)]
 
 use super::capture::{self, FileError};
@@ -32,14 +32,14 @@ use std::sync::Arc;
 pub(super) const GONE: &str = "the bytes to be held for it could not be copied";
 pub(super) const CHANGED: &str = "memory tier: bytes that were held for it have changed there";
 
-/// Regions in their place, without a head. Dropped without a capture, it gives the room back.
+/// Regions in their place, without a head. If dropped without a capture, gives the room back.
 pub struct Held {
-    /// Always there until a capture takes it.
+    /// Present until a capture takes it.
     pub(super) store: Option<Store>,
-    /// Of the regions so far; its head is longer than their tables.
+    /// The layout of the regions so far; its head is longer than their tables need.
     pub(super) layout: Layout,
     pub(super) digests: Vec<Digest>,
-    /// What the checkpoint descends from. After another restart it is nobody's state any more.
+    /// What the checkpoint descends from. After another restart, the held bytes are no longer part of the program's state.
     pub(super) origin: Option<Origin>,
 }
 
@@ -62,7 +62,7 @@ impl Held {
         self.layout.body_offset
     }
 
-    /// Does `layout` leave what is held where it is, and is there room for the rest of it?
+    /// Does `layout` leave the held regions where they are, and does the store have room for the rest?
     fn has_place_for(&self, layout: &Layout) -> bool {
         let is_long_enough = match &self.store {
             Some(Store::Slot(slot)) => layout.total_len <= slot.len() as u64,
@@ -71,7 +71,7 @@ impl Held {
         layout.body_offset == self.layout.body_offset && is_long_enough
     }
 
-    /// The regions, with those that are held as bytes in memory; `None` if they are in a file.
+    /// The regions, with the held ones given as bytes in memory; `None` if these are in a file.
     pub(super) fn resolve<'r>(&'r self, regions: &'r [SavedRegion<'_>]) -> Option<Vec<SavedRegion<'r>>> {
         let Some(Store::Slot(slot)) = &self.store else { return None };
         let body = &slot.as_slice()[self.layout.body_offset as usize..];
@@ -85,18 +85,18 @@ impl Held {
         Some(resolved)
     }
 
-    /// This one for `before`, if what was held of `regions` is the same in both.
+    /// This one as a replacement for `before`, if the held part of `regions` is the same in both.
     pub(super) fn in_place_of(mut self, before: &Held, regions: &[SavedRegion<'_>]) -> Option<Held> {
         self.origin = before.origin;
         before.is_unchanged(regions, &self.digests).then_some(self)
     }
 
-    /// Have those of the regions that were held the same digests where they are now? Their blocks are still the first ones.
+    /// Do the held ones among these regions still have the same digests where they are now? Their blocks are still the first ones.
     fn is_unchanged(&self, regions: &[SavedRegion<'_>], digests: &[Digest]) -> bool {
         let held = regions.iter().zip(&self.layout.meta.regions);
         let mut held = held.filter(|(saved, _)| matches!(saved.data, RegionData::Held { .. }));
         held.all(|(saved, placed)| {
-            // Of a stream less may have moved than there is: whole blocks.
+            // Less of a stream may have been moved than was reserved for it: only whole blocks.
             let first = placed.first_block as usize;
             let blocks = first..first + saved.region.blocks(self.layout.block_size) as usize;
             digests.get(blocks.clone()) == Some(&self.digests[blocks])
@@ -104,15 +104,15 @@ impl Held {
     }
 }
 
-/// What is to be held, of which checkpoint.
+/// The regions to be held, and their checkpoint.
 pub struct HoldSpec<'s, 'a> {
-    /// Number of the collective call, drawn when the checkpoint was begun.
+    /// Number of the collective call, taken when the checkpoint was begun.
     pub operation: u64,
     /// Series.
     pub name: &'s str,
     /// Version.
     pub version: u64,
-    /// All regions so far, those that were held before first.
+    /// All regions so far; those that were already held come first.
     pub regions: &'s [SavedRegion<'a>],
     /// Bytes of regions that are still to come.
     pub room: u64,
@@ -128,9 +128,9 @@ impl Engine {
     /// As a capture.
     ///
     /// # Errors
-    /// [`CaptureError`]; nothing is held then.
+    /// [`CaptureError`]; in this case, nothing is held.
     pub fn hold(&self, spec: &HoldSpec<'_, '_>, before: Option<Held>) -> Result<Held, CaptureError> {
-        // Retention leaves its folder alone from here on.
+        // From now on, retention leaves the checkpoint's folder alone.
         self.books().on_held(spec.operation);
         let rank = self.setup.rank();
         if let Some(reason) = self.failed() {
@@ -138,7 +138,7 @@ impl Engine {
         }
         let failed = |causes| self.no_tier(spec.name, spec.version, causes);
         let Some(before) = before else {
-            // After a failure there is nothing of what was held.
+            // After a failure, nothing is left of the held regions.
             return match spec.regions.iter().any(|saved| matches!(saved.data, RegionData::Held { .. })) {
                 true => Err(failed(vec![GONE.into()])),
                 false => self.hold_anew(spec),
@@ -164,7 +164,7 @@ impl Engine {
         }
     }
 
-    /// Holds them in a slot that has room for `must` bytes more, or says why there is none.
+    /// Holds the regions in a slot that has room for `must` more bytes; if there is none, adds the reasons to `causes`.
     pub(super) fn hold_in_memory(
         &self,
         spec: &HoldSpec<'_, '_>,
@@ -175,10 +175,10 @@ impl Engine {
         let spare = 4 * PAGE + tables.body_offset / 4 + 16 * spec.room.div_ceil(tables.block_size);
         let head = tables.body_offset + page_ceil(spare).min(SPARE_HEAD_MAX);
         let layout = self.layout(spec.name, spec.regions, head)?;
-        // The session itself adds where threads and pages are.
+        // The session itself adds information on the location of threads and pages.
         let added = 64 * KIB + 512 * spec.regions.len() as u64;
         let least = layout.total_len + page_ceil(added) + page_ceil(must);
-        // Room for what may come is worth no waiting, and no file: it may be that little of it comes.
+        // Room for regions that may still be added justifies neither waiting nor a file: perhaps only few of them are added.
         let roomy = self.setup.memory.as_ref().filter(|_| spec.room > must);
         let roomy = roomy.and_then(|segment| segment.reserve(least + page_ceil(spec.room - must)).ok().flatten());
         match roomy.map_or_else(|| self.wait_for_slot(spec.operation, least), |slot| Ok(Some(slot))) {
@@ -193,7 +193,7 @@ impl Engine {
         Ok(None)
     }
 
-    /// Holds them in a file, because of these `causes`. In a file nothing can move, and what is not written takes no room.
+    /// Holds the regions in a file, because of these `causes`. In a file nothing can be moved, and unwritten ranges take no room.
     pub(super) fn hold_in_file(&self, spec: &HoldSpec<'_, '_>, mut causes: Vec<String>) -> Result<Held, CaptureError> {
         let tables = self.layout(spec.name, spec.regions, 0)?;
         let layout = self.layout(spec.name, spec.regions, tables.body_offset + SPARE_HEAD_MAX)?;
@@ -220,7 +220,7 @@ impl Engine {
         Held { store: Some(store), layout: layout.clone(), digests, origin: self.books().origin(spec.name) }
     }
 
-    /// Copies what is missing of `layout` into what has room for it.
+    /// Copies the missing regions of `layout` into the store of `held`, which has room for them.
     fn hold_in_place(&self, spec: &HoldSpec<'_, '_>, layout: Layout, mut held: Held) -> Result<Held, CaptureError> {
         held.digests.resize(layout.block_count as usize, Digest::default());
         let digests = &mut held.digests;
@@ -243,7 +243,7 @@ impl Engine {
         Ok(held)
     }
 
-    /// Captures a checkpoint of which regions are held.
+    /// Captures a checkpoint some of whose regions are held.
     pub(super) fn place_held(
         self: &Arc<Self>,
         spec: &mut CaptureSpec<'_>,
@@ -251,7 +251,7 @@ impl Engine {
         layout: &Layout,
         header: &ShardHeader,
     ) -> Result<Taken, CaptureError> {
-        // The order of its bytes in the slot is settled already.
+        // The order of the bytes in the slot is already settled.
         spec.regions.iter_mut().for_each(|saved| _ = saved.copy_at_once());
         let failed = |cause: &str| self.no_tier(&spec.name, spec.version, vec![cause.into()]);
         if held.origin != header.origin {
@@ -268,7 +268,7 @@ impl Engine {
                 regions,
                 held: None,
                 own_regions: spec.own_regions,
-                // It is in the agreement, which was made before.
+                // What all ranks must agree on is part of the agreement, which was made before.
                 agreed: Agreed::default(),
                 bound: None,
                 device: spec.device,

@@ -1,4 +1,4 @@
-//! The memory segments of older runs on this node: what of them may go, and when.
+//! The memory segments of older runs on this node: which of them may be removed, and when.
 #![forbid(unsafe_code)]
 
 use super::desk::Desk;
@@ -26,11 +26,11 @@ impl Inherited {
 
     /// Gives back the memory of older runs' versions of a series that were not elected.
     ///
-    /// An older one that may survive the loss of nodes stays, unless the elected one is known to survive that, too: by its slots, or
-    /// because it `is_global`.
+    /// An older version that may survive the loss of nodes stays, unless the elected version is known to survive that, too: by its slots,
+    /// or because it `is_global`.
     pub fn forget_others(&self, name: &str, elected: &CheckpointKey, is_global: bool) {
         let hash = text_hash(name);
-        // Asking whether anybody lives, and giving memory back, take time: not under the lock.
+        // Not under the lock, because it takes time to ask whether a process lives, and to give memory back.
         let segments = self.0.lock().clone();
         let of_series = |slot: &OldSlot| slot.state == SlotState::Sealed && slot.name == hash;
         let slots = || {
@@ -50,7 +50,7 @@ impl Inherited {
                 continue;
             }
             let mut own = own.iter();
-            // What was torn has no name, and nobody can restore it.
+            // A torn slot has no name, and nobody can restore it.
             let sealed = segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed);
             let stays = |slot: &&OldSlot| !of_series(slot) || own.next().is_none_or(|ruling| !ruling.may_go());
             let keep: Vec<OldSlot> = sealed.filter(stays).copied().collect();
@@ -61,11 +61,11 @@ impl Inherited {
         }
     }
 
-    /// Removes those of whose series this run has committed something at the same level or a higher one; others stay. `reached` has, by the
-    /// hashes of names, the highest level of each series that this run has committed; `fresh` names those that it has checkpoints of
-    /// without having restored any.
+    /// Removes segments if, for each of their series, this run has committed something at the same level or a higher one; the others stay.
+    /// `reached` has, by the hash of the name, the highest level that this run has committed of each series; `fresh` names the series of
+    /// which this run has checkpoints without having restored any.
     ///
-    /// Who commits meanwhile asks for this once more as long as something is left.
+    /// After each further commit, this is called again as long as any segments are left.
     pub fn remove_outlived(&self, reached: &HashMap<u64, Level>, fresh: &[String], desk: &Desk) {
         let gone: Vec<Arc<OldSegment>> = {
             let mut segments = self.0.lock();
@@ -96,7 +96,7 @@ impl Inherited {
     }
 }
 
-/// Has this run committed as much of all that a segment of an older one holds?
+/// Has this run committed at least as much as everything that a segment of an older run holds?
 fn is_outlived(segment: &OldSegment, committed: impl Fn(&u64) -> Option<Level>) -> bool {
     let sealed = segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed);
     let mut entries = sealed.map(|slot| entry(segment, slot));

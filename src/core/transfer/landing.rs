@@ -1,14 +1,14 @@
-//! Shards whose device regions are still in the GPU cache: they get their head, their seal and this rank's vote when the bytes
-//! have come down.
+//! Shards whose device regions are still in the GPU cache: they receive their head, their seal and this rank's vote when the bytes have
+//! arrived in node memory.
 //!
-//! Capture has returned by then, and the checkpoint is already in the engine's books, marked as *landing*: its slot is reserved,
-//! but not known by an id, and no verdict on it can be a yes, because this rank has not voted. What fails now is a no with
-//! its reason, which all ranks hear. The thread that brings the bytes is one of the GPU caches': it makes no MPI call, so it
-//! leaves the vote with the engine and steps nothing. Votes are cast in the order of the calls, so verdicts come in that order.
+//! The capture has returned by then, and the checkpoint is already in the engine's books, marked as *landing*: its slot is reserved but has
+//! no id yet, and no verdict on it can be positive, because this rank has not voted. A failure from now on becomes a negative vote with its
+//! reason, which all ranks hear. The thread that copies the bytes is a thread of the GPU caches: it makes no MPI call, so it leaves the
+//! vote to the engine and steps nothing. Votes are cast in the order of the calls, and verdicts arrive in that order.
 //!
 //! # What happens
 //!
-//! With regions in device memory the slot is filled in two steps, and the vote comes after the second:
+//! With regions in device memory, the slot is filled in two steps, and the vote follows the second:
 //!
 //! ```text
 //!  application          GPU cache              bvk-d2h                        engine
@@ -24,7 +24,8 @@
 //! - A shard does not say where its bytes came from; it restores into host and device memory alike.
 //! - The digests of device regions are made before the bytes cross the link. `WriteJob` compares them before it writes to a durable tier, and
 //!   so does the capture that goes straight to a file; a restart into device memory compares them on the device.
-//! - No room in the GPU cache in time, or an engine without threads: the regions go straight to the slot, and `capture` returns then.
+//! - If the GPU cache does not have room in time, or if the engine has no threads, the regions are copied straight to the slot, and only
+//!   then does `capture` return.
 //! - If the device fails, this rank votes no with the reason, before `capture` returns or after. The application continues.
 #![forbid(unsafe_code)]
 
@@ -42,15 +43,15 @@ use crate::reduction::Field;
 use crate::segment::SlotMut;
 use std::sync::Arc;
 
-/// What a slot with all its bodies needs to become a shard.
+/// Everything except the bodies that a slot needs to become a shard.
 pub(super) struct Unsealed {
     /// Series.
     pub name: String,
-    /// Where everything is.
+    /// The places of the regions.
     pub layout: Layout,
     /// The header.
     pub header: ShardHeader,
-    /// One per block.
+    /// The digests, one per block.
     pub digests: Vec<Digest>,
 }
 
@@ -58,40 +59,41 @@ pub(super) struct Unsealed {
 pub(super) struct Descent {
     /// The device regions.
     pub staged: Staged,
-    /// The slot, which has the rest of the bodies.
+    /// The slot, which holds the rest of the bodies.
     pub slot: SlotMut,
-    /// What is still to be written into it.
+    /// Everything that is still to be written into the slot.
     pub unsealed: Unsealed,
-    /// Which regions of the shard the device has.
+    /// The regions of the shard that are on the device.
     pub regions: Vec<usize>,
-    /// What another slot has of them.
+    /// The blocks of these regions that another slot holds.
     pub fill: Option<Fill>,
-    /// Only what has changed is staged.
+    /// Only the blocks that have changed are staged.
     pub is_partial: bool,
 }
 
-/// Makes sure that a rank votes: if the thread that was to land the shard dies, this is dropped with its work undone.
+/// Makes sure that a rank votes: if the thread that was to land the shard ends before it has done so, this value is dropped, which casts a
+/// negative vote.
 pub(super) struct Landing {
     engine: Arc<Engine>,
-    /// None once it has landed.
+    /// `None` once the shard has landed.
     unsealed: Option<Unsealed>,
     call: String,
 }
 
 impl Landing {
-    /// Of a shard whose checkpoint is in the books.
+    /// The landing of a shard whose checkpoint is in the books.
     pub fn new(engine: Arc<Engine>, unsealed: Unsealed, call: String) -> Landing {
         Landing { engine, unsealed: Some(unsealed), call }
     }
 
-    /// The digests that have come, to be put in their places among those of the shard.
+    /// Puts digests that have arrived into their places among those of the shard.
     pub fn place_digests(&mut self, place: impl FnOnce(&mut [Digest])) {
         if let Some(unsealed) = &mut self.unsealed {
             place(&mut unsealed.digests);
         }
     }
 
-    /// It has landed, or will not.
+    /// The shard has landed, or will never land.
     pub fn land(mut self, landed: Result<SlotMut, String>) {
         self.end(landed);
     }
@@ -110,7 +112,7 @@ impl Drop for Landing {
 }
 
 impl Engine {
-    /// Sends a staged shard, whose checkpoint is in the books, on its way.
+    /// Sends a staged shard on its way to its slot; its checkpoint is in the books.
     pub(super) fn send_down(self: &Arc<Self>, descent: Descent, call: String) {
         let Descent { staged, slot, unsealed, regions, fill, is_partial } = descent;
         let version = unsealed.header.key.version;
@@ -129,7 +131,7 @@ impl Engine {
         staged.send_down(slot, version, look, fill, Box::new(land));
     }
 
-    /// The work to do during the download: to examine the chunks of the regions on the device.
+    /// The work to do during the download: examining the chunks of the regions on the device.
     fn look(self: &Arc<Self>, unsealed: &Unsealed, regions: &[usize], is_partial: bool) -> LookAt {
         let Unsealed { name, layout, header, digests } = unsealed;
         let field = |region: &usize| Field::new(&layout.meta.regions[*region], layout.block_size, digests);
@@ -149,7 +151,7 @@ impl Engine {
         })
     }
 
-    /// The bytes of a staged shard are in its slot, or will never be: seals it, and casts this rank's vote.
+    /// The bytes of a staged shard are in its slot, or will never be there: seals the shard, and casts this rank's vote.
     fn on_landed(&self, unsealed: Unsealed, call: &str, landed: Result<SlotMut, String>) {
         let (key, agreement, blocks) = (unsealed.header.key, unsealed.header.agreement, unsealed.digests.len());
         let is_open = self.books().is_open(key.operation);
@@ -170,7 +172,7 @@ impl Engine {
             }
         };
         self.enter_landed(key.operation, placed.ok(), ballot);
-        // Touched: memory that is only promised is had page by page.
+        // Touched, because memory that is merely promised is provided page by page on first use.
         let mut spare = bytemuck::zeroed_vec(blocks);
         spare.fill(Digest::default());
         *self.spare_digests.lock() = spare;

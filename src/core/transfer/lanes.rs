@@ -1,9 +1,8 @@
-//! What is to be done in the background, in a lane for each tier that is written to.
+//! The background work, with a separate lane for each tier that is written to.
 //!
-//! A file system may hang for minutes without an error: a global one while a server fails over, a local one with a disk that
-//! is about to die. What waits for it then must hold up nothing else. So each lane has its own tasks, its own writes and its
-//! own job in hand, and for each lane in use there is a thread that takes up nothing of the others. What waits for no tier is for all
-//! of them.
+//! A file system may hang for minutes without an error: a global one while a server fails over, a local one on a disk that is about to
+//! fail. Work that waits for it must not hold up anything else. So each lane has its own tasks, its own writes and its own current job, and
+//! for each lane in use there is a thread that takes up no work of the other lanes. Work that waits for no tier is open to all threads.
 
 use super::work::Task;
 use super::write::WriteJob;
@@ -14,7 +13,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The tier whose lane the writes of `tier` are in: its own, or that of the nearest files, where what is kept for other ranks goes.
+/// The tier whose lane contains the writes of `tier`: `tier` itself, or, for parts that are kept for other ranks, the tier of the nearest
+/// files.
 pub(super) fn lane_of(tier: TierId) -> TierId {
     if tier.spec().means == Means::Files { tier } else { NEAREST }
 }
@@ -29,17 +29,17 @@ struct Lane {
     tasks: VecDeque<Task>,
     /// Writes that have not begun: operation and tier.
     writes: VecDeque<(u64, TierId)>,
-    /// The write that has.
+    /// The write that has begun.
     active: Option<Arc<WriteJob>>,
-    /// Somebody is just opening the next one.
+    /// A thread is just opening the next write.
     is_opening: bool,
-    /// Pieces of work that threads have in hand, and when the last one ended or the first one began.
+    /// The number of pieces of work that threads are doing; `moved` is when the last one ended or the first one began.
     in_hand: u32,
     moved: Duration,
 }
 
 impl Lane {
-    /// The operation whose write is in hand or next.
+    /// The operation whose write is current or next.
     fn operation(&self) -> Option<u64> {
         self.active.as_ref().map(|job| job.operation).or_else(|| self.writes.front().map(|(operation, _)| *operation))
     }
@@ -48,7 +48,7 @@ impl Lane {
         self.active.is_some() || self.is_opening
     }
 
-    /// A thread takes something up that may wait for this file system.
+    /// A thread takes up work that may wait for this file system.
     fn begin(&mut self, now: Duration) {
         if self.in_hand == 0 {
             self.moved = now;
@@ -56,13 +56,13 @@ impl Lane {
         self.in_hand += 1;
     }
 
-    /// Is there work in hand, none of which has ended for this long?
+    /// Is work under way, although none of it has ended for this long?
     fn is_stuck(&self, now: Duration, limit: Duration) -> bool {
         self.in_hand > 0 && now.saturating_sub(self.moved) >= limit
     }
 }
 
-/// All of them, and the small jobs that wait for no tier.
+/// All lanes, and the small jobs that wait for no tier.
 #[derive(Default)]
 pub(super) struct Lanes(Lock<Queues>);
 
@@ -99,7 +99,7 @@ impl Queues {
         !self.tasks.is_empty() || self.of_tiers(tiers).any(|lane| !lane.tasks.is_empty())
     }
 
-    /// Has room for `bytes` prepared; one preparation that is about to be done is made larger instead.
+    /// Has room for `bytes` prepared; a preparation that is already queued is made larger instead.
     fn prepare(&mut self, bytes: u64, node: Option<Node>) {
         let waiting = self.tasks.iter_mut().find_map(|task| match task {
             Task::Prepare { bytes, .. } => Some(bytes),
@@ -117,22 +117,22 @@ impl Lanes {
         self.0.lock().push(task);
     }
 
-    /// Puts a write up.
+    /// Queues a write.
     pub fn write(&self, operation: u64, tier: TierId) {
         self.0.lock().of(tier).writes.push_back((operation, tier));
     }
 
-    /// Has room for `bytes` prepared; one preparation that is about to be done is made larger instead.
+    /// Has room for `bytes` prepared; a preparation that is already queued is made larger instead.
     pub fn prepare(&self, bytes: u64, node: Option<Node>) {
         self.0.lock().prepare(bytes, node);
     }
 
-    /// A thread takes something up, from nowhere here, that may wait for that tier.
+    /// A thread takes up work that may wait for that tier and is not queued here.
     pub fn begin(&self, tier: TierId, now: Duration) {
         self.0.lock().of(tier).begin(now);
     }
 
-    /// What a thread had in hand, and may have waited for that tier, has ended.
+    /// Work of a thread that may have waited for that tier has ended.
     pub fn end(&self, tier: TierId, now: Duration) {
         let mut queues = self.0.lock();
         let lane = queues.of(tier);
@@ -140,19 +140,19 @@ impl Lanes {
         lane.moved = now;
     }
 
-    /// The write that was to be opened is open, or came to nothing.
+    /// The write that was to be opened is open, or could not be opened.
     pub fn opened(&self, tier: TierId, job: Option<Arc<WriteJob>>) {
         let mut queues = self.0.lock();
         let lane = queues.of(tier);
         (lane.is_opening, lane.active) = (false, job);
     }
 
-    /// The write in hand has ended.
+    /// The current write has ended.
     pub fn closed(&self, tier: TierId) {
         self.0.lock().of(tier).active = None;
     }
 
-    /// The tiers on which there is work in hand, none of which has ended for this long.
+    /// The tiers on which work is under way although none of it has ended for this long.
     pub fn stuck(&self, now: Duration, limit: Duration) -> TierSet {
         let queues = self.0.lock();
         queues.lanes.iter().filter(|(_, lane)| lane.is_stuck(now, limit)).map(|(tier, _)| tier).collect()
@@ -174,14 +174,16 @@ impl Lanes {
         !queues.has_tasks(tiers) && !queues.of_tiers(tiers).any(|lane| lane.is_writing() || !lane.writes.is_empty())
     }
 
-    /// Is nothing to be done, and nothing in hand that may wait for a file system? Writes that are put up do not count: whose they are says so.
+    /// Is nothing to be done, and nothing under way that may wait for a file system? Queued writes do not count, because their owners count
+    /// them.
     pub fn is_at_rest(&self) -> bool {
         let queues = self.0.lock();
         !queues.has_tasks(TierSet::ALL)
             && !queues.of_tiers(TierSet::ALL).any(|lane| lane.in_hand > 0 || lane.is_writing())
     }
 
-    /// A small job, in hand from now on: whoever waits for the end of all work finds it here or there.
+    /// Takes a small job, which counts as under way from now on: a thread that waits for the end of all work finds the job either in the
+    /// queue or under way.
     pub fn take_task(&self, tiers: TierSet, now: Duration) -> Option<Task> {
         let mut queues = self.0.lock();
         let found = queues.tasks.pop_front();
@@ -192,7 +194,8 @@ impl Lanes {
         Some(task)
     }
 
-    /// The next step of a write, in hand from now on: that of the earliest checkpoint first, and of one checkpoint that to the nearest tier.
+    /// Takes the next step of a write, which counts as under way from now on. The earliest checkpoint comes first, and for the same
+    /// checkpoint the nearest tier.
     pub fn take_step(&self, tiers: TierSet, now: Duration) -> Option<Step> {
         let mut queues = self.0.lock();
         let lanes = queues.lanes.iter_mut().filter(|(tier, _)| tiers.has(*tier)).map(|(_, lane)| lane);

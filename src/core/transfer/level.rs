@@ -1,7 +1,8 @@
-//! What a rank has to do for a level of a checkpoint, as a trait: for files, and for the peers of a redundancy set.
+//! A rank's part in a level of a checkpoint, as a trait: for files, and for the peers of a redundancy set.
 //!
 //! The books ([`super::core`]) say when a level begins and how it ended; an implementor does this rank's part, and answers with [`Done`].
-//! There is one for each tier in use but memory, where a shard lies when its capture returns: nothing is left to do for that level.
+//! Every tier in use has an implementor, except memory: a shard is in memory when its capture returns, so nothing is left to do for that
+//! level.
 #![forbid(unsafe_code)]
 
 use super::core::Facts;
@@ -12,7 +13,7 @@ use crate::segment::SlotId;
 use crate::tier::{TierError, TierId};
 use std::sync::Arc;
 
-/// What a level's work tells the books.
+/// The result of a level's work, for the books.
 pub(super) enum Done {
     /// This rank's part has ended.
     Written { operation: u64, tier: TierId, written: Result<Vec<ContainerInfo>, String> },
@@ -20,11 +21,11 @@ pub(super) enum Done {
     Kept { operation: u64, parts: Vec<SlotId> },
 }
 
-/// A write, opened.
+/// An opened write.
 pub(super) enum Opened {
     /// It is to be run piece by piece.
     Job(Box<WriteJob>),
-    /// There was nothing to run.
+    /// Nothing had to be run.
     Done(Written),
     /// Another rank of the node writes this rank's shard as well.
     Waits(NodeContainer),
@@ -32,15 +33,15 @@ pub(super) enum Opened {
     Gone,
 }
 
-/// This rank's part in a level.
+/// This rank's part of a level.
 ///
 /// [`LevelWork::start`], [`LevelWork::stop`] and [`LevelWork::committed`] are called in the middle of a decision: they do no I/O and send
-/// nothing, but put up what is to be done.
+/// nothing, but queue the work to be done.
 pub(super) trait LevelWork: Send + Sync {
-    /// The level is wanted: begins.
+    /// The level is wanted: begins this rank's part.
     fn start(&self, facts: &Facts) -> Vec<Done>;
 
-    /// Opens the write that was put up for it.
+    /// Opens the write that was queued for the level.
     ///
     /// # Blocking
     /// On the tier.
@@ -55,6 +56,6 @@ pub(super) trait LevelWork: Send + Sync {
     /// The result of this rank's part is not needed any more.
     fn stop(&self, operation: u64);
 
-    /// All ranks have it.
+    /// All ranks have done their part.
     fn committed(&self, facts: &Arc<Facts>);
 }

@@ -1,7 +1,7 @@
 //! Regions of a capture in live host memory, to which the program continues to write ([`crate::live`]). They are protected when the capture
 //! returns, and a separate thread copies them. After that they are treated as in [`super::landing`].
 //!
-//! A page that somebody wants to write to comes first, and the pages after it next: a writer that goes from one end to the other is
+//! A page to which a thread waits to write comes first, and the pages after it next: a writer that goes from one end to the other is
 //! overtaken after a few pages, and no longer waits.
 #![forbid(unsafe_code)]
 
@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Bytes that are copied between two looks at who waits.
+/// Bytes that are copied between two checks for waiting writers.
 const RUN: u64 = 256 << 10;
-/// How long who waits for the copy sleeps before it looks again.
+/// How long a thread that waits for the copy sleeps before it looks again.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Counters of live host memory.
@@ -46,14 +46,14 @@ pub struct LiveStats {
 /// What an engine knows of live memory.
 pub(super) struct Lives {
     process: u32,
-    /// Asked for once.
+    /// The kernel's watch, which is opened only once.
     watch: OnceLock<Result<Arc<Watch>, WatchError>>,
     habits: Lock<BTreeMap<String, Habit>>,
-    /// What is being copied.
+    /// The copy under way.
     current: Lock<Option<Arc<Copying>>>,
-    /// Is there anything?
+    /// Is a copy under way?
     is_open: AtomicBool,
-    /// From the protection until it is gone.
+    /// True from the beginning of the protection until its end.
     is_busy: Lock<bool>,
     changed: Condition,
     stats: Lock<LiveStats>,
@@ -78,20 +78,21 @@ impl Default for Lives {
 pub(super) struct LiveRegion {
     name: String,
     memory: LiveMemory,
-    /// Where it begins in the shard, in bytes.
+    /// Where the region begins in the shard, in bytes.
     at: u64,
-    /// Its blocks among those of the shard.
+    /// The region's blocks among those of the shard.
     blocks: Range<usize>,
-    /// The first of them among those that are copied here.
+    /// The number of its first block among all blocks that are copied here.
     first: usize,
-    /// None where everything is declared.
+    /// `None` if the program declares all writes.
     protected: Option<Protected>,
-    /// How often a write waited, at least: a block each.
+    /// A lower bound on how often a write waited, with one block for each wait.
     waited: AtomicU64,
 }
 
 impl LiveRegion {
-    /// A region that begins at byte `at` of its shard, where it has these blocks, of which the first is number `first` of all that are copied.
+    /// A region that begins at byte `at` of its shard. It has these blocks there, the first of which is number `first` of all blocks that
+    /// are copied.
     pub fn new(
         name: &str,
         memory: LiveMemory,
@@ -103,18 +104,18 @@ impl LiveRegion {
         LiveRegion { name: name.to_owned(), memory, at, blocks, first, protected, waited: AtomicU64::new(0) }
     }
 
-    /// Does it have anything to do with these whole pages?
+    /// Does the region overlap these whole pages?
     pub fn meets(&self, pages: &Range<usize>) -> bool {
         let range = self.memory.range();
         range.start < pages.end && pages.start < range.end.next_multiple_of(page_bytes())
     }
 
-    /// Its blocks among those that are copied here.
+    /// The region's blocks among those that are copied here.
     fn own(&self) -> Range<usize> {
         self.first..self.first + self.blocks.len()
     }
 
-    /// Those in which addresses lie, of which some do.
+    /// The region's blocks that contain some of these addresses, which may lie partly outside it.
     fn touched(&self, addresses: &Range<usize>, block_bytes: usize) -> Range<usize> {
         let range = self.memory.range();
         let (start, end) = (addresses.start.max(range.start), addresses.end.min(range.end));
@@ -141,18 +142,18 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// With blocks of that many bytes.
+    /// Regions with blocks of `block_bytes` bytes.
     pub fn new(regions: Vec<LiveRegion>, block_bytes: usize, busy: Busy) -> Watched {
         Watched { regions, block_bytes, busy }
     }
 
-    /// Their names.
+    /// The names of the regions.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.regions.iter().map(|region| region.name.as_str())
     }
 }
 
-/// While it is there no other capture leaves memory for later.
+/// While this exists, no other capture leaves memory to be copied later.
 pub(super) struct Busy(Arc<Lives>);
 
 impl Drop for Busy {
@@ -165,12 +166,12 @@ impl Drop for Busy {
     }
 }
 
-/// Blocks of which each has a place.
+/// Blocks, each of which has a place in the target.
 struct Copying {
     regions: Vec<LiveRegion>,
-    /// One for each region.
+    /// The places, one for each region.
     places: Vec<TargetPart>,
-    /// Where regions end.
+    /// The number of the block at which each region ends.
     ends: Vec<usize>,
     block_bytes: usize,
     blocks: Blocks,
@@ -185,7 +186,7 @@ impl Copying {
         Ok(Copying { regions, places, ends, block_bytes, blocks })
     }
 
-    /// Copies blocks of one region that the caller has taken.
+    /// Copies blocks of one region that the caller has claimed.
     fn copy(&self, index: usize, blocks: Range<usize>) {
         let region = &self.regions[index];
         let from = region.memory.range().start;
@@ -201,7 +202,7 @@ impl Copying {
         self.blocks.done(blocks, &copied);
     }
 
-    /// Sees to it that blocks of a region are copied; how many of them this call has copied itself.
+    /// Makes sure that blocks of a region are copied; returns how many of them this call has copied itself.
     fn make_safe(&self, index: usize, blocks: Range<usize>) -> u64 {
         let mut own = 0;
         for block in blocks {
@@ -209,7 +210,7 @@ impl Copying {
                 self.copy(index, block..block + 1);
                 own += 1;
             }
-            // Somebody else is at it, and waits for nobody.
+            // Another thread is just copying the block, and waits for nobody.
             while !self.blocks.is_safe(block) {
                 std::thread::yield_now();
             }
@@ -217,7 +218,7 @@ impl Copying {
         own
     }
 
-    /// Lets writes to blocks that are copied pass: those to pages all of whose blocks are.
+    /// Lets writes to copied blocks pass, if all blocks of the page that is written to are copied.
     fn let_pass(&self, index: usize, blocks: &Range<usize>) -> Result<(), String> {
         let region = &self.regions[index];
         let Some(protected) = &region.protected else { return Ok(()) };
@@ -233,26 +234,26 @@ impl Copying {
         protected.let_pass(&(start..end)).map_err(|errno| errno.to_string())
     }
 
-    /// Lets writes to these blocks pass, or to all of the region where the kernel takes only larger pages.
+    /// Lets writes to these blocks pass, or writes to the whole region if the kernel only accepts larger pages.
     fn open_up(&self, index: usize, blocks: &Range<usize>) {
         if self.let_pass(index, blocks).is_err() {
             let own = self.regions[index].own();
             self.make_safe(index, own.clone());
             if let Err(why) = self.let_pass(index, &own) {
-                // It ends with the protection, when the other regions are copied.
+                // The protection ends anyway when the other regions are copied.
                 log::debug!("event=live-not-passed region={:?} error={why}", self.regions[index].name);
             }
         }
     }
 
-    /// Somebody waits to write to a page. The block behind it, or none.
+    /// A thread waits to write to a page: copies the page. Returns the block after it, or `None`.
     fn serve(&self, page: usize) -> Option<usize> {
         let page = page..page + page_bytes();
         let mut next = None;
         for (index, region) in self.regions.iter().enumerate() {
             let blocks = region.touched(&page, self.block_bytes);
             if !blocks.is_empty() {
-                // Also where somebody else is just copying it, or just has: the write has waited nevertheless.
+                // Counted even if another thread is just copying the block or has just done so, because the write has waited nevertheless.
                 let own = self.make_safe(index, blocks.clone());
                 region.waited.fetch_add(own.max(1), Ordering::Relaxed);
                 self.open_up(index, &blocks);
@@ -279,7 +280,7 @@ impl Copying {
             let index = self.ends.partition_point(|end| *end <= run.start);
             cursor = run.end;
             self.copy(index, run.clone());
-            // Before it passes: otherwise a writer that waits for this run would no longer be noticed.
+            // Checked before the run is let pass: otherwise a writer that waits for this run would no longer be noticed.
             let waits = watch.and_then(Watch::next_fault);
             self.open_up(index, &run);
             if let Some(page) = waits {
@@ -288,14 +289,14 @@ impl Copying {
         }
     }
 
-    /// The program is about to write to these addresses. How many bytes that has copied.
+    /// The program is about to write to these addresses. Returns how many bytes this call has copied.
     fn before(&self, addresses: &Range<usize>) -> u64 {
         let mut copied = 0;
         for (index, region) in self.regions.iter().enumerate() {
             let blocks = region.touched(addresses, self.block_bytes);
             if !blocks.is_empty() {
                 copied += self.make_safe(index, blocks.clone()) * self.block_bytes as u64;
-                // Where that fails the write is stopped, and let pass then.
+                // If this fails, the write is stopped and let pass at that time.
                 let _ = self.let_pass(index, &blocks);
             }
         }
@@ -303,10 +304,10 @@ impl Copying {
     }
 }
 
-/// What a copy behind a capture comes to: the blocks of each region, and their digests.
+/// The result of a copy that follows a capture: the blocks of each region, and their digests.
 pub(super) type Copied = Vec<(Range<usize>, Vec<Digest>)>;
 
-/// What the thread gets.
+/// The data that the thread receives.
 struct Work<L> {
     copying: Arc<Copying>,
     busy: Busy,
@@ -322,7 +323,7 @@ impl<L: FnOnce(Result<(Arc<Target>, Copied), String>)> Work<L> {
         let lives = busy.0.clone();
         lives.is_open.store(false, Ordering::Release);
         lives.current.lock().take();
-        // Calls that have found it before end soon.
+        // Calls that have already found this copy end soon.
         let mut shared = copying;
         let copying = loop {
             match Arc::try_unwrap(shared) {
@@ -336,7 +337,8 @@ impl<L: FnOnce(Result<(Arc<Target>, Copied), String>)> Work<L> {
         let digests = blocks.digests();
         let copied = regions.iter().map(|region| (region.blocks.clone(), digests[region.own()].to_vec())).collect();
         let counts: Vec<Count> = regions.iter().map(Count::of).collect();
-        // The protection goes before anything of the program is called, as its logger, and before anybody hears that it has gone.
+        // The protection is removed before anything of the program is called, such as its logger, and before anybody hears that it has been
+        // removed.
         drop(regions);
         lives.count(&counts);
         let overtaken: Vec<&Count> = counts.iter().filter(|count| lives.has_overtaken(count)).collect();
@@ -362,7 +364,7 @@ impl Lives {
         }
     }
 
-    /// From now on something is protected. The one before has ended.
+    /// From now on, something is protected. The previous protection has ended.
     pub fn begin(self: &Arc<Self>) -> Busy {
         *self.is_busy.lock() = true;
         Busy(self.clone())
@@ -385,7 +387,7 @@ impl Lives {
         };
         self.is_open.store(true, Ordering::Release);
         *self.current.lock() = Some(copying.clone());
-        // What shares a page with other memory is not protected.
+        // Parts of pages that are shared with other memory are not protected.
         for (index, region) in copying.regions.iter().enumerate().filter(|(_, region)| region.protected.is_some()) {
             let (range, page) = (region.memory.range(), page_bytes());
             let edges = [range.start..range.start.next_multiple_of(page), range.end & !(page - 1)..range.end];
@@ -421,7 +423,7 @@ impl Lives {
         }
     }
 
-    /// Waits until nothing of live host memory is needed any more; how long that took. A forked child has no such thread.
+    /// Waits until no checkpoint needs live host memory any more; returns how long that took. A forked child has no thread to wait for.
     pub fn settle(&self) -> Duration {
         let begun = Instant::now();
         let mut waited = Duration::ZERO;
@@ -438,17 +440,17 @@ impl Lives {
         self.stats.lock().clone()
     }
 
-    /// Regions that were copied at once.
+    /// Counts regions that were copied at once.
     pub fn count_at_once(&self, regions: u64) {
         self.stats.lock().at_once += regions;
     }
 
-    /// Is a region of that name worth it this time?
+    /// Is it worthwhile to protect the region of that name this time?
     pub fn is_worth_it(&self, name: &str) -> bool {
         self.habits.lock().entry(name.to_owned()).or_default().on_capture()
     }
 
-    /// The kernel's watch, or why there is none.
+    /// The kernel's watch, or the reason why there is none.
     pub fn watch(&self) -> Result<Arc<Watch>, WatchError> {
         self.watch.get_or_init(|| Watch::open().map(Arc::new)).clone()
     }
@@ -462,13 +464,13 @@ impl Lives {
         }
     }
 
-    /// Was the program faster than the copy? Then the next captures copy that region at once.
+    /// Was the program faster than the copy? If so, the next captures copy that region at once.
     fn has_overtaken(&self, Count { name, waited, blocks, .. }: &Count) -> bool {
         self.habits.lock().entry(name.clone()).or_default().on_copied(*waited, *blocks)
     }
 }
 
-/// How a copy of a region went.
+/// The outcome of a region's copy.
 struct Count {
     name: String,
     bytes: u64,

@@ -7,7 +7,7 @@ use crate::comm::{Label, Slice};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-/// What the next step of the coordination takes along.
+/// The messages that the next step of the coordination sends.
 #[derive(Default)]
 pub(super) struct Mail(Lock<Inner>);
 
@@ -15,11 +15,11 @@ pub(super) struct Mail(Lock<Inner>);
 struct Inner {
     outgoing: VecDeque<(Rank, Label, Slice)>,
     spent: Vec<Vec<u8>>,
-    /// Buffers of posts that were sent, for those that follow them in the same exchange; `None` when there is none.
+    /// Buffers of posts that were sent, for later posts in the same exchange; `None` if no exchange is under way.
     spares: Option<Vec<Vec<u8>>>,
 }
 
-/// Bytes of a buffer that is worth being kept: of shorter ones the allocator has enough.
+/// The smallest buffer, in bytes, that is worth keeping: the allocator has enough shorter ones.
 const SPARE_MIN: usize = 64 << 10;
 
 impl Mail {
@@ -31,27 +31,27 @@ impl Mail {
         self.0.lock().outgoing.pop_front()
     }
 
-    /// How much waits to be sent.
+    /// How many messages wait to be sent.
     pub fn waiting(&self) -> usize {
         self.0.lock().outgoing.len()
     }
 
-    /// Gives the buffer of a message back.
+    /// Gives back the buffer of a message.
     pub fn give_back(&self, bytes: Vec<u8>) {
         self.0.lock().spent.push(bytes);
     }
 
-    /// From now on buffers of posts are kept when they were sent.
+    /// From now on, buffers of posts are kept after they have been sent.
     pub fn begin_spares(&self) {
         self.0.lock().spares = Some(Vec::new());
     }
 
-    /// They are kept no longer, and those that were are freed.
+    /// Buffers are no longer kept, and those that were kept are freed.
     pub fn end_spares(&self) {
         self.0.lock().spares = None;
     }
 
-    /// An empty buffer, which may have room.
+    /// An empty buffer, which may already have capacity.
     pub fn spare(&self) -> Vec<u8> {
         self.0.lock().spares.as_mut().and_then(Vec::pop).unwrap_or_default()
     }
@@ -70,10 +70,10 @@ impl Mail {
     }
 }
 
-/// The body of a post, whose buffer is kept when it was sent.
+/// The body of a post, whose buffer is kept after it has been sent.
 pub(super) struct Body {
     bytes: Vec<u8>,
-    /// What was not sent lies in it.
+    /// Weak, because the mail itself owns the bodies that were not sent.
     mail: Weak<Mail>,
 }
 

@@ -1,5 +1,5 @@
-//! Captures with regions that come from live memory: of a device ([`super::offload`]), of the host ([`super::live`]), or both. From there on as
-//! [`super::landing`].
+//! Captures with regions that come from live memory: of a device ([`super::offload`]), of the host ([`super::live`]), or both. After that
+//! they are treated as in [`super::landing`].
 #![forbid(unsafe_code)]
 
 use super::capture::{self, DevicePart};
@@ -20,28 +20,28 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A shard of which everything but what comes from live memory is in its slot.
+/// A shard whose slot contains everything except for the bytes that are copied from live memory.
 pub(super) struct Marked {
     slot: SlotMut,
-    /// What is still to be written into it.
+    /// Everything that is still to be written into the slot.
     pub unsealed: Unsealed,
     /// The device regions.
     parts: Vec<DevicePart>,
-    /// Regions of the host.
+    /// The regions of the host.
     live: Option<Watched>,
-    /// The head of what the slot holds of an earlier one, if that is known.
+    /// The head of the earlier shard whose bytes the slot holds, if that is known.
     here: Option<Arc<Head>>,
 }
 
 impl Marked {
-    /// Nothing is missing but that it lands.
+    /// A shard that is complete except for landing.
     pub fn whole(slot: SlotMut, unsealed: Unsealed) -> Marked {
         Marked { slot, unsealed, parts: Vec::new(), live: None, here: None }
     }
 }
 
 impl Engine {
-    /// Are the device regions of a shard marked, and not copied?
+    /// Are the device regions of a shard marked instead of copied?
     pub(super) fn is_to_be_marked(&self, spec: &CaptureSpec<'_>, parts: &[DevicePart], slot: &SlotMut) -> bool {
         // Without threads nobody would send them.
         let device = spec.device.filter(|_| !parts.is_empty() && !self.setup.is_inline);
@@ -71,7 +71,7 @@ impl Engine {
         is_ready
     }
 
-    /// Fills a slot with all but device regions, which are to be marked, and live ones of the host.
+    /// Fills a slot with everything except for device regions that are to be marked and live regions of the host.
     #[allow(clippy::too_many_arguments)] // What a shard consists of.
     pub(super) fn mark_slot(
         &self,
@@ -97,7 +97,7 @@ impl Engine {
         if header.is_unaudited {
             self.say_unaudited();
         }
-        // Chunks are found in the slot, never in live memory.
+        // Chunks are searched for in the slot, never in live memory.
         self.reducer.found_no_room(&spec.name);
         let unsealed = Unsealed { name: spec.name.clone(), layout: layout.clone(), header, digests };
         Ok(Taken::Marked(Box::new(Marked { slot, unsealed, parts, live, here })))
@@ -112,13 +112,13 @@ impl Engine {
         });
     }
 
-    /// Has what is in live memory follow, for a shard whose checkpoint is in the books.
+    /// Makes the bytes in live memory follow, for a shard whose checkpoint is in the books.
     pub(super) fn send_marked(self: &Arc<Self>, marked: Marked, device: Option<OnDevice<'_>>, call: String) {
         let Marked { slot, unsealed, parts, live, here } = marked;
         let (version, block_bytes) = (unsealed.header.key.version, unsealed.layout.block_size);
         let field = |part: &DevicePart| {
             let name = unsealed.layout.meta.regions[part.region].name.clone();
-            // Those in rows are not marked.
+            // Regions in rows are not marked.
             Some(Field { name, span: part.memory.span()?.clone(), at: part.at })
         };
         let fields: Vec<Field> = parts.iter().filter_map(field).collect();
@@ -128,7 +128,7 @@ impl Engine {
             let landing = Landing::new(self.clone(), unsealed, call);
             return later(Box::new(move |landed| landing.land(landed.map(|()| slot))));
         }
-        // Nobody but those who bring the bytes holds it: the last of them takes it back, maybe before this returns.
+        // Only the parties that copy the bytes hold the target: the last of them takes the slot back, possibly before this returns.
         let mut target = Some(Target::new(slot));
         let arrivals = Arrivals::new(Landing::new(self.clone(), unsealed, call), sources);
         if let Some(live) = live
@@ -157,7 +157,7 @@ impl Engine {
     }
 }
 
-/// The digests of a head's blocks, which are in these ranges, from number `first` of them on.
+/// The digests in a head of the blocks in these ranges, beginning with number `first` of these blocks.
 fn read_known(head: &Head, blocks: &[Range<usize>], mut first: usize, mut into: &mut [Digest]) {
     for blocks in blocks {
         let skipped = first.min(blocks.len());
@@ -170,18 +170,18 @@ fn read_known(head: &Head, blocks: &[Range<usize>], mut first: usize, mut into: 
     }
 }
 
-/// Puts the digests of live regions in their places.
+/// Puts the digests of live regions into their places.
 fn place_copied(copied: Copied) -> impl FnOnce(&mut [Digest]) {
     move |all| copied.into_iter().for_each(|(blocks, digests)| all[blocks].copy_from_slice(&digests))
 }
 
-/// A shard that lands when the bytes have come from everywhere. If one of those who bring them ends without a word the shard does not
-/// land, and the rank votes so.
+/// A shard that lands when all parties have copied their bytes. If one of them ends without reporting, the shard does not land, and the
+/// rank votes accordingly.
 struct Arrivals(Lock<Option<Awaited>>);
 
 struct Awaited {
     landing: Landing,
-    /// Those who have not said anything.
+    /// The number of parties that have not reported yet.
     sources: usize,
     failure: Option<String>,
 }
@@ -191,7 +191,7 @@ impl Arrivals {
         Arc::new(Arrivals(Lock::new(Some(Awaited { landing, sources, failure: None }))))
     }
 
-    /// One of them has brought its bytes, with what puts their digests in their places, or has not.
+    /// One of the parties has copied its bytes, and supplies a function that puts their digests into place, or has failed.
     fn arrive(&self, arrived: Result<(Arc<Target>, impl FnOnce(&mut [Digest])), String>) {
         let mut awaited = self.0.lock();
         let Some(Awaited { landing, sources, failure }) = &mut *awaited else { return };
@@ -204,7 +204,7 @@ impl Arrivals {
             }
             Err(why) => *failure = Some(why),
         }
-        // The others give their hold on the target up before they are heard to have arrived.
+        // The other parties give up their hold on the target before their arrival is noted.
         let target = if *sources == 0 { target } else { None };
         if *sources > 0 {
             return;

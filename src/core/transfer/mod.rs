@@ -1,24 +1,24 @@
-//! The engine: captures, writes in the background, votes, and lets go of what is no longer needed.
+//! The engine: captures, writes in the background, votes, and releases what is no longer needed.
 //!
-//! One [`Engine`] per rank and session. The application's thread captures ([`Engine::capture`]); everything after that is
-//! done in steps, by threads or by the session's own calls, through the same two functions: [`Engine::step`]
-//! moves the coordination along, [`Engine::work`] does one piece of I/O. The simulation calls them from one thread, so
-//! what it proves holds for the code that runs in production.
+//! There is one [`Engine`] per rank and session. The application's thread captures ([`Engine::capture`]); everything after that is done in
+//! steps, by threads or by the session's own calls, through the same two functions: [`Engine::step`] moves the coordination along,
+//! [`Engine::work`] does one piece of I/O. The simulation calls them from one thread, so what it proves holds for the code that runs in
+//! production.
 //!
 //! # Who does what
 //!
-//! | files | do |
+//! | files | task |
 //! |---|---|
-//! | `core/` | decide, pure: what a checkpoint's life is on this rank, what follows from what happens, where it goes, what memory may go |
-//! | `engine` | wires: tells the books what happens and performs what follows; steps the coordination |
-//! | `files`, `peers` | this rank's part in a level (`level::LevelWork`): a file of each tier, the exchange with the peers |
-//! | `lanes`, `work`, `background` | the background work: what waits for which tier, which piece is next, its doing |
-//! | `checkpoint`, `capture`, `held`, `stream`, `landing`, `remains` | captures: the regions to a slot or a file, as far as they are not there, and the vote |
+//! | `core/` | decisions, pure: the life of a checkpoint on this rank, the effects of events, where a checkpoint goes, which memory may be released |
+//! | `engine` | connections: tells the books what happens and performs the effects; steps the coordination |
+//! | `files`, `peers` | this rank's part of a level (`level::LevelWork`): a file of each tier, the exchange with the peers |
+//! | `lanes`, `work`, `background` | the background work: which work waits for which tier, which piece is next, and doing it |
+//! | `checkpoint`, `capture`, `held`, `stream`, `landing`, `remains` | captures: copying the regions to a slot or a file, unless they are already there, and voting |
 //! | `fetch`, `posting`, `mail`, `desk` | requests of other ranks; posts to ranks that do not expect them; bulk data on its way; rounds that wait to be stepped |
-//! | `report`, `status`, `events` | what the application, the log, the supervisor and later reports are told |
-//! | `tuning`, `costs`, `profile` | what checkpoints cost: for intervals that set themselves, and for the machine profile |
+//! | `report`, `status`, `events` | what is reported to the application, the log, the supervisor and later reports |
+//! | `tuning`, `costs`, `profile` | what checkpoints cost, for intervals that the session chooses itself and for the machine profile |
 //! | `fence`, `inherited`, `shards`, `reducer` and `chunking`, `node`, `write`, `pacing` | the claim; segments of older runs; bytes of the captures, and their packed forms; containers of a node; pieces of writes; the pace |
-//! | `calls` | what calls of the application need: questions to all ranks, waiting, the end |
+//! | `calls` | services for calls of the application: questions to all ranks, waiting, the end |
 //!
 //! Threads are listed in `src/ARCHITECTURE.md`, locks and their order in [`crate::base::sync`].
 #![forbid(unsafe_code)]

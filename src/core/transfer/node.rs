@@ -1,10 +1,10 @@
 //! The container that the ranks of a node write together.
 //!
-//! Every rank posts the length of its shard on its board in the node segment before it votes. When a checkpoint is
-//! agreed on, every rank therefore knows the lengths of all shards of its node and computes the same layout without a
-//! message. Where each writes its own slice, ranks count their arrivals; the last one publishes; a rank that fails says so before it
-//! arrives, so that nobody publishes a container with a hole. Where one writes for all ([`Gathering::ByOne`]), that is the first one, and
-//! it says on its board how it ended.
+//! Every rank posts the length of its shard on its board in the node segment before it votes. When a checkpoint is agreed on, every rank
+//! therefore knows the lengths of all shards of its node and computes the same layout without a message. If each rank writes its own slice,
+//! the ranks count their arrivals, and the last one publishes. A rank that fails says so before it arrives, so that nobody publishes a
+//! container with a hole. If one rank writes for all ([`Gathering::ByOne`]), the first rank does so, and says on its board how the write
+//! ended.
 
 use crate::base::log;
 use crate::base::{CheckpointKey, Rank};
@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 const PUBLISHED: u64 = 1;
 const FAILED: u64 = 2;
-/// A rank's word on its board: the length of its shard, and above it two bits for each tier to which it has written for all.
+/// A rank's word on its board: the length of its shard in these low bits, and above them two bits for each tier to which the rank has
+/// written for all.
 const LENGTH_BITS: u32 = 48;
 
 fn length_of(word: u64) -> u64 {
@@ -28,22 +29,22 @@ pub struct NodeContainer {
     segment: Arc<Segment>,
     operation: u64,
     members: u32,
-    /// The node rank that writes for all, and where its word says how that ended.
+    /// The node rank that writes for all, and where its word says how the write ended.
     by_one: Option<(u32, u32)>,
 }
 
 impl NodeContainer {
-    /// Says how long this rank's shard is; 0: it does not lie in the segment, and the rank writes alone.
+    /// Posts the length of this rank's shard. 0 means that the shard is not in the segment, so that the rank writes alone.
     pub fn post(segment: &Segment, operation: u64, length: u64) {
         if !segment.post(operation, length) {
             log::error!("event=board-entry-lost operation={operation}");
         }
     }
 
-    /// The container on a tier that `rank` takes part in, and all its entries; `None` if it is not one of them.
+    /// The container on a tier in which `rank` takes part, and all entries of the container; `None` if the rank is not among them.
     ///
-    /// `ranks` are the ranks of the node in the order of their node ranks. `None` also if some rank has not posted,
-    /// which cannot be after an agreement; the rank then writes alone.
+    /// `ranks` are the ranks of the node in the order of their node ranks. Also `None` if some rank has not posted,
+    /// which is impossible after an agreement; the rank then writes alone.
     pub fn of(
         segment: &Arc<Segment>,
         tier: TierId,
@@ -74,7 +75,7 @@ impl NodeContainer {
         self.segment.arrive(self.operation).is_some_and(|before| before + 1 == self.members)
     }
 
-    /// This rank's slice is not going to be there; also counts as arrival. True for the last rank of the node.
+    /// This rank's slice will never exist; this also counts as an arrival. True for the last rank of the node.
     pub fn fail(&self) -> bool {
         self.segment.set_outcome(self.operation, FAILED);
         self.arrive()
@@ -85,12 +86,12 @@ impl NodeContainer {
         self.segment.outcome(self.operation) == Some(FAILED)
     }
 
-    /// The container has its final name, or could not get it.
+    /// The container has received its final name, or could not be renamed.
     pub fn settle(&self, published: bool) {
         let outcome = if published { PUBLISHED } else { FAILED };
         match self.by_one {
             None => _ = self.segment.set_outcome(self.operation, outcome),
-            // Only the one that writes has something to say.
+            // Only the rank that writes has anything to report.
             Some((first, shift)) if first == self.segment.node_rank() => {
                 let word = self.segment.read(first, self.operation).unwrap_or_default();
                 NodeContainer::post(&self.segment, self.operation, word | outcome << shift);
@@ -99,7 +100,7 @@ impl NodeContainer {
         }
     }
 
-    /// How it ended: `None` while ranks are still writing.
+    /// How the write of the container ended: `None` while ranks are still writing.
     pub fn outcome(&self) -> Option<bool> {
         let outcome = match self.by_one {
             None => self.segment.outcome(self.operation)?,

@@ -1,8 +1,8 @@
-//! Pacing: how fast a flush from the device may go, so that the application is not slowed down meanwhile.
+//! Pacing: how fast a flush from the device may be, so that it does not slow the application down.
 //!
-//! A flush to the host shares the link, and the host's memory, with the application's own transfers. A burst hurts it (ICS'19,
-//! section 3); the same bytes spread out often do not, and there is time until the next checkpoint. Two parts, both pure: they
-//! are told what happened and when, and answer with numbers.
+//! A flush to the host shares the link, and the host's memory, with the application's own transfers. A burst hurts it (ICS'19, section 3);
+//! the same bytes spread out often do not, and there is time until the next checkpoint. This module has two parts. Both are pure: they are
+//! told what happened and when, and answer with numbers.
 //!
 //! - [`Pace`] is a token bucket: it says how long a piece of a transfer has to wait so that a given rate is kept.
 //! - [`RateControl`] finds the rate: it compares the times of the application's steps during a flush to those without,
@@ -10,17 +10,17 @@
 //!
 //! # The arithmetic of the control
 //!
-//! Two windows hold the times of the last `window` steps (32): *quiet* ones, during which nothing was flushed, and *loaded*
-//! ones, with a flush during at least half of the step. Steps in between count for neither. With medians `q` and `l` the
-//! slow-down is `s = l / q - 1`. Steps vary by themselves, so `s` is an estimate; its standard error is
+//! Two windows hold the times of the last `window` steps (32): *quiet* ones, during which nothing was flushed, and *loaded* ones, with a
+//! flush during at least half of the step. Steps in between count for neither. With medians `q` and `l` the slow-down is `s = l / q - 1`.
+//! Step times vary anyway, so `s` is an estimate; its standard error is
 //!
 //! ```text
 //! e = 1.2533 * sigma * sqrt(1/n_q + 1/n_l) / q        sigma = 1.4826 * max(MAD_q, MAD_l)
 //! ```
 //!
-//! where MAD is the median absolute deviation from the median, 1.4826 makes of it the standard deviation of a normal
-//! distribution, and a median of n values has 1.2533 / sqrt(n) times that. After every `samples` loaded steps (8) a decision is
-//! made, if there are `samples` quiet ones to compare with:
+//! where MAD is the median absolute deviation from the median. The factor 1.4826 turns it into the standard deviation of a normal
+//! distribution, and the standard error of a median of n values is 1.2533 / sqrt(n) times that. After every `samples` loaded steps (8), a
+//! decision is made if there are `samples` quiet ones to compare with:
 //!
 //! | finding | decision |
 //! |---|---|
@@ -28,42 +28,42 @@
 //! | `s <= target` | room: rate += `increase` (0.05) of the rate at which the trouble began; loaded steps are forgotten. When that rate is reached again: no limit |
 //! | between | no change; the next decision has more samples and a smaller `e` |
 //!
-//! With 4 standard errors, a step time with a standard deviation of 10 % hides slow-downs below 27 % with 8 samples on each
-//! side, and below 15 % with full windows; one of 1 % hides those below 4.5 % and 3.3 %. Without a limit, the rate
-//! that is lowered is the one that was seen (the median of the loaded steps'), because nobody else knows it.
+//! With 4 standard errors, a step time with a standard deviation of 10 % hides slow-downs below 27 % with 8 samples on each side, and below
+//! 15 % with full windows; a standard deviation of 1 % hides slow-downs below 4.5 % and 3.3 %. If there is no limit yet, the observed rate
+//! is lowered (the median of the rates of the loaded steps), because no other rate is known.
 //!
-//! If the slow-down is proportional to the rate, `s = a * rate`, the rate goes down below `target / a` in a few halvings,
-//! climbs in twentieths of the first rate until `s` passes the target, and continues between the two.
+//! If the slow-down is proportional to the rate, `s = a * rate`, the rate falls below `target / a` in a few halvings, climbs in twentieths
+//! of the first rate until `s` exceeds the target, and continues between the two.
 //!
 //! # Phases
 //!
-//! Quiet samples are forgotten after `age` steps (256), so a baseline is never older than that, and when the application goes
-//! over to shorter or longer steps, half a window of new quiet steps moves the median. Until then longer steps look like
-//! harm: the rate falls, and comes back.
+//! Quiet samples are forgotten after `age` steps (256), so a baseline is never older than that. When the application changes to shorter or
+//! longer steps, half a window of new quiet steps moves the median. Until then, longer steps look like harm: the rate falls, and recovers
+//! later.
 //!
-//! If the application has no quiet steps any more, because a flush is always under way, the baseline runs out. When the window
-//! of loaded steps is full and there is none, a *probe* is made: for `samples` steps the rate is the floor, the least that a flush can do, and the times of these steps are the
-//! baseline for the next `age` steps; the harm that is done at the floor is not seen then. With the defaults
-//! probes take 8 of 264 steps.
+//! If the application has no quiet steps any more, because a flush is always under way, the baseline expires. When the window of loaded
+//! steps is full and there is no baseline, a *probe* is made: for `samples` steps, the rate is the floor, the lowest that a flush can have.
+//! The times of these steps are the baseline for the next `age` steps; harm that is done even at the floor is not seen then. With the
+//! defaults, probes take 8 of 264 steps.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Nanoseconds in a second: levels are kept in billionths of a byte, in which rate times nanoseconds is exact.
+/// Nanoseconds in a second. Levels are kept in billionths of a byte, in which rate times nanoseconds is exact.
 const NANOS: i128 = 1_000_000_000;
 
 /// A token bucket: keeps the pieces of a transfer below a rate.
 ///
-/// In any time `t` less than `max(burst, largest piece) + rate * t` bytes are let through, and no less than the rate if they are
-/// there: a piece larger than the burst waits for a full bucket, and leaves it in debt.
+/// In any time `t`, fewer than `max(burst, largest piece) + rate * t` bytes are let through, but no fewer than the rate allows, if that
+/// many are waiting. A piece larger than the burst waits for a full bucket, and leaves the bucket in debt.
 #[derive(Clone, Debug)]
 pub struct Pace {
     /// Bytes per second; `None` is no limit.
     rate: Option<u64>,
     burst: u64,
-    /// Billionths of a byte that may go at once; negative after a piece larger than the burst. At most `burst`.
+    /// Billionths of a byte that may be sent at once; negative after a piece larger than the burst. At most `burst`.
     level: i128,
-    /// When `level` was right.
+    /// The time to which `level` refers.
     at: Duration,
 }
 
@@ -84,8 +84,8 @@ impl Pace {
         self.rate = rate;
     }
 
-    /// How long the next piece of `bytes` has to wait. Zero: it is booked, and goes now. Otherwise nothing is booked: ask again
-    /// after that time, or earlier, as the rate may have changed.
+    /// How long the next piece of `bytes` has to wait. If the result is zero, the piece is booked, and may be sent now. Otherwise nothing
+    /// is booked: ask again after that time, or earlier, because the rate may have changed.
     pub fn next(&mut self, bytes: u64, now: Duration) -> Duration {
         self.fill(now);
         let missing = i128::from(bytes.min(self.burst)) * NANOS - self.level;
@@ -93,7 +93,7 @@ impl Pace {
             None => return Duration::ZERO,
             Some(_) if missing <= 0 => 0,
             Some(0) => return Duration::MAX,
-            // Rounded up: after the wait the piece may go.
+            // Rounded up, so that the piece may be sent after the wait.
             Some(rate) => (missing + i128::from(rate) - 1) / i128::from(rate),
         };
         if wait == 0 {
@@ -102,7 +102,7 @@ impl Pace {
         Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX))
     }
 
-    /// Adds what has come in since the last look. Without a limit the bucket is full.
+    /// Adds what has accumulated since the last call. Without a limit, the bucket is full.
     fn fill(&mut self, now: Duration) {
         let full = i128::from(self.burst) * NANOS;
         let elapsed = now.saturating_sub(self.at).as_nanos().min(u64::MAX.into()) as i128;
@@ -114,7 +114,7 @@ impl Pace {
     }
 }
 
-/// What a [`RateControl`] goes by. The module documentation has the arithmetic.
+/// The settings of a [`RateControl`]. The module documentation explains the arithmetic.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ControlSettings {
     /// The slow-down of the application's steps that is allowed, as a fraction of the step.
@@ -123,13 +123,13 @@ pub struct ControlSettings {
     pub floor: u64,
     /// The rate is multiplied by this when it is too high; between 0 and 1.
     pub decrease: f64,
-    /// What is added when there is room, as a fraction of the rate at which the limit began.
+    /// The rate grows by this when there is room, as a fraction of the rate at which the limit began.
     pub increase: f64,
     /// Steps of each kind that are remembered.
     pub window: usize,
     /// Steps of each kind that a decision needs.
     pub samples: usize,
-    /// Steps after which a quiet one is forgotten.
+    /// A quiet step is forgotten after this many steps.
     pub age: u64,
 }
 
@@ -140,12 +140,12 @@ impl Default for ControlSettings {
     }
 }
 
-/// One step of the application, from one session call to the next, or as the application says.
+/// One step of the application, from one session call to the next, or as the application reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Step {
     /// How long it took.
     pub time: Duration,
-    /// For how long of it a flush was under way, its waits for the pace included.
+    /// For how much of the step a flush was under way, including the flush's waits for the pace.
     pub flush_time: Duration,
     /// Bytes that were flushed meanwhile.
     pub flush_bytes: u64,
@@ -173,13 +173,13 @@ pub struct RateControl {
 struct Limit {
     /// Bytes per second.
     rate: f64,
-    /// The rate that was seen when the limit began; reached again, it ends.
+    /// The rate that was observed when the limit began; the limit ends when this rate is reached again.
     peak: f64,
 }
 
 impl RateControl {
-    /// A control that has seen nothing and sets no limit. Settings that contradict each other are brought into order: 1 or
-    /// more samples, a window that holds them, a baseline that lasts for two windows.
+    /// A control that has observed nothing and sets no limit. Contradictory settings are adjusted: at least 1 sample, a window that holds
+    /// the samples, a baseline that lasts for two windows.
     pub fn new(mut settings: ControlSettings) -> RateControl {
         settings.samples = settings.samples.max(1);
         settings.window = settings.window.max(settings.samples);
@@ -188,12 +188,12 @@ impl RateControl {
         RateControl { settings, step: 0, quiet, loaded, undecided: 0, limit: None, probe: None }
     }
 
-    /// Bytes per second that flushes may take now; `None` is no limit.
+    /// Bytes per second at which flushes may run now; `None` is no limit.
     pub fn rate(&self) -> Option<u64> {
         self.limit.map(|limit| limit.rate as u64)
     }
 
-    /// Takes note of a step of the application, and decides if it is time to.
+    /// Takes note of a step of the application, and decides if it is time to do so.
     pub fn on_step(&mut self, step: Step) {
         self.step += 1;
         let time = step.time.as_secs_f64();
@@ -254,7 +254,7 @@ impl RateControl {
         self.set(Some(Limit { rate: floor, peak: floor }));
     }
 
-    /// Goes on where the probe began. Its steps are the baseline, unless there were quiet ones meanwhile.
+    /// Continues where the probe began. The steps of the probe become the baseline, unless there were quiet steps meanwhile.
     fn end_probe(&mut self, limit: Option<Limit>, has_baseline: bool) {
         if !has_baseline {
             let times: Vec<f64> = self.loaded.iter().map(|(time, _)| *time).collect();
@@ -277,7 +277,7 @@ impl RateControl {
         }
     }
 
-    /// Steps at another rate say nothing about this one.
+    /// Sets the limit, and forgets the loaded steps: steps at another rate say nothing about this one.
     fn set(&mut self, limit: Option<Limit>) {
         self.limit = limit;
         self.loaded.clear();
@@ -299,7 +299,7 @@ impl Spread {
     }
 }
 
-/// The median; zero of nothing.
+/// The median; zero if there are no values.
 fn median(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     match (values.len(), values.len() / 2) {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     proptest! {
-        /// Pieces as fast as they are let through: never above the bound, and never slower than the rate.
+        /// Pieces that are sent as fast as they are let through never exceed the bound, and are never slower than the rate.
         #[test]
         fn every_window_keeps_the_rate(
             rate in 1u64..1 << 40,
@@ -370,7 +370,7 @@ mod tests {
                 now += Duration::from_nanos(pause);
                 let wait = pace.next(bytes, now);
                 if !wait.is_zero() {
-                    // One nanosecond less is too early by the bound, one more is needless.
+                    // One nanosecond less would be too early according to the bound; one more would be needless.
                     prop_assert!(!pace.clone().next(bytes, now + wait - Duration::from_nanos(1)).is_zero());
                     now += wait;
                     prop_assert_eq!(pace.next(bytes, now), Duration::ZERO);
@@ -390,7 +390,7 @@ mod tests {
         }
     }
 
-    /// An application whose steps a flush makes longer.
+    /// An application whose steps take longer during a flush.
     struct App {
         rng: Rng,
         /// Seconds of a step without a flush.
@@ -399,7 +399,7 @@ mod tests {
         harm: f64,
         /// Steps vary by up to this fraction, up and down.
         noise: f64,
-        /// One in so many steps takes three times as long; 0 for none.
+        /// One in this many steps takes three times as long; 0 for none.
         outlier: u64,
         /// Bytes per second that the link gives.
         link: f64,
@@ -425,7 +425,7 @@ mod tests {
             control.on_step(Step { time, flush_time, flush_bytes: (rate * flush_time.as_secs_f64()) as u64 });
         }
 
-        /// Steps in turns of ten with a flush and ten without.
+        /// Runs steps in turns of ten with a flush and ten without.
         fn alternate(&mut self, control: &mut RateControl, steps: usize) {
             (0..steps).for_each(|step| self.run(control, step % 20 < 10));
         }
@@ -471,7 +471,8 @@ mod tests {
                 sum += app.slowdown(&control) / at_full / 4000.0;
                 worst = worst.max(app.slowdown(&control));
             }
-            // One increase, a twentieth of the first rate, beyond the target; noise of half a per cent hides about as much.
+            // The slow-down may exceed the target by one increase, a twentieth of the first rate; noise of half a per cent hides about as
+            // much.
             assert!(worst <= 0.0201 + 0.05 * at_full + 2.5 * noise, "{at_full}: {worst}");
             assert!(
                 sum > 0.4 * right && sum < 0.05 + 1.1 * right,
@@ -545,7 +546,7 @@ mod tests {
 
     #[test]
     fn without_quiet_steps_a_harmless_flush_is_only_probed() {
-        // Longer steps begin at the same time as a flush without end, which harms nobody.
+        // Longer steps begin at the same time as an endless flush, which harms nobody.
         let (mut control, mut app) = (RateControl::new(ControlSettings::default()), App::new(8));
         app.noise = 0.01;
         app.alternate(&mut control, 200);
@@ -572,7 +573,7 @@ mod tests {
             slowdown += app.slowdown(&control) / 4000.0;
             share += app.slowdown(&control) / app.harm / app.link / 4000.0;
         }
-        // The target, the harm at the floor (2.7 % of the link), and 4 standard errors of a noise of half a per cent.
+        // The bound: the target, the harm at the floor (2.7 % of the link), and 4 standard errors of a noise of half a per cent.
         assert!(slowdown < 0.02 + 0.3 * 0.027 + 0.01, "{slowdown}");
         assert!(share > 0.03, "{share}");
     }

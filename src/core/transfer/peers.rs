@@ -1,7 +1,7 @@
-//! The level of redundancy: this rank's part in the exchanges with the peers of its sets, and what it keeps for them.
+//! The level of redundancy: this rank's part in the exchanges with the peers of its sets, and the parts that it keeps for them.
 //!
-//! Parcels go to the exchange of their operation; nothing is computed here under the lock. What arrives is taken only while the workers
-//! keep up, so that the rest stays with its senders.
+//! Parcels are passed to the exchange of their operation; nothing is computed here under the lock. Arriving parcels are taken only while
+//! the workers keep up, so that the rest stays with their senders.
 #![forbid(unsafe_code)]
 
 use super::core::Facts;
@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The redundancy sets of this rank.
+/// This rank's work for its redundancy sets.
 pub(super) struct Peers {
     setup: Arc<Setup>,
     shards: Arc<Shards>,
@@ -41,11 +41,11 @@ pub(super) struct Peers {
 
 #[derive(Default)]
 struct State {
-    /// Exchanges under way, by operation, and when they began.
+    /// Exchanges under way, by operation, each with the time at which it began.
     running: BTreeMap<u64, (Arc<Exchange>, Duration)>,
-    /// Parcels of exchanges that have not begun here.
+    /// Parcels of exchanges that have not begun on this rank yet.
     early: BTreeMap<u64, Vec<Parcel>>,
-    /// What is being brought to the node's files, the last part first, by operation.
+    /// Parts that are being written to the node's files, by operation; the part that is written last comes first.
     storing: HashMap<u64, (Arc<Facts>, Vec<SlotId>)>,
 }
 
@@ -81,15 +81,15 @@ impl Peers {
         self.exchanges().iter().map(|exchange| exchange.backlog()).sum()
     }
 
-    /// A piece of the work of an exchange, if there is one.
+    /// Takes a piece of an exchange's work, if there is one.
     pub fn take_job(&self, now: Duration) -> Option<(Arc<Exchange>, Job)> {
         self.exchanges().into_iter().find_map(|exchange| exchange.take_job(now).map(|job| (exchange, job)))
     }
 
-    /// A parcel of an exchange has arrived. `awaits` says of which operations one may begin here later.
+    /// A parcel of an exchange has arrived. `awaits` says whether the exchange of an operation may begin here later.
     pub fn on_parcel(&self, parcel: Parcel, awaits: impl FnOnce(u64) -> bool) {
         let operation = parcel.label[1];
-        // Before the lock: the books answer that.
+        // Before the lock is taken, because the books answer this question.
         let is_early = exchange::is_early(&parcel.label) && awaits(operation);
         let mut state = self.state.lock();
         match state.running.get(&operation).map(|(exchange, _)| exchange.clone()) {
@@ -144,7 +144,7 @@ impl Peers {
         })
     }
 
-    /// Looks after the exchanges: reports those that have ended, and releases those that nobody needs.
+    /// Attends to the exchanges: reports those that have ended, and releases those that nobody needs.
     pub fn settle(&self) -> Vec<Done> {
         let running: Vec<(u64, Arc<Exchange>, Duration)> = {
             let state = self.state.lock();
@@ -156,7 +156,7 @@ impl Peers {
         let (now, limit) = (self.setup.now(), self.setup.config.job.timeouts.abandon);
         let mut done = Vec::new();
         for (operation, exchange, started) in running {
-            // The root gives it up then, and a rank that has not voted hears of that only when it does.
+            // After this time the root gives the level up, and a rank that has not voted only hears of that when it votes.
             let took = now.saturating_sub(started);
             if took >= limit {
                 exchange.fail(format!("the other ranks of its redundancy set did not do their part within {limit:?}"));
@@ -166,7 +166,7 @@ impl Peers {
             }
             if exchange.is_over() {
                 exchange.take_spent().into_iter().for_each(|bytes| self.mail.give_back(bytes));
-                // Let go of behind the lock: what it has sealed and nobody has taken goes with it.
+                // Dropped without the lock: parts that the exchange has sealed and nobody has taken are dropped with it.
                 let gone = self.state.lock().running.remove(&operation);
                 drop(gone);
             }
@@ -200,7 +200,8 @@ impl Peers {
         Done::Written { operation, tier: TierId::PEERS, written: Err(reason) }
     }
 
-    /// What is kept for others is to be brought to the node's files, too: after the rank's own shard, which is in the same queue.
+    /// Queues the parts that are kept for others, which are also to be written to the node's files: after the rank's own shard, which is in
+    /// the same queue.
     pub fn store(&self, facts: Arc<Facts>, mut parts: Vec<SlotId>) -> Vec<Done> {
         let operation = facts.key.operation;
         if self.setup.node_files().is_none() {
@@ -238,7 +239,7 @@ impl LevelWork for Peers {
         }
     }
 
-    /// With nothing to keep the level is done when its turn comes, which is after the rank's own shard.
+    /// If there is nothing to keep, the level is done when its turn comes, which is after the rank's own shard.
     fn open(&self, operation: u64) -> Result<Opened, TierError> {
         let next = {
             let state = self.state.lock();
@@ -271,8 +272,8 @@ impl LevelWork for Peers {
         })
     }
 
-    /// A part has been written to the node's files, or there is none and the rank's own shard is finished: the next part, or the end
-    /// of the level on this rank.
+    /// A part has been written to the node's files, or there is none and the rank's own shard is finished. Begins the next part, or ends
+    /// the level on this rank.
     fn written(&self, operation: u64, written: Written) -> Vec<Done> {
         let failure = match written {
             Written::Failed(error) => {
@@ -307,7 +308,7 @@ impl LevelWork for Peers {
     }
 
     fn committed(&self, facts: &Arc<Facts>) {
-        // What a node's files held for the sake of the peers may go.
+        // Files of the node that were kept for the sake of the peers may be deleted.
         if let Some(files) = self.setup.node_files().filter(|_| self.setup.has_stored_parts()) {
             self.lanes.push(Task::Retain { tier: files.kind(), facts: facts.clone() });
         }

@@ -1,6 +1,6 @@
 //! Exchanges of [posts](crate::coordination::posts) between all ranks, each closed by a round.
 //!
-//! Posts travel as parcels. Those of an exchange that this rank has not come to wait here; those of one that it has left are dropped.
+//! Posts travel as parcels. If this rank has not reached their exchange, they wait here; if it has left their exchange, they are dropped.
 #![forbid(unsafe_code)]
 
 use super::core::call;
@@ -18,43 +18,44 @@ use std::sync::Arc;
 
 const POST: u64 = 18;
 const ACKNOWLEDGED: u64 = 19;
-/// Posts that are looked at before the messages are moved along again.
+/// How many posts are examined before the messages are moved along again.
 const AT_ONCE: usize = 64;
-/// Bytes that are sent before what has come is looked at again.
+/// How many bytes are sent before arrived posts are examined again.
 const BYTES_AT_ONCE: usize = 1 << 20;
 
-/// What a rank makes of a post.
+/// The result of handling a post.
 #[derive(Default)]
 pub struct Handled {
-    /// What its sender is to hear; empty: nothing.
+    /// The answer to its sender; empty for none.
     pub answer: Vec<u8>,
-    /// What is sent on because of it.
+    /// The posts that are sent on because of it.
     pub onward: Vec<(Rank, Vec<u8>)>,
 }
 
-/// What a rank makes of a post: of whom, and its body. The error says why it cannot be understood.
+/// Handles a post, given its sender and its body. The error says why the post cannot be understood.
 pub type OnPost<'a> = dyn FnMut(Rank, &[u8]) -> Result<Handled, String> + 'a;
 
-/// What a rank sends next, by what of it is not acknowledged yet.
+/// Decides what a rank sends next, depending on which posts are not acknowledged yet.
 pub type NextPost<'a> = dyn FnMut(&Posts) -> Next + 'a;
 
 /// What a rank sends next.
 pub enum Next {
-    /// This.
+    /// This post, to this rank.
     Post(Rank, Vec<u8>),
-    /// Nothing before something has come.
+    /// Nothing until something has arrived.
     Later,
     /// Nothing more.
     Done,
 }
 
-/// What one rank does in an exchange.
+/// The part of one rank in an exchange.
 pub struct Exchange<'a> {
-    /// What it sends of its own, one after the other, by what is not acknowledged yet. It is asked again whenever something has come.
+    /// Supplies the rank's own posts one after the other, depending on which posts are not acknowledged yet. It is asked again whenever
+    /// something has arrived.
     pub next: &'a mut NextPost<'a>,
-    /// What it makes of a post. If it cannot be understood, this rank votes no.
+    /// Handles a post. If the post cannot be understood, this rank votes no.
     pub on_post: &'a mut OnPost<'a>,
-    /// Its vote when all that it has sent is acknowledged, from the answers.
+    /// Makes the rank's vote from the answers, once everything that the rank has sent is acknowledged.
     pub vote: Box<dyn FnOnce(Vec<Vec<u8>>) -> Ballot + 'a>,
     /// The root's decision.
     pub decide: Decider,
@@ -72,7 +73,7 @@ struct State {
     arrived: VecDeque<Parcel>,
     /// The exchange that this rank is in.
     open: Option<u64>,
-    /// The last one that it has left.
+    /// The last exchange that this rank has left.
     left: u64,
 }
 
@@ -102,7 +103,7 @@ impl Posting {
         }
     }
 
-    /// The next one of the exchange that is open.
+    /// The next parcel of the open exchange.
     fn next(&self) -> Option<Parcel> {
         let mut state = self.state.lock();
         let open = state.open?;
@@ -110,7 +111,8 @@ impl Posting {
         state.arrived.remove(place)
     }
 
-    /// Acknowledges posts of a call in which this rank exchanges none: those that do hear in the verdict that it is in another one.
+    /// Acknowledges posts of a call in which this rank exchanges none. The ranks that do exchange posts learn from the verdict that this
+    /// rank has made a different call.
     pub(super) fn decline(&self, call: u64) {
         let mut state = self.state.lock();
         if state.arrived.is_empty() {
@@ -169,12 +171,12 @@ struct Course<'e, 'a> {
     refused: Option<String>,
     on_post: &'a mut OnPost<'a>,
     next: &'a mut NextPost<'a>,
-    /// It has nothing more to send.
+    /// The rank has nothing more to send.
     is_done: bool,
 }
 
 impl Course<'_, '_> {
-    /// Sends what is to be sent now; true if it was anything.
+    /// Sends what is to be sent now; true if there was anything.
     fn send(&mut self) -> bool {
         let mut bytes = 0;
         for sent in 0..AT_ONCE {
@@ -194,7 +196,7 @@ impl Course<'_, '_> {
         true
     }
 
-    /// Looks at what has come; true if anything has.
+    /// Handles what has arrived; true if anything has.
     fn look(&mut self) -> bool {
         let mut any = false;
         for _ in 0..AT_ONCE {
@@ -218,14 +220,15 @@ impl Course<'_, '_> {
     }
 }
 
-/// All of these, at once.
+/// Sends all of these posts, without waiting for answers.
 pub fn all_at_once(posts: Vec<(Rank, Vec<u8>)>) -> impl FnMut(&Posts) -> Next {
     let mut posts = posts.into_iter();
     move |_| posts.next().map_or(Next::Done, |(to, body)| Next::Post(to, body))
 }
 
 impl Engine {
-    /// An empty buffer for a post of the exchange that is open: that of one that was sent, if there is one. Its pages are there.
+    /// An empty buffer for a post of the open exchange: that of a post that was sent, if there is one, because its pages are already
+    /// populated.
     pub fn spare(&self) -> Vec<u8> {
         self.posting.spare()
     }
@@ -251,7 +254,7 @@ impl Engine {
         let mut course =
             Course { posting, number, posts: Posts::default(), refused: None, on_post, next, is_done: false };
         let (round, rank) = (call(number), self.setup.rank());
-        // Before the root gives up, so that it hears for whom the others wait.
+        // Less than the time after which the root gives up, so that the root hears for which ranks the others wait.
         let patience = self.setup.config.job.timeouts.abandon / 2;
         let mut moved = self.setup.now();
         let mut to_vote = Some((vote, decide));

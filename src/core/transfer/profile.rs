@@ -1,7 +1,8 @@
-//! The machine profile of a session (`plan.profile`): read by its root when it opens, and written when it closes.
+//! The machine profile of a session (`plan.profile`): read by the session's root when the session opens, and written when it closes.
 //!
-//! It is a hint like the files of the run directory, and is handled like those: replaced as a whole, believed only where it belongs to this user or to root.
-//! Trouble with it is a warning and does nothing to the session. A file that cannot be read is left as it is: somebody may want it back.
+//! The profile is a hint, like the files of the run directory, and is handled in the same way: it is replaced as a whole, and believed only
+//! if it belongs to this user or to root. Trouble with it causes a warning and has no effect on the session. A file that cannot be read is
+//! left as it is: somebody may want it back.
 #![forbid(unsafe_code)]
 
 use super::costs;
@@ -14,24 +15,24 @@ use crate::tier::run_directory::RunDirectory;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Where the profile is, and what accompanies its numbers.
+/// The path of the profile, and the facts that accompany its numbers.
 pub struct ProfileFile {
     path: PathBuf,
-    /// Nodes of the group.
+    /// The number of nodes of the group.
     nodes: u64,
     host: String,
     command: String,
-    /// Where attempts that have ended are told.
+    /// The directory in which ended attempts are recorded.
     run: Option<RunDirectory>,
 }
 
 impl ProfileFile {
-    /// At `path`, for a group on this many nodes. `run`: the run directory, if there is one.
+    /// A profile at `path`, for a group on this many nodes. `run`: the run directory, if there is one.
     pub fn new(path: PathBuf, nodes: u64, host: &str, command: &str, run: Option<RunDirectory>) -> ProfileFile {
         ProfileFile { path, nodes, host: host.to_owned(), command: command.to_owned(), run }
     }
 
-    /// What it says; `None` where there is none yet. One that cannot be used is warned about.
+    /// The content of the file; `None` if there is no file yet. Warns if the file cannot be used.
     pub fn read(&self) -> Option<Profile> {
         self.try_read().unwrap_or_else(|error| {
             log::warn!("event=profile-not-read error={error:?}: the session continues without it");
@@ -43,7 +44,8 @@ impl ProfileFile {
         read(&self.path)
     }
 
-    /// Puts into it what a session has measured: the greatest of all ranks' [`costs::numbers`], and what the root saw. Trouble is a warning.
+    /// Adds a session's measurements to the profile: the maxima of all ranks' [`costs::numbers`], and what the root has measured. Trouble
+    /// only causes a warning.
     pub fn tell(&self, greatest: &[u64], measured: &Measured, ranks: u64) {
         let source = Source::new(unix_now(), &self.host, &self.command);
         let Some(mut profile) = costs::profile(greatest, measured, self.nodes, ranks, &source) else { return };
@@ -62,7 +64,7 @@ impl ProfileFile {
         write(&self.path, &profile)
     }
 
-    /// What became of the attempts of `bivouac run` that have ended.
+    /// The outcomes of those attempts of `bivouac run` that have ended.
     fn failures(&self, source: &Source) -> Option<Failures> {
         let attempts = self.run.as_ref()?.read_attempts().unwrap_or_else(|error| {
             log::warn!("event=attempts-not-read error={error}: the profile keeps the failures that it has");

@@ -10,9 +10,9 @@ use crate::tier::{TierId, TierSet};
 pub struct Report {
     /// Name of the series; empty for a tier.
     pub name: String,
-    /// Which checkpoint; for a tier, the empty key.
+    /// The checkpoint's key; for a tier, the empty key.
     pub key: CheckpointKey,
-    /// At which level; `Captured` stands for the call itself.
+    /// The level; `Captured` stands for the call itself.
     pub level: Level,
     /// The verdict.
     pub verdict: LevelVerdict,
@@ -21,13 +21,13 @@ pub struct Report {
 /// The ranks' verdict on a level.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LevelVerdict {
-    /// All ranks have reached it.
+    /// All ranks have reached the level.
     Committed,
-    /// These ranks did not reach it.
+    /// These ranks did not reach the level.
     Abandoned(Vec<Culprit>),
     /// The root could not be reached; recovery will show the outcome.
     Unknown(String),
-    /// Nothing reaches this level in this session: these ranks cannot use its tier.
+    /// No checkpoint reaches this level in this session: these ranks cannot use its tier.
     Off(Vec<Culprit>),
 }
 
@@ -46,7 +46,7 @@ impl LevelVerdict {
 /// The state of one checkpoint as the application sees it.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
-    /// The tiers that it goes to, once all ranks have agreed on the call.
+    /// The tiers that the checkpoint goes to, once all ranks have agreed on the call.
     pub plan: Option<TierSet>,
     /// Verdicts so far, in the order in which they were heard. Without a tier: on the call itself.
     pub heard: Vec<(Option<TierId>, LevelVerdict)>,
@@ -54,19 +54,19 @@ pub struct Progress {
     pub finished: bool,
 }
 
-/// Where a wait for a level stands.
+/// The state of a wait for a level.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Waited {
     /// Nothing is decided yet.
     Open,
     /// This level, which is at least the one waited for, is committed.
     Reached(Level),
-    /// It cannot be reached any more; the verdicts say why (empty: no such level was planned).
+    /// The level cannot be reached any more; the verdicts say why (empty: no such level was planned).
     Failed(Vec<(Level, LevelVerdict)>),
 }
 
 impl Progress {
-    /// The tiers that all ranks are known to have it on.
+    /// The tiers on which all ranks are known to have the checkpoint.
     fn committed(&self) -> impl Iterator<Item = TierId> {
         self.heard.iter().filter(|(_, verdict)| *verdict == LevelVerdict::Committed).filter_map(|(tier, _)| *tier)
     }
@@ -81,12 +81,12 @@ impl Progress {
         self.committed().map(TierId::level).max().unwrap_or(Level::Captured)
     }
 
-    /// Has exactly one tier committed it so far?
+    /// Has exactly one tier committed the checkpoint so far?
     pub fn is_first_commit(&self) -> bool {
         self.committed().count() == 1
     }
 
-    /// Has `level`, or a higher one, been reached, or can it not be reached any more?
+    /// Has `level` or a higher level been reached, or can none of them be reached any more?
     pub fn waited(&self, level: Level) -> Waited {
         let reached = self.level();
         let Some(plan) = &self.plan else {
@@ -102,7 +102,7 @@ impl Progress {
     }
 }
 
-/// The level that a verdict is about: on a tier, or on the call.
+/// The level to which a verdict refers: that of a tier, or that of the call.
 pub(super) fn level_of(tier: Option<TierId>) -> Level {
     tier.map_or(Level::Captured, TierId::level)
 }

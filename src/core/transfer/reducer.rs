@@ -1,4 +1,4 @@
-//! The packed forms of this rank's shards: made when the first file needs one, kept until the last one has it.
+//! The packed forms of this rank's shards: each is made when the first file needs it, and kept until the last file has been written.
 #![forbid(unsafe_code)]
 
 use super::chunking::{DeviceTables, Looked, Looking};
@@ -27,31 +27,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What files of a checkpoint may refer to, and what became of it.
+/// What the files of a checkpoint may refer to, until it is decided what they store.
 enum Form {
     /// The root's choice.
     Chosen(Vec<SourceKey>),
     Decided(Decided),
 }
 
-/// What files of a checkpoint store.
+/// What the files of a checkpoint store.
 #[derive(Default)]
 struct Decided {
-    /// `None`: all of it.
+    /// Which parts of the shard the files store; `None`: all of it.
     extents: Option<Extents>,
-    /// What was packed of it, by whether it was to be compressed; `None`: files hold it as it lies in memory.
+    /// The packed forms of the shard, by whether compression was requested; `None`: files store it as it is in memory.
     packed: HashMap<bool, Option<PackedShard>>,
 }
 
 struct State {
     series: HashMap<String, Versions>,
     forms: HashMap<u64, Form>,
-    /// What was found on the device of shards that are still to be decided on, with the names of their series.
+    /// For shards that are still to be decided on, what was found on the device, and the names of their series.
     looked: HashMap<u64, (String, Found)>,
     methods: Methods,
-    /// What the application has asked for of regions of shards that are under way.
+    /// The application's wishes for regions of shards that are under way.
     wishes: HashMap<u64, Vec<(String, Method)>>,
-    /// What is looked for of theirs.
+    /// The way chosen for each region of these shards.
     ways: HashMap<u64, BTreeMap<String, Way>>,
 }
 
@@ -61,7 +61,7 @@ impl State {
         wishes.iter().rev().find(|(wished, _)| wished == region).map(|(_, method)| *method)
     }
 
-    /// What is looked for of a region of a shard whose blocks have these digests: decided once.
+    /// How to look for unchanged parts of a region of a shard, whose blocks have these digests. Decided only once for each region.
     fn way(&mut self, name: &str, operation: u64, region: &str, bytes: u64, blocks: &[Digest]) -> Way {
         if let Some(way) = self.ways.get(&operation).and_then(|ways| ways.get(region)) {
             return *way;
@@ -74,7 +74,7 @@ impl State {
         way
     }
 
-    /// How to look for each region of a shard that can be left to earlier files.
+    /// How to look for unchanged parts of each region of a shard that may be left to earlier files.
     fn ways(&mut self, name: &str, head: &Head) -> BTreeMap<String, Way> {
         let (operation, block) = (head.header.key.operation, u64::from(head.header.block_size));
         let arrays = head.meta.regions.iter().filter(|region| region.kind == RegionKind::Array);
@@ -90,7 +90,7 @@ impl State {
 /// What this rank knows about the contents of its files.
 pub(super) struct Reducer {
     is_on: bool,
-    /// What is looked for of regions of which nothing else is said.
+    /// The way for regions for which nothing else is specified.
     way: Way,
     /// Bytes that the tables of a series may take.
     budget: u64,
@@ -101,9 +101,9 @@ pub(super) struct Reducer {
     setup: Arc<Setup>,
     reporter: Arc<Reporter>,
     state: Lock<State>,
-    /// The chunks of regions of each series that are looked at in the same way; `None`: there is no room for their tables.
+    /// The chunks of those regions of each series that are examined in the same way; `None`: there is no room for their tables.
     chunks: Lock<HashMap<(String, Way), Option<Chunks>>>,
-    /// Those of regions in device memory.
+    /// The chunks of regions in device memory.
     on_device: Option<DeviceTables>,
 }
 
@@ -142,12 +142,12 @@ impl Reducer {
         }
     }
 
-    /// Are differences asked for?
+    /// Is the reduction of files switched on?
     pub fn is_on(&self) -> bool {
         self.is_on
     }
 
-    /// Regions of a shard are to be reduced by other methods than is configured.
+    /// Regions of a shard are to be reduced by methods other than the configured one.
     pub fn wish(&self, operation: u64, wishes: Vec<(String, Method)>) {
         if self.is_on {
             self.state.lock().wishes.insert(operation, wishes);
@@ -160,24 +160,26 @@ impl Reducer {
         }
     }
 
-    /// Is it of use to look at the regions that are in device memory?
+    /// Is it useful to examine the regions in device memory?
     pub fn looks_on_devices(&self) -> bool {
         self.on_device.is_some()
     }
 
-    /// May a capture leave out what has not changed since this version? Not where a device has looked at another one last, or is about to.
+    /// May a capture leave out what has not changed since this version? It may not if a device has last looked at another version, or is
+    /// about to do so.
     pub fn may_leave_out(&self, name: &str, since: u64) -> bool {
         self.on_device.as_ref().is_none_or(|tables| tables.is_in_step(name, since))
     }
 
-    /// Regions of a shard in device memory did not find room in the cache, so nobody looks at them there.
+    /// Regions of a shard in device memory did not find room in the cache, so they are not examined there.
     pub fn found_no_room(&self, name: &str) {
         if let Some(tables) = &self.on_device {
             tables.found_no_room(name);
         }
     }
 
-    /// Looks at regions of a shard in device memory, before it is captured, and says how long that took; `None` if it could not.
+    /// Examines regions of a shard in device memory before the shard is captured, and returns how long that took; `None` if it was
+    /// impossible or not worthwhile.
     ///
     /// # Blocking
     /// For the device.
@@ -210,7 +212,7 @@ impl Reducer {
         Some(took)
     }
 
-    /// A shard was captured: what this rank says about it with its vote ([`super::core::References::choose`]).
+    /// A shard was captured. Returns what this rank says about the shard with its vote ([`super::core::References::choose`]).
     pub fn captured(&self, source: &Source) -> Vec<(u64, u64)> {
         if !self.is_on {
             return Vec::new();
@@ -230,14 +232,14 @@ impl Reducer {
         versions.uses(operation, found.get(&operation).map(|(_, found)| found), is_asked)
     }
 
-    /// A checkpoint goes to files, which refer to nothing unless it is chosen.
+    /// A checkpoint goes to files. They refer to nothing unless a choice follows.
     pub fn planned(&self, operation: u64) {
         if self.compress != Compress::Off {
             self.chosen(operation, Vec::new());
         }
     }
 
-    /// Is the next file on a tier to be compressed, where bytes are written so fast?
+    /// Is the next file on a tier to be compressed, if bytes are written there at this bandwidth?
     pub fn is_compressed(&self, bandwidth: impl FnOnce() -> Option<f64>) -> bool {
         match self.compress {
             Compress::Off => false,
@@ -249,15 +251,15 @@ impl Reducer {
         }
     }
 
-    /// Files of a checkpoint may refer to these.
+    /// Files of a checkpoint may refer to these checkpoints.
     pub fn chosen(&self, operation: u64, sources: Vec<SourceKey>) {
         self.state.lock().forms.insert(operation, Form::Chosen(sources));
     }
 
-    /// The packed form of a shard, compressed or not; `None` if its files hold it whole.
+    /// The packed form of a shard, compressed or not; `None` if its files store all of it.
     ///
     /// # Blocking
-    /// The first time, for reading what has changed, and for compressing.
+    /// The first time, for reading what has changed and for compressing.
     ///
     /// # Errors
     /// [`TierError`]: the shard is damaged.
@@ -276,7 +278,7 @@ impl Reducer {
             {
                 return Ok(packed.clone());
             }
-            // Whoever asks meanwhile has it whole.
+            // Callers that ask in the meantime write the shard whole.
             let form = std::mem::replace(form, Form::Decided(Decided::default()));
             (form, looked.remove(&operation).map(|(_, found)| found).unwrap_or_default())
         };
@@ -307,12 +309,13 @@ impl Reducer {
         Ok(packed)
     }
 
-    /// The maximum number of bytes that what compressing makes may take until the file is written.
+    /// How many bytes the results of compression may take in total until the file is written.
     pub fn room(&self) -> u64 {
         self.budget
     }
 
-    /// A shard, of any rank of this node, compressed into at most `room` bytes, in a file that refers to none; `None` if that is no shorter.
+    /// A shard of any rank of this node, compressed into at most `room` bytes, in a file that refers to no others; `None` if that is no
+    /// shorter.
     ///
     /// # Blocking
     /// For compressing.
@@ -323,8 +326,8 @@ impl Reducer {
         self.pack(operation, shard, None, room)
     }
 
-    /// Packs a shard whose file stores what these say, or all of it, compressed into so many bytes at most if there are any; `None` if that is no
-    /// shorter.
+    /// Packs a shard whose file stores what `extents` say, or all of it. If `room` is not zero, the file is compressed into at most that
+    /// many bytes. `None` if the packed form is no shorter.
     fn pack(
         &self,
         operation: u64,
@@ -341,7 +344,7 @@ impl Reducer {
         };
         let packed = match packed {
             Ok(packed) => packed,
-            // More extents than the format can hold.
+            // There are more extents than the format can hold.
             Err(TierError::Format { source, .. }) => {
                 log::debug!("event=not-packed operation={operation} error={source}");
                 return Ok(None);
@@ -358,12 +361,12 @@ impl Reducer {
                 reduction.compress_time += took;
             });
         }
-        // What it says of itself may take more than it saves. Its place in a container is that of the whole shard.
+        // The description of a packed shard may take more than packing saves. Its place in a container has the length of the whole shard.
         Ok(Some(packed).filter(|packed| packed.shard.head().header.total_len < shard.head().header.total_len))
     }
 
-    /// What the file of a shard stores itself, and where the rest is, where it may refer to these; and to which of them it may. `looked` is what was
-    /// found on the device of its regions there.
+    /// Decides which parts of a shard its file stores itself, and where the rest is, given the sources that it may refer to. Also returns
+    /// the sources to which it may in fact refer. `looked` is what was found on the device of the shard's regions there.
     fn decide(
         &self,
         name: &str,
@@ -373,7 +376,7 @@ impl Reducer {
         looked: &Found,
     ) -> Result<(Option<Extents>, Vec<u64>), TierError> {
         let head = shard.head();
-        // One that the device was to look at and has not costs no table here.
+        // A shard that the device was to examine but has not costs no table here.
         let was_missed = looked.is_empty() && self.on_device.as_ref().is_some_and(|tables| tables.has(name));
         let (known, mut ways) = {
             let mut state = self.state.lock();
@@ -429,7 +432,8 @@ impl Reducer {
         Ok((decided, allowed))
     }
 
-    /// Looks for chunks of the fields of a shard that are asked for; `None`, after a word in the log, if there is no room for the tables.
+    /// Looks for chunks of those fields of a shard that are asked for; `None`, after a message in the log, if there is no room for the
+    /// tables.
     fn look_here(
         &self,
         name: &str,
@@ -452,12 +456,12 @@ impl Reducer {
         };
         let mut chunks = self.chunks.lock();
         let table = chunks.entry((name.to_owned(), way)).or_insert_with(new_table);
-        // A shard that has grown may need longer ones.
+        // A shard that has grown may need longer tables.
         if table.as_ref().is_some_and(|table| !table.has_room_for(bytes)) {
             *table = new_table();
         }
         let Some(table) = table else {
-            // Behind the lock: whoever writes the log has locks of its own.
+            // After the lock is released, because logging takes locks of its own.
             drop(chunks);
             self.say_by_blocks(bytes);
             return Ok(None);
@@ -479,7 +483,7 @@ impl Reducer {
         }
     }
 
-    /// No file needs the packed form any more.
+    /// No file needs the packed form of this checkpoint any more.
     pub fn written(&self, operation: u64) {
         let mut state = self.state.lock();
         state.forms.remove(&operation);
@@ -489,7 +493,7 @@ impl Reducer {
         state.series.values_mut().for_each(|versions| versions.forget_undecided(operation));
     }
 
-    /// Of a series only these are of use, and what is later.
+    /// Only these versions of a series, and later ones, are still of use.
     pub fn keep(&self, name: &str, operations: &[u64]) {
         if let Some(versions) = self.state.lock().series.get_mut(name) {
             versions.keep(operations);
@@ -497,12 +501,13 @@ impl Reducer {
     }
 }
 
-/// What manifests say that checkpoints need, each read once: a folder's manifest never changes.
+/// The checkpoints that others need according to their manifests. Each manifest is read once, because the manifest of a folder never
+/// changes.
 #[derive(Default)]
 pub(super) struct Manifests(Lock<HashMap<(TierId, Series, Moment), Vec<Moment>>>);
 
 impl Manifests {
-    /// What a committed checkpoint cannot be restored without; `None` if its manifest cannot be read.
+    /// The checkpoints without which a committed checkpoint cannot be restored; `None` if its manifest cannot be read.
     ///
     /// # Blocking
     /// On the tier, the first time.
@@ -515,7 +520,7 @@ impl Manifests {
         let name = CheckpointKey { generation, version, operation, ..CheckpointKey::default() }.folder();
         let manifest = tier.read_manifest(series, &name);
         let manifest = manifest.inspect_err(|error| match error.is_absent() {
-            // Another rank's retention was quicker.
+            // Another rank's retention was faster.
             true => log::debug!("event=manifest-gone error={error}"),
             false => log::warn!("event=manifest-unusable error={error}"),
         });

@@ -1,10 +1,10 @@
-//! What the slots of node memory still hold: a capture into memory that an earlier one had stores what has changed.
+//! What the slots of node memory still contain: a capture into memory that an earlier capture used only stores what has changed.
 //!
-//! A series has two slots in turn. The one that it gives back holds its shard until somebody else has that memory, and the next capture
-//! usually gets it again ([`SlotMut::remains`]). Blocks of that shard which have the digests of the new one stay; those that only the
-//! newest sealed shard has are copied from there; the rest comes from the application. Whether bytes that were left alone are still good, is
-//! found where it is of anybody else's bytes: when a writer or a restart checks their digests, and when they are copied from one slot to another.
-//! Behind a write that has failed, and every hundredth time, a capture stores everything.
+//! A series uses two slots in turn. A slot that it gives back contains its shard until that memory is used for something else, and the next
+//! capture usually receives the same slot again ([`SlotMut::remains`]). Blocks of that shard with the digests of the new shard stay; blocks
+//! that only the newest sealed shard has are copied from there; the rest is copied from the application. Damage to bytes that were left
+//! alone is detected in the same way as damage to any other bytes: when a writer or a restart checks their digests, and when they are
+//! copied from one slot to another. After a write that has failed, and every hundredth time, a capture stores everything.
 #![forbid(unsafe_code)]
 
 use crate::base::Digest;
@@ -16,45 +16,45 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Shards of a series whose heads are remembered.
+/// For how many shards of a series the heads are remembered.
 const HEADS_MAX: usize = 4;
-/// Captures in a row that may leave something out: a bit that flips in memory stays no longer.
+/// How many captures in a row may leave something out, so that a bit that flips in memory stays no longer.
 const PARTIAL_MAX: u32 = 100;
 
 #[derive(Default)]
 struct Latest {
-    /// The slots that were sealed last, and what with.
+    /// The slots that were sealed last, and the heads of their shards.
     heads: VecDeque<(SlotId, Arc<Head>)>,
     /// The operation of the last capture.
     begun: u64,
-    /// How much of the last capture had changed.
+    /// The share of blocks that had changed in the last capture.
     changed: f64,
-    /// How many captures have left something out since the last that has not.
+    /// How many captures have left something out since the last one that stored everything.
     partial: u32,
 }
 
-/// What this process has sealed.
+/// The shards that this process has sealed.
 #[derive(Default)]
 pub(super) struct Remains(HashMap<String, Latest>);
 
 /// What a capture need not store.
 pub(super) struct Known {
-    /// The head of what the slot holds.
+    /// The head of the shard that the slot contains.
     pub here: Arc<Head>,
     /// The newest shard of the series.
     pub newest: Arc<Head>,
-    /// Its bytes, if they are elsewhere.
+    /// The bytes of the newest shard, if they are in another slot.
     pub bytes: Option<SlotRef>,
 }
 
-/// What of a slot is copied from another one, in bytes from the start of both.
+/// The parts of a slot that are copied from another one, in bytes from the start of both.
 pub(super) struct Fill {
     from: SlotRef,
-    /// Blocks, and their digests.
+    /// The ranges of the blocks, and their digests.
     blocks: Vec<(Range<usize>, Digest)>,
 }
 
-/// A block of the newest shard is not what was captured.
+/// A block of the newest shard differs from what was captured.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the newest shard in node memory is damaged at byte {at}: the digest of a block that should be unchanged is different"
@@ -64,7 +64,7 @@ pub(super) struct Flipped {
 }
 
 impl Remains {
-    /// A shard lies in a slot.
+    /// A shard has been sealed in a slot.
     pub fn sealed(&mut self, name: &str, slot: SlotId, head: Arc<Head>) {
         let latest = self.0.entry(name.to_owned()).or_default();
         if latest.heads.len() == HEADS_MAX {
@@ -73,7 +73,7 @@ impl Remains {
         latest.heads.push_back((slot, head));
     }
 
-    /// A capture begins: what it need not store; `None` if nothing of that is known, or most of the last one had changed.
+    /// A capture begins. Returns what it need not store; `None` if nothing is known about that, or if most of the last capture had changed.
     pub fn begin(
         &mut self,
         segment: &Segment,
@@ -88,7 +88,7 @@ impl Remains {
         let is_alike = |head: &&Arc<Head>| is_alike(head, layout);
         let here = latest.heads.iter().find(|(other, _)| Some(*other) == slot.remains()).map(|(_, head)| head);
         let here = here.filter(is_alike)?.clone();
-        // One that has not landed yet would be the newest.
+        // A previous capture that has not landed yet would be the newest.
         let newest = Some(newest).filter(is_alike).filter(|head| head.header.key.operation == before)?.clone();
         let bytes = segment.sealed(*sealed);
         let is_there = bytes.is_some() || slot.remains() == Some(*sealed);
@@ -100,7 +100,7 @@ impl Remains {
         Some(Known { here, newest, bytes })
     }
 
-    /// A shard is marked: what its slot holds of an earlier one with regions of the same lengths, if that is known.
+    /// A shard is marked. Returns the head of an earlier shard with regions of the same lengths that its slot contains, if that is known.
     pub fn here(&mut self, name: &str, operation: u64, layout: &Layout, slot: &SlotMut) -> Option<Arc<Head>> {
         let latest = self.0.entry(name.to_owned()).or_default();
         latest.begun = operation;
@@ -115,7 +115,7 @@ impl Remains {
         self.0.clear();
     }
 
-    /// A capture has these digests, of which this many blocks differ from the newest shard, if that is known.
+    /// A capture has these digests. `changed` is the number of blocks that differ from the newest shard, if that is known.
     pub fn captured(&mut self, name: &str, digests: &[Digest], changed: Option<usize>) {
         let Some(latest) = self.0.get_mut(name) else { return };
         let newest = latest.heads.back().map_or(&[][..], |(_, head)| &head.digests[..]);
@@ -124,10 +124,10 @@ impl Remains {
     }
 }
 
-/// Do regions of a shard begin where they do in that one?
+/// Do the regions of a shard begin where those of the other shard do?
 fn is_alike(head: &Head, layout: &Layout) -> bool {
     let (header, regions) = (&head.header, &head.meta.regions);
-    // Where a region is a little longer than it was, the digests of its blocks say so.
+    // If a region is a little longer than before, the digests of its blocks show that.
     let is_there = |(one, other): (&Region, &Region)| {
         (one.offset, one.first_block, &one.name) == (other.offset, other.first_block, &other.name)
     };
@@ -137,16 +137,16 @@ fn is_alike(head: &Head, layout: &Layout) -> bool {
         && regions.iter().zip(&layout.meta.regions).all(is_there)
 }
 
-/// Blocks of a shard, as ranges of their places among all.
+/// Blocks of a shard, as ranges of block numbers.
 #[derive(Default)]
 pub(super) struct Compared {
-    /// Those that the newest shard has not.
+    /// The blocks that the newest shard does not have.
     pub changed: Vec<Range<usize>>,
-    /// Those that the newest shard has and the slot has not.
+    /// The blocks that the newest shard has but the slot does not.
     pub older: Vec<Range<usize>>,
 }
 
-/// Puts a block behind ranges of others.
+/// Appends a block to ascending ranges.
 fn push(ranges: &mut Vec<Range<usize>>, block: usize) {
     match ranges.last_mut() {
         Some(last) if last.end == block => last.end = block + 1,
@@ -155,7 +155,7 @@ fn push(ranges: &mut Vec<Range<usize>>, block: usize) {
 }
 
 impl Known {
-    /// Where the blocks of a shard with these digests are.
+    /// Finds out which blocks of a shard with these digests are where.
     pub fn compare(&self, digests: &[Digest]) -> Compared {
         let mut compared = Compared::default();
         let known = self.newest.digests.iter().zip(&self.here.digests);
@@ -169,7 +169,7 @@ impl Known {
         compared
     }
 
-    /// Have these regions the length that they had?
+    /// Have these regions kept their lengths?
     pub fn is_as_long(&self, layout: &Layout, mut regions: impl Iterator<Item = usize>) -> bool {
         let bytes = |head: &Head, region: usize| head.meta.regions[region].bytes;
         regions.all(|region| {
@@ -178,7 +178,7 @@ impl Known {
         })
     }
 
-    /// How to copy these blocks of a device's regions from the newest shard; `None` if they are here.
+    /// How to copy these blocks of a device's regions from the newest shard; `None` if they are already in the slot.
     pub fn fill(self, layout: &Layout, regions: &[usize], blocks: &[Range<usize>]) -> Option<Fill> {
         let from = self.bytes?;
         let mut found = Vec::new();
@@ -196,7 +196,7 @@ impl Known {
     }
 }
 
-/// What of ascending ranges lies in another one.
+/// The parts of ascending ranges that are within another range.
 pub(super) fn within<'a>(ranges: &'a [Range<usize>], other: &Range<usize>) -> impl Iterator<Item = Range<usize>> + 'a {
     let other = other.clone();
     let first = ranges.partition_point(|range| range.end <= other.start);
@@ -205,10 +205,10 @@ pub(super) fn within<'a>(ranges: &'a [Range<usize>], other: &Range<usize>) -> im
 }
 
 impl Fill {
-    /// Copies it.
+    /// Copies the blocks.
     ///
     /// # Errors
-    /// [`Flipped`]: what is copied is not what was captured.
+    /// [`Flipped`]: the copied bytes are not the captured ones.
     pub fn copy_to(&self, target: &mut [u8]) -> Result<(), Flipped> {
         for (range, digest) in &self.blocks {
             if copy_digest(&self.from[range.clone()], &mut target[range.clone()]) != *digest {

@@ -20,10 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Verdicts that are kept for an application that asks for them. One that never asks must not pay for that with its memory.
+/// How many verdicts are kept for an application that asks for them. An application that never asks must not pay for that with its memory.
 pub const REPORTS_MAX: usize = 4096;
 
-/// Tells. One per engine.
+/// Tells the application, the log and the supervisor. There is one per engine.
 pub struct Reporter {
     rank: Rank,
     supervision: Supervision,
@@ -32,20 +32,20 @@ pub struct Reporter {
 
 #[derive(Default)]
 struct State {
-    /// The newest verdicts that nobody has asked for, [`REPORTS_MAX`] at most.
+    /// The newest verdicts that nobody has asked for, at most [`REPORTS_MAX`].
     reports: VecDeque<Report>,
-    /// Of the checkpoints in the books, by operation.
+    /// The states of the checkpoints in the books, by operation.
     progress: HashMap<u64, Arc<Lock<Progress>>>,
-    /// What binds them to the number of ranks, by operation (root with a run directory only).
+    /// What binds these checkpoints to the number of ranks, by operation (root with a run directory only).
     bound: HashMap<u64, Bound>,
-    /// Levels that checkpoints were refused at.
+    /// The levels at which checkpoints were refused.
     outages: Outages,
     stats: Stats,
     told: Told,
 }
 
 impl Reporter {
-    /// With the levels that nothing reaches as the first reports.
+    /// A reporter whose first reports name the levels that no checkpoint reaches.
     pub(super) fn new(setup: &Setup, supervision: Supervision) -> Reporter {
         let reports = setup.lost.iter().map(|(tier, culprits)| Report {
             name: String::new(),
@@ -64,14 +64,14 @@ impl Reporter {
         change(&mut self.state.lock().stats)
     }
 
-    /// Something happened that reports tell of.
+    /// Something has happened that reports mention.
     pub(super) fn note(&self, what: impl FnOnce() -> What) {
         if let Some(events) = &self.supervision.events {
             events.note(what());
         }
     }
 
-    /// So much of the node's memory is in use.
+    /// Notes how much of the node's memory is in use.
     pub(super) fn note_memory(&self, segment: &Segment) {
         if self.supervision.events.is_none() {
             return;
@@ -82,12 +82,12 @@ impl Reporter {
         }
     }
 
-    /// This rank's part of a checkpoint is on a tier.
+    /// This rank's part of a checkpoint has been written to a tier.
     pub(super) fn note_written(&self, operation: u64, tier: TierId, bytes: u64, took: Duration) {
         self.note(|| What::Written { operation, tier: tier.to_string(), bytes, seconds: took.as_secs_f64() });
     }
 
-    /// A copy did not come to a tier, or from it.
+    /// A copy could not be written to a tier, or read from it.
     pub(super) fn on_tier_failure(&self, tier: TierId, error: &TierError) {
         self.count(|stats| {
             stats.write_failures[tier] += 1;
@@ -100,20 +100,20 @@ impl Reporter {
             log::error!("event=damage-found rank={rank} error={error}");
         }
         self.note(|| What::Failed { tier: tier.to_string(), reason: error.to_string() });
-        // The verdict has the reasons of all ranks, and the root writes it.
+        // The verdict contains the reasons of all ranks, and the root logs it.
         log::info!("event=write-failed rank={rank} tier={tier} errno={:?} error={error}", error.errno());
     }
 
     // ---- Checkpoints.
 
-    /// A checkpoint has come into the books: what the application sees of it.
+    /// A checkpoint has been entered into the books. Returns what the application sees of it.
     pub(super) fn follow(&self, operation: u64) -> Arc<Lock<Progress>> {
         let progress = Arc::new(Lock::new(Progress::default()));
         self.state.lock().progress.insert(operation, progress.clone());
         progress
     }
 
-    /// A checkpoint comes into the books: what binds it to the number of ranks, which is the same on all of them.
+    /// A checkpoint is entered into the books: notes what binds it to the number of ranks, which is the same on all ranks.
     pub(super) fn note_bound(&self, operation: u64, bound: Bound) {
         self.state.lock().bound.insert(operation, bound);
     }
@@ -122,28 +122,28 @@ impl Reporter {
         self.state.lock().progress.get(&operation).cloned()
     }
 
-    /// All ranks have it, and it goes to these tiers.
+    /// All ranks have captured the checkpoint, and it goes to these tiers.
     pub(super) fn on_planned(&self, operation: u64, plan: TierSet) {
         if let Some(progress) = self.of(operation) {
             progress.lock().plan = Some(plan);
         }
     }
 
-    /// All its levels have ended.
+    /// All levels of the checkpoint have ended.
     pub(super) fn on_finished(&self, operation: u64) {
         if let Some(progress) = self.of(operation) {
             progress.lock().finished = true;
         }
     }
 
-    /// It is out of the books.
+    /// The checkpoint has been removed from the books.
     pub(super) fn on_gone(&self, operation: u64) {
         let mut state = self.state.lock();
         state.progress.remove(&operation);
         state.bound.remove(&operation);
     }
 
-    /// The verdict on one of its levels, or on the call.
+    /// The verdict on a level of a checkpoint, or on its call.
     pub(super) fn on_heard(&self, facts: &Facts, tier: Option<TierId>, verdict: LevelVerdict) {
         let progress = self.of(facts.key.operation);
         let is_first = progress.is_none_or(|progress| {
@@ -194,10 +194,10 @@ impl Reporter {
                     log::warn!("event=reached-again level={level} version={version} refused={refused}");
                 }
             }
-            // All ranks hear the same: it is said once.
+            // All ranks hear the same verdict, so it is logged as a warning only once.
             LevelVerdict::Abandoned(culprits) => {
                 let culprits = culprits.iter().map(Culprit::to_string).collect::<Vec<_>>();
-                // What ranks do wrong at the call is for each call anew.
+                // Mistakes that ranks make at a call are news for each call.
                 let is_news =
                     level == Level::Captured || self.state.lock().outages.on_refused(level, &culprits.join("; "));
                 let importance = match (is_root, is_news) {
@@ -230,14 +230,14 @@ impl Reporter {
         state.reports.push_back(Report { name: name.to_owned(), key, level, verdict });
     }
 
-    /// Verdicts heard since the last call, in the order of their operations; of more than [`REPORTS_MAX`] the newest.
+    /// Verdicts heard since the last call, in the order of their operations; if there are more than [`REPORTS_MAX`], only the newest.
     pub fn take_reports(&self) -> Vec<Report> {
         let mut reports = Vec::from(std::mem::take(&mut self.state.lock().reports));
         reports.sort_by_key(|report| (report.key.operation, report.level));
         reports
     }
 
-    /// As [`Reporter::note`], what all ranks know.
+    /// Like [`Reporter::note`], for events that all ranks know: only the root notes them.
     fn note_of_root(&self, what: impl FnOnce() -> What) {
         if self.rank == Rank::ROOT {
             self.note(what);
@@ -246,22 +246,22 @@ impl Reporter {
 
     // ---- The supervisor.
 
-    /// Does `should_exit` have halt conditions to look at? The same on all ranks.
+    /// Does `should_exit` have halt conditions to check? The answer is the same on all ranks.
     pub fn is_supervised(&self) -> bool {
         self.supervision.is_on
     }
 
-    /// Does this rank tell a supervisor of the session?
+    /// Does this rank report on the session to a supervisor?
     pub fn tells(&self) -> bool {
         self.supervision.teller.is_some()
     }
 
-    /// The application's thread has called: it is alive.
+    /// The application's thread has made a call, so it is alive.
     pub fn beat(&self) {
         self.supervision.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The application's thread has called as it does once per step.
+    /// The application's thread has made a call that it makes once per step.
     pub fn step_beat(&self) {
         self.beat();
         if self.supervision.teller.is_some() {
@@ -273,7 +273,7 @@ impl Reporter {
         }
     }
 
-    /// Something was restored: told to the supervisor, and steps count as first again.
+    /// Something was restored: tells the supervisor, and counts steps as first steps again.
     pub(super) fn on_restored(&self, restored: RestoredFrom) {
         self.note(|| {
             let RestoredFrom { name, version, generation, tier, bytes, seconds, elect_seconds, .. } = restored.clone();
@@ -308,7 +308,7 @@ impl Reporter {
         }
     }
 
-    /// Which halt condition is met, in words (root only; elsewhere none is).
+    /// The halt condition that is met, in words (only the root finds any).
     ///
     /// # Blocking
     /// Reads one small file.
@@ -336,7 +336,8 @@ impl Reporter {
         self.state.lock().told.take_due(now)
     }
 
-    /// Writes the events that have come together, and the status (root with a run directory only). `sum_up` gives the counters and why the session has failed.
+    /// Writes the events that have accumulated, and the status (root with a run directory only). `sum_up` gives the counters and why the
+    /// session has failed.
     ///
     /// # Blocking
     /// Appends to one file, writes and renames a small one.

@@ -1,4 +1,4 @@
-//! Who a rank's engine is, and what it stands on.
+//! The identity of a rank's engine, and everything that the engine is based on.
 #![forbid(unsafe_code)]
 
 use super::core::Facts;
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who this rank's session is.
+/// The identity of this rank's session.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// Job key.
@@ -29,9 +29,9 @@ pub struct Identity {
     pub group: String,
     /// This run.
     pub generation: Generation,
-    /// Its random identity.
+    /// The run's random identity.
     pub incarnation: Incarnation,
-    /// The store of its global tier, if it has one.
+    /// The store of the job's global tier, if there is one.
     pub store: Option<Incarnation>,
     /// This rank.
     pub rank: Rank,
@@ -47,7 +47,7 @@ impl Identity {
         Series { job: self.job.clone(), group: self.group.clone(), name: name.into() }
     }
 
-    /// This rank, and how many there are.
+    /// This rank, and the number of ranks.
     pub fn place(&self) -> (Rank, u32) {
         (self.rank, self.size)
     }
@@ -68,52 +68,52 @@ impl Identity {
     }
 }
 
-/// Called once, with whether the shard has landed.
+/// Called once, with the outcome of the landing.
 pub type Lands = Box<dyn FnOnce(Result<(), String>) + Send>;
 
-/// Lands shards at some time after their captures, in the place of the threads that bring them: the simulation's.
+/// Lands shards some time after their captures, in place of the threads that otherwise copy them. Used by the simulation.
 pub type Later = Arc<dyn Fn(Lands) + Send + Sync>;
 
-/// Everything an engine stands on.
+/// Everything that an engine is based on.
 pub struct Setup {
-    /// Who we are.
+    /// The identity of this rank.
     pub identity: Identity,
     /// The configuration.
     pub config: Config,
-    /// Time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// The node segment, if the memory tier is in use.
     pub memory: Option<Arc<Segment>>,
     /// The tiers in use that are written to, nearest first.
     pub tiers: Vec<Arc<dyn Tier>>,
-    /// Where files lie that the program writes itself: a directory of this node, which need not be there.
+    /// The directory of the files that the program writes itself: a directory on this node, which need not exist.
     pub scratch: PathBuf,
-    /// The account of where this rank's threads and pages are, unless that is off.
+    /// The record of where this rank's threads and pages are, unless that is off.
     pub affinity: Option<Arc<Keeper>>,
-    /// Tiers that were wanted and cannot be used, and by whom not; the same on all ranks.
+    /// Tiers that were wanted but cannot be used, each with the ranks that cannot use it; the same on all ranks.
     pub lost: Vec<(TierId, Vec<Culprit>)>,
     /// This rank's part in the redundancy sets.
     pub protection: Protection,
-    /// The run's claim (root only), until the engine has it.
+    /// The run's claim (root only), until the engine takes it.
     pub claim: Option<(Claims, Claim)>,
-    /// What a supervisor is told, and how it asks, until the engine has it.
+    /// What a supervisor is told, and how it makes requests, until the engine takes it.
     pub supervision: Supervision,
-    /// What is expected of failures, where something is left to the session (root only).
+    /// The expected failures, if anything is left to the session (root only).
     pub expected: Expected,
-    /// Where what checkpoints cost is written at the end (root only, with `plan.profile`).
+    /// The file to which the costs of checkpoints are written at the end (root only, with `plan.profile`).
     pub profile: Option<ProfileFile>,
-    /// What an earlier session has measured, for intervals that set themselves.
+    /// The measurements of an earlier session, for intervals that the session chooses itself.
     pub start: Option<Start>,
-    /// No thread works for this engine: its steps are taken inside its own calls.
+    /// No thread works for this engine: its steps are performed inside its own calls.
     pub is_inline: bool,
-    /// Who lands shards whose bytes are in their slots already, as if they still had to come.
+    /// Lands shards whose bytes are already in their slots, as if the bytes were still on their way.
     pub later: Option<Later>,
-    /// Threads write, but the coordination is stepped inside the engine's calls: bulk data moves only there.
+    /// Threads write, but the coordination is stepped inside the engine's calls, and bulk data moves only there.
     pub is_stepped: bool,
 }
 
 impl Setup {
-    /// Now.
+    /// The time now.
     pub fn now(&self) -> Duration {
         self.clock.now()
     }
@@ -133,17 +133,17 @@ impl Setup {
         self.tiers.iter().map(|tier| tier.kind()).collect()
     }
 
-    /// The files of this node, which the others do not see.
+    /// The tier of files of this node, which other nodes do not see.
     pub fn node_files(&self) -> Option<&Arc<dyn Tier>> {
         self.tiers.iter().find(|tier| !tier.kind().spec().is_shared)
     }
 
-    /// Is what this run keeps for redundancy on local storage before its level counts?
+    /// Must the parts that this run keeps for redundancy be on local storage before their level counts?
     pub fn has_stored_parts(&self) -> bool {
         self.config.job.redundancy.has_stored_parts()
     }
 
-    /// What this rank may use of node memory, if all ranks of the node use the same.
+    /// How much node memory this rank may use if all ranks of the node use the same amount.
     pub fn memory_share(&self) -> u64 {
         let ranks = self.identity.node_ranks.len() as u64;
         self.memory.as_ref().map_or(0, |segment| segment.capacity() / ranks.max(1))
@@ -155,7 +155,7 @@ impl Setup {
         self.protection.role(scheme)
     }
 
-    /// What a manifest says about a checkpoint.
+    /// The manifest of a checkpoint.
     pub fn manifest(
         &self,
         of: &Facts,

@@ -10,16 +10,16 @@ use crate::tier::{TierId, TierSet, Upload};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Where a capture has put the shard.
+/// Where a capture has put its shard.
 pub(super) struct Placed {
-    /// Its bytes.
+    /// The bytes of the shard.
     pub source: Source,
-    /// The slot that it lies in, if it lies in one.
+    /// The slot that contains the shard, if a slot does.
     pub slot: Option<SlotId>,
-    /// Written during the capture, durable under its temp name.
+    /// The file that was written during the capture, if there is one: durable under its temporary name.
     pub direct: Option<Box<dyn Upload>>,
-    /// The tier that has it: memory only with room for another one, which makes it a level; or the one to which it was written during the
-    /// capture.
+    /// The tier that has the shard: memory, but only if there is room for another shard, which makes memory count as a level; or the tier
+    /// to which the shard was written during the capture.
     pub on: TierSet,
 }
 
@@ -34,7 +34,7 @@ impl Placed {
 struct Shard {
     facts: Arc<Facts>,
     source: Source,
-    /// Not yet published.
+    /// The file that was written during the capture, until it is published.
     direct: Option<Box<dyn Upload>>,
 }
 
@@ -48,7 +48,7 @@ impl Shards {
         self.0.lock().insert(facts.key.operation, Shard { facts, source, direct });
     }
 
-    /// Whose it is, and where it lies.
+    /// The checkpoint of the shard, and where its bytes are.
     pub fn get(&self, operation: u64) -> Option<(Arc<Facts>, Source)> {
         self.0.lock().get(&operation).map(|shard| (shard.facts.clone(), shard.source.clone()))
     }
@@ -60,7 +60,7 @@ impl Shards {
         direct.take_if(|upload| upload.kind() == tier)
     }
 
-    /// Nobody needs it any more. What was written of it and never published is to be discarded.
+    /// Nobody needs the shard any more. Returns the file that was written but never published, which is to be discarded.
     pub fn forget(&self, operation: u64) -> Option<Box<dyn Upload>> {
         let gone = self.0.lock().remove(&operation);
         gone.and_then(|shard| shard.direct)

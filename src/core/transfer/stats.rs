@@ -1,4 +1,4 @@
-//! What a session counts and measures.
+//! The counters and measurements of a session.
 
 use super::costs::Costs;
 use super::live::LiveStats;

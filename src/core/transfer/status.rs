@@ -1,8 +1,8 @@
-//! What the root reports to a supervisor, and how it is asked to halt.
+//! What the root reports to a supervisor, and how a supervisor makes it halt.
 //!
 //! The root of a group that has a run directory writes its status there about once a second, as a piece of background
-//! work like any other, and at once when something happens that a supervisor waits for. Trouble with the directory is
-//! reported when it begins, and does nothing to the session.
+//! work like any other, and at once when something happens for which a supervisor waits. Trouble with the directory is
+//! reported when it begins, and has no effect on the session.
 
 use super::events::Events;
 use super::stats::Stats;
@@ -21,22 +21,23 @@ use std::time::Duration;
 
 /// How often a status is written when nothing special happens.
 const EVERY: Duration = Duration::from_secs(1);
-/// How long after the last time at least, when a checkpoint was committed: what a restart may take must be known to whoever reports on it.
+/// The shortest time between two statuses, if a checkpoint was committed: whoever reports on a restart must know which checkpoint it may
+/// load.
 const SOON: Duration = Duration::from_millis(100);
 
 /// What the engine knows about its supervisor.
 pub struct Supervision {
-    /// The group's root has a run directory: `should_exit` looks at its halt conditions. The same on all ranks.
+    /// The group's root has a run directory, so `should_exit` checks the halt conditions there. The same on all ranks.
     pub is_on: bool,
-    /// The run directory and what does not change in the status (root only).
+    /// The run directory and the constant parts of the status (root only).
     pub teller: Option<Teller>,
     /// Calls of the application so far.
     pub(super) calls: AtomicU64,
-    /// Where this rank's events go, if anywhere.
+    /// The file to which this rank's events are written, if there is one.
     pub events: Option<Events>,
     /// The last complaint of each kind, so that it is made once.
     complaints: Lock<BTreeMap<&'static str, String>>,
-    /// Held while a status is made and written: a worker's must not come after, nor into, the last one of `close`.
+    /// Held while a status is made and written: a worker's status must not be written after the last one of `close`, nor mix with it.
     pub(super) writing: Lock<()>,
 }
 
@@ -49,37 +50,37 @@ impl Default for Supervision {
 /// Writes the status of a group.
 pub struct Teller {
     pub(super) directory: RunDirectory,
-    /// The parts that stay.
+    /// The parts that do not change.
     pub(super) base: Status,
-    /// The incarnation in the file when this session was opened; empty: none.
+    /// The incarnation that the file named when this session was opened; empty if it named none.
     before: String,
 }
 
-/// What happened that a supervisor wants to know.
+/// The events that a supervisor wants to know.
 #[derive(Default)]
 pub(super) struct Told {
     /// Checkpoints that have reached some level.
     pub checkpoints: u64,
     levels: BTreeMap<Level, Reached>,
     series: BTreeMap<(String, Level), (u64, f64)>,
-    /// Of this session, by series.
+    /// The newest checkpoints of this session, by series.
     newest: BTreeMap<String, Newest>,
     /// What was restored last.
     pub restored: Option<RestoredFrom>,
-    /// When the first step after that was.
+    /// The time of the first step after that restart.
     pub first_step: Option<f64>,
     /// `should_exit` is called.
     pub asks_exit: bool,
     trouble: Option<Trouble>,
-    /// Why it said yes.
+    /// Why `should_exit` answered yes.
     pub exit: Option<String>,
     /// The session is closed.
     pub closed: bool,
-    /// Node memory in use when that was last told.
+    /// The node memory in use when it was last reported.
     memory: u64,
     /// When the next status is due.
     pub due: Duration,
-    /// When one was due last.
+    /// When the last status was written.
     last: Duration,
 }
 
@@ -101,7 +102,7 @@ struct Newest {
 }
 
 impl Supervision {
-    /// `is_on`: the group's root has a run directory; it alone has a `teller`.
+    /// `is_on`: the group's root has a run directory; only the root has a `teller`.
     pub fn of(is_on: bool, teller: Option<Teller>, events: Option<Events>) -> Supervision {
         let (calls, complaints) = (AtomicU64::default(), Lock::default());
         Supervision { is_on, teller, events, calls, complaints, writing: Lock::at(Order::File, ()) }
@@ -132,7 +133,7 @@ impl Teller {
         match directory.read_status(&base.group) {
             Ok(Some(found)) => {
                 base.checkpoints_total = found.checkpoints_total;
-                // A store that was made anew counts its runs anew, and has none of these checkpoints.
+                // A new store counts its runs anew, and has none of these checkpoints.
                 if found.job == base.job && found.generation < base.generation {
                     base.newest = found.newest;
                 }
@@ -145,9 +146,9 @@ impl Teller {
         Teller { directory, base, before }
     }
 
-    /// Has a later run of the group told its status? The root of a run that was given up for dead, on a host that was cut
-    /// off, may live on. What stood there when this session was opened is older, whatever generation it names: that of another
-    /// job, or of a store that is gone.
+    /// Has a later run of the group written its status? The root of a run that was given up for dead, on a host that was cut off, may still
+    /// be alive. The status that existed when this session was opened is older, whatever generation it names: it belongs to another job, or
+    /// to a store that no longer exists.
     pub(super) fn is_superseded(&self) -> bool {
         let Ok(Some(found)) = self.directory.read_status(&self.base.group) else { return false };
         let age = |status: &Status| (status.generation, status.opened);
@@ -206,7 +207,7 @@ impl Told {
         is_due
     }
 
-    /// Is that another amount of node memory than was told last?
+    /// Does this amount of node memory differ from the last reported one?
     pub fn is_memory_news(&mut self, used: u64) -> bool {
         std::mem::replace(&mut self.memory, used) != used
     }
@@ -217,7 +218,8 @@ impl Told {
         self.trouble = Some(Trouble { name: name.to_owned(), version, level, reason, unix: unix_now() });
     }
 
-    /// A checkpoint is committed at a level; `is_first`: it was at none before. `bound`: what binds it to its number of ranks, if that is known.
+    /// A checkpoint is committed at a level; `is_first`: it was not committed at any level before. `bound`: what binds it to its number of
+    /// ranks, if that is known.
     pub fn on_committed(&mut self, tier: TierId, name: &str, version: u64, is_first: bool, bound: Option<&Bound>) {
         let (level, now) = (tier.level(), unix_now());
         if let Some(bound) = bound {
@@ -238,10 +240,10 @@ impl Told {
         }
     }
 
-    /// Of more series than are listed, those that are bound are of interest: they decide whether a job can shrink.
+    /// If there are more series than can be listed, those that are bound matter most: they decide whether a job can shrink.
     fn note_newest(&mut self, name: &str, newest: Newest) {
         if let Some(known) = self.newest.get_mut(name) {
-            // Levels of an older one may come after those of a newer one.
+            // Levels of an older checkpoint may end after those of a newer one.
             if known.version < newest.version {
                 *known = newest;
             }
@@ -257,7 +259,7 @@ impl Told {
         self.newest.insert(name.to_owned(), newest);
     }
 
-    /// The newest checkpoint of each series: of this session, otherwise what earlier ones have told.
+    /// The newest checkpoint of each series: from this session, otherwise from the reports of earlier sessions.
     fn newest(&self, base: &Status) -> Vec<NewestStatus> {
         let own = self.newest.iter().map(|(name, newest)| NewestStatus {
             name: name.clone(),
@@ -300,7 +302,7 @@ mod tests {
         };
         told(&mut first, "heat", 70, &[]);
         told(&mut first, "wind", 3, &["rng"]);
-        // A level of an older one, which ended later.
+        // A level of an older checkpoint, which ended later.
         told(&mut first, "heat", 60, &["old"]);
         let mut base = Status { ranks: 8, ..status("mine", "first", 1, 1.0) };
         let of_first = [("wind".to_owned(), 3, 8, 1), ("heat".to_owned(), 70, 8, 0)];
@@ -312,7 +314,7 @@ mod tests {
         let teller = Teller::new(directory(), next(2, "mine"));
         let mut second = Told::default();
         assert_eq!(versions(&second, &teller.base), of_first);
-        // It went back, and has taken other ones since.
+        // The program went back, and has taken other checkpoints since.
         told(&mut second, "heat", 65, &["state"]);
         assert_eq!(versions(&second, &teller.base), [("heat".to_owned(), 65, 6, 1), ("wind".to_owned(), 3, 8, 1)]);
         for other in [next(1, "mine"), next(2, "other")] {
@@ -336,7 +338,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let directory = || RunDirectory::at(folder.path());
         let put = |status: &Status| directory().replace(&status_file("world"), &status.encode()).expect("written");
-        // Left by another job, or by this one on a store that was removed: it counted further.
+        // A status left by another job, or by this job on a store that was removed, names a higher generation.
         for job in ["other", "mine"] {
             put(&status(job, "before", 9, 1.0));
             let teller = Teller::new(directory(), status("mine", "own", 1, 0.0));

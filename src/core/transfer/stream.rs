@@ -1,9 +1,9 @@
-//! Regions that the application writes as a stream of bytes, whose length nobody knows before its end.
+//! Regions that the application writes as a stream of bytes, whose length is unknown until its end.
 //!
-//! A stream is a region that is *held* (`transfer::held`) while it grows: what is written goes to its place in the slot at once, with the digest
-//! of each block as it becomes full. If the slot is full, the shard is laid out anew in one of twice the length; the next
-//! stream of this name begins with as much room as the last one took. Where no slot is long enough it continues in a file, through
-//! one buffer.
+//! A stream is a region that is *held* (`transfer::held`) while it grows. Written bytes are copied to their place in the slot at once, and
+//! each block receives its digest when it is full. If the slot is full, the shard is laid out anew in a slot of twice the length; the next
+//! stream of this name begins with as much room as the last one used. If no slot is long enough, the stream continues in a file, through a
+//! buffer.
 #![forbid(unsafe_code)]
 
 use super::engine::Engine;
@@ -17,33 +17,33 @@ use crate::region::{RegionData, SavedRegion};
 use crate::tier::posix::PageBuffer;
 use std::borrow::Cow;
 
-/// Room for a stream of which nothing is known.
+/// Room for a stream whose length is not known.
 const FIRST: u64 = 4 * MIB;
 
-/// What is written to, of which checkpoint.
+/// The checkpoint of a stream.
 pub struct StreamSpec<'s> {
-    /// Number of the collective call, drawn when the checkpoint was begun.
+    /// Number of the collective call, taken when the checkpoint was begun.
     pub operation: u64,
     /// Series.
     pub name: &'s str,
     /// Version.
     pub version: u64,
-    /// Bytes of regions that are added and not held.
+    /// Bytes of regions that are added without being held.
     pub others: u64,
 }
 
-/// A stream that is being written. Dropped before its end, it gives back the room of all that is held.
+/// A stream that is being written. If it is dropped before its end, it gives back the room of all held regions.
 pub struct ByteStream {
-    /// Always there but for a failure.
+    /// Present unless the stream has failed.
     held: Option<Held>,
-    /// The held ones, and behind them the stream's.
+    /// The held regions, followed by the region of the stream.
     regions: Vec<SavedRegion<'static>>,
     length: u64,
-    /// As far as there is room.
+    /// How long the stream may become with the present room.
     limit: u64,
-    /// Of a slot: those of the block that is not full, up to the last whole pair of words.
+    /// For a slot: the sums of the last block, which is not full, up to the last whole pair of words.
     sums: Sums,
-    /// For a file: the bytes that belong after the last byte written to it, `length` modulo its own length.
+    /// For a file: the bytes that follow those already written to it; their number is `length` modulo the length of this buffer.
     staged: Option<PageBuffer>,
 }
 
@@ -59,14 +59,14 @@ impl ByteStream {
         saved.data = RegionData::Held { bytes, address: 0 };
     }
 
-    /// Where it begins in its shard, and its first block.
+    /// Where the stream begins in its shard, and its first block.
     fn place(&self) -> Option<(u64, usize)> {
         let layout = &self.held.as_ref()?.layout;
         let placed = layout.meta.regions.last()?;
         Some((layout.body_offset + placed.offset, placed.first_block as usize))
     }
 
-    /// How many bytes it has.
+    /// How many bytes the stream has.
     pub fn length(&self) -> u64 {
         self.length
     }
@@ -83,7 +83,7 @@ impl Engine {
     /// As a capture.
     ///
     /// # Errors
-    /// [`CaptureError`]; nothing is held then.
+    /// [`CaptureError`]; in this case, nothing is held.
     pub fn begin_stream(
         &self,
         spec: &StreamSpec<'_>,
@@ -110,10 +110,10 @@ impl Engine {
     /// Local.
     ///
     /// # Blocking
-    /// For the copy; where there is no more room, as a capture.
+    /// For the copy; if there is no more room, as a capture.
     ///
     /// # Errors
-    /// [`CaptureError`]; nothing is held then, and the stream has failed.
+    /// [`CaptureError`]; in this case, nothing is held, and the stream has failed.
     pub fn write_stream(
         &self,
         spec: &StreamSpec<'_>,
@@ -135,16 +135,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends it: returns its region, and the holder of it and the others.
+    /// Ends the stream. Returns its region, and the holder of this region and the others.
     ///
     /// # Collective
     /// Local.
     ///
     /// # Blocking
-    /// For what is left to write.
+    /// For writing the rest.
     ///
     /// # Errors
-    /// [`CaptureError`]; nothing is held then.
+    /// [`CaptureError`]; in this case, nothing is held.
     pub fn end_stream(&self, spec: &StreamSpec<'_>, mut stream: ByteStream) -> Result<(Held, Region), CaptureError> {
         if stream.staged.is_some() {
             self.flush_staged(spec, &mut stream)?;
@@ -166,7 +166,8 @@ impl Engine {
         self.no_tier(spec.name, spec.version, vec![why])
     }
 
-    /// Copies into the slot past the cache, and adds what is copied to the sums of its block: pieces of any size are read once and written once.
+    /// Copies bytes into the slot, bypassing the cache, and adds them to the sums of their block. Pieces of any size are thus read once and
+    /// written once.
     fn write_to_slot(&self, spec: &StreamSpec<'_>, stream: &mut ByteStream, bytes: &[u8]) -> Result<(), CaptureError> {
         let (start, _) = stream.place().ok_or_else(|| self.lost(spec))?;
         let ByteStream { held, length, sums, .. } = stream;
@@ -179,7 +180,7 @@ impl Engine {
         while !left.is_empty() {
             let within = at % block;
             let (now, later) = left.split_at(left.len().min(block - within));
-            // The room may end before the block does.
+            // The room may end before the end of the block.
             let end = (at - within + block).min(body.len());
             add_to_block(sums, &mut body[at - within..end], within, now);
             at += now.len();
@@ -209,7 +210,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes what is staged, with zeros up to the next page, and makes the digests of its blocks.
+    /// Writes the staged bytes, with zeros up to the next page, and computes the digests of their blocks.
     fn flush_staged(&self, spec: &StreamSpec<'_>, stream: &mut ByteStream) -> Result<(), CaptureError> {
         let (start, first) = stream.place().ok_or_else(|| self.lost(spec))?;
         let length = stream.length;
@@ -217,7 +218,7 @@ impl Engine {
             return Err(self.lost(spec));
         };
         let Some(staged) = stream.staged.as_mut() else { return Err(self.lost(spec)) };
-        // Full blocks have digests already: what is staged begins behind them.
+        // Full blocks already have digests: the staged bytes begin after these blocks.
         let from = (digests.len() - first) as u64 * layout.block_size;
         let bytes = (length - from) as usize;
         if bytes == 0 {
@@ -233,7 +234,7 @@ impl Engine {
         })
     }
 
-    /// Gives its region the length that it has, and the digest of its last block, if that is not full.
+    /// Gives the region of the stream its actual length, and its last block a digest if that block is not full.
     fn close_tail(&self, spec: &StreamSpec<'_>, stream: &mut ByteStream) -> Result<(), CaptureError> {
         stream.set_length(stream.length);
         let (start, first) = stream.place().ok_or_else(|| self.lost(spec))?;
@@ -241,7 +242,7 @@ impl Engine {
         let layout = self.layout(spec.name, &stream.regions, head)?;
         let Some(held) = &mut stream.held else { return Err(self.lost(spec)) };
         if layout.body_offset != held.layout.body_offset {
-            // The room before the bodies of a file is what it is.
+            // The room before the bodies of a file cannot change.
             return Err(self.too_long(spec, stream.length));
         }
         if let Some(Store::Slot(slot)) = &mut held.store {
@@ -258,10 +259,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes room for as much again, in a longer slot or in a file.
+    /// Makes room for the same length again, in a longer slot or in a file.
     fn grow(&self, spec: &StreamSpec<'_>, stream: &mut ByteStream) -> Result<(), CaptureError> {
         if stream.staged.is_some() {
-            // A file takes more for as long as its tables have room.
+            // A file takes more bytes only while its tables have room.
             return Err(self.too_long(spec, stream.length));
         }
         self.close_tail(spec, stream)?;
@@ -278,7 +279,7 @@ impl Engine {
         }
     }
 
-    /// What is held has moved.
+    /// The held regions have moved.
     fn replace(
         &self,
         spec: &StreamSpec<'_>,
@@ -292,7 +293,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Brings what was written to a file, up to the last whole buffer, and the rest into the buffer.
+    /// Copies the written bytes to a file, up to the last whole buffer, and the rest into the buffer.
     fn go_on_in_file(
         &self,
         spec: &StreamSpec<'_>,
@@ -325,7 +326,7 @@ impl Engine {
         PageBuffer::new((self.setup.config.node.write_bytes as usize).next_multiple_of(block as usize))
     }
 
-    /// Finds out how far there is room, and leaves only the digests of full blocks.
+    /// Finds out how much room the stream has, and keeps only the digests of full blocks.
     fn measure(&self, spec: &StreamSpec<'_>, stream: &mut ByteStream) {
         let (Some((start, first)), Some(held)) = (stream.place(), &mut stream.held) else { return };
         let block = held.layout.block_size;
@@ -337,10 +338,10 @@ impl Engine {
             None => stream.length,
         };
         held.digests.truncate(first + (whole / block) as usize);
-        // Tables of one entry a block, in what their pages and the spare head leave.
+        // The tables have one entry per block, and as much room as their pages and the spare head leave.
         let entries = held.layout.spare_entries();
         let by_tables = (whole / block + entries).saturating_mul(block);
-        // The session itself adds where threads and pages are.
+        // The session itself adds information on the location of threads and pages.
         let kept = page_ceil(spec.others) + page_ceil(64 * KIB + 512 * stream.regions.len() as u64);
         let by_room = match &held.store {
             Some(Store::Slot(slot)) => (slot.len() as u64).saturating_sub(start + kept),
@@ -350,9 +351,9 @@ impl Engine {
     }
 }
 
-/// Copies bytes to a block, of which `within` are there already, and adds those of whole pairs to its sums.
+/// Copies bytes to a block that already has `within` bytes, and adds whole pairs of words to the block's sums.
 fn add_to_block(sums: &mut Sums, block: &mut [u8], within: usize, bytes: &[u8]) {
-    // What an earlier write has begun, whole pairs, and what a later one completes.
+    // The end of a pair that an earlier write has begun, whole pairs, and the beginning of a pair that a later write will complete.
     let (near, rest) = bytes.split_at(bytes.len().min(within.next_multiple_of(PAIR) - within));
     let (whole, far) = rest.split_at(rest.len() / PAIR * PAIR);
     let mut at = within + near.len();
@@ -367,7 +368,7 @@ fn add_to_block(sums: &mut Sums, block: &mut [u8], within: usize, bytes: &[u8]) 
     block[at..at + far.len()].copy_from_slice(far);
 }
 
-/// By what the length of a stream is remembered.
+/// The key under which the length of a stream is remembered.
 fn key(spec: &StreamSpec<'_>, region: &Region) -> (u64, u64) {
     (text_hash(spec.name), text_hash(&region.name))
 }

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 /// How long a writer sleeps when there is nothing to do.
 const WRITER_IDLE: Duration = Duration::from_millis(500);
-/// The comm thread's sleep after something has moved. It doubles, up to a limit: while bulk data is under way, while something is
-/// being written or agreed on, and at rest. Each time it wakes it takes a little from the application.
+/// The comm thread's sleep after something has moved. It doubles, up to a limit that depends on whether bulk data is under way, something
+/// is being written or agreed on, or the engine is at rest. Each wake-up takes a little time from the application.
 const COMM_BUSY: Duration = Duration::from_micros(50);
 const COMM_BULK: Duration = Duration::from_micros(200);
 const COMM_AWAITS: Duration = Duration::from_millis(1);
 const COMM_IDLE: Duration = Duration::from_millis(2);
-/// The comm thread's sleep at rest where arrivals wake it: time-outs are looked at so often.
+/// The comm thread's sleep at rest if arrivals wake it: time-outs are checked at this interval.
 const COMM_LISTENS: Duration = Duration::from_millis(50);
 /// How long the comm thread polls without sleeping after bulk data has last moved.
 const BULK_PATIENCE: Duration = Duration::from_millis(2);
@@ -27,7 +27,7 @@ const BULK_PATIENCE: Duration = Duration::from_millis(2);
 pub struct Threads {
     engine: Arc<Engine>,
     comm: Option<JoinHandle<()>>,
-    /// Those that may wait for file systems.
+    /// The threads that may wait for file systems.
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -63,17 +63,17 @@ impl Threads {
         Ok(threads)
     }
 
-    /// Stops and joins the comm thread. Nothing calls MPI afterwards but the caller.
+    /// Stops and joins the comm thread. Afterwards, only the caller calls MPI.
     pub fn stop_comm(&mut self) {
         self.engine.request_stop();
         join(self.comm.take());
     }
 
     /// Stops all threads, and marks the end of the run where others look for it. Returns when that is done, or after
-    /// `limit`: what still waits for a file system then ends by itself, and does not begin anything new.
+    /// `limit`: threads that still wait for a file system then end later, and do not begin anything new.
     ///
     /// # Blocking
-    /// For the pieces of I/O in hand, at most for `limit`.
+    /// For the pieces of I/O under way, at most for `limit`.
     pub fn finish(&mut self, limit: Duration) {
         let deadline = Instant::now() + limit;
         self.stop_comm();
@@ -103,7 +103,7 @@ impl Threads {
 }
 
 impl Drop for Threads {
-    /// Joins the comm thread, so that MPI is not called after the session is gone; writers end by themselves.
+    /// Joins the comm thread, so that MPI is not called after the session has ended; writers end later without being joined.
     fn drop(&mut self) {
         self.stop_comm();
     }
@@ -118,7 +118,7 @@ fn join(thread: Option<JoinHandle<()>>) {
 fn write_loop(engine: &Engine, tiers: TierSet) {
     let mut staging = None;
     loop {
-        // Before the look at the end, which rings like work.
+        // Read before the check for the end, because a request to stop signals in the same way as work.
         let seen = engine.work_seen();
         if engine.is_stopping() {
             return;
@@ -148,13 +148,13 @@ fn comm_loop(engine: &Engine) {
             (true, false) => COMM_AWAITS,
             (false, false) => COMM_IDLE,
         };
-        // What has come and cannot be taken yet would ring for ever.
+        // Without this, arrivals that cannot be taken yet would wake the thread forever.
         if !is_in_vain && let Some(has_come) = engine.listen(if is_busy { longest } else { COMM_LISTENS }) {
             is_in_vain = has_come;
             continue;
         }
         is_in_vain = false;
-        // Long messages move only inside calls of MPI: a sleep would hold up both ends of a transfer.
+        // Long messages only move inside MPI calls: a sleep would hold up both ends of a transfer.
         if has_bulk && moved.elapsed() < BULK_PATIENCE {
             std::thread::yield_now();
             continue;

@@ -1,7 +1,7 @@
-//! Intervals that set themselves: what the root tells its [`Tuner`], and what it asks it.
+//! Intervals that the session chooses itself: what the root tells its [`Tuner`], and what it asks the tuner.
 //!
-//! Nothing is sent for it. A look of `should_checkpoint` carries how long each rank has stood still, as a maximum; the answers go with the verdicts that there
-//! are: of that look, and of the call of each checkpoint.
+//! No extra messages are sent for this. The look of `should_checkpoint` carries, as a maximum, how long each rank has stood still. The
+//! answers are sent with existing verdicts: the verdict of that look, and the verdict on the call of each checkpoint.
 #![forbid(unsafe_code)]
 
 use crate::base::Level;
@@ -15,12 +15,12 @@ use crate::tier::{TierId, TierSet};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// Checkpoints that are followed until their levels have ended.
+/// How many checkpoints are followed until their levels have ended.
 const OPEN_MAX: usize = 64;
-/// Series of which is known when the last one was.
+/// For how many series the time of the last checkpoint is remembered.
 const SERIES_MAX: usize = 1024;
 
-/// What the root measures. Ranks that are none, and sessions to which nothing is left, have an empty one.
+/// What the root measures. It is empty on ranks other than the root, and in sessions that have nothing to choose or measure.
 #[derive(Default)]
 pub struct Tuning {
     state: Option<Lock<State>>,
@@ -28,27 +28,27 @@ pub struct Tuning {
 
 struct State {
     tuner: Tuner,
-    /// Something is left to it; otherwise it measures only.
+    /// Some choice is left to the tuner; otherwise it only measures.
     is_open: bool,
-    /// When a checkpoint was captured, and which levels it is still to come to.
+    /// When each checkpoint was captured, and which levels it has yet to reach.
     open: BTreeMap<u64, (Duration, TierSet)>,
-    /// When the last checkpoint of each series was, and how long the program had stood still by then.
+    /// The time of the last checkpoint of each series, and how long the program had stood still by then.
     before: HashMap<String, (Duration, Duration)>,
-    /// How much longer the slowest rank stands still than this one.
+    /// The ratio of the time for which the slowest rank stands still to the time for this rank.
     slowest: f64,
-    /// What was changed last.
+    /// The last change of the intervals.
     newest: Option<Tuned>,
-    /// The last step: when, how long the program had stood still, and beside what.
+    /// The last step: its time, how long the program had stood still by then, and which level was being written.
     step: Option<(Duration, Duration, Option<Level>)>,
 }
 
-/// What a configuration leaves to the session, on these tiers.
+/// The choices that a configuration leaves to the session on these tiers.
 pub fn scope(job: &JobConfig, has_memory: bool, written: TierSet, has_peers: bool, expected: Expected) -> Scope {
     let interval = &job.interval;
     let segment = interval.seconds.is_auto().then_some((interval.least.as_secs_f64(), interval.most.as_secs_f64()));
     let mut levels: Vec<(Level, Choice<u64>)> = Vec::new();
     let mut add = |level: Level, every: Choice<u64>| {
-        // The nearest place gets every checkpoint, and a second tier of a level is as it is configured.
+        // Every checkpoint goes to the nearest place; a second tier of the same level keeps the configured interval.
         if levels.is_empty() {
             levels.push((level, Choice::Fixed(1)));
         } else if levels.iter().all(|(of, _)| *of != level) {
@@ -70,8 +70,8 @@ pub fn scope(job: &JobConfig, has_memory: bool, written: TierSet, has_peers: boo
 }
 
 impl Tuning {
-    /// With something to choose, if `scope` leaves it anything. `is_asked`: what it measures is asked for in any case. `start`: what was measured in an
-    /// earlier run.
+    /// Has something to choose if `scope` leaves any choice. `is_asked`: measurements are wanted in any case. `start`: the measurements of
+    /// an earlier run.
     pub fn new(scope: Scope, is_asked: bool, start: Option<Start>) -> Tuning {
         let is_open = scope.is_open();
         let state = (is_open || is_asked).then(|| {
@@ -85,7 +85,7 @@ impl Tuning {
         Tuning { state: state.map(Lock::new) }
     }
 
-    /// What was measured of the levels so far.
+    /// The measurements of the levels so far.
     pub fn measured(&self) -> Measured {
         self.state.as_ref().map_or_else(Measured::default, |state| state.lock().tuner.measured())
     }
@@ -95,7 +95,7 @@ impl Tuning {
         self.state.is_some()
     }
 
-    /// The program has come to its next step, and has stood still for so long by now.
+    /// The program has reached its next step, and has stood still for `blocked` so far.
     pub fn on_step(&self, now: Duration, blocked: Duration) {
         let Some(mut state) = self.state.as_ref().map(Lock::lock) else { return };
         let beside = state.beside();
@@ -108,7 +108,7 @@ impl Tuning {
         }
     }
 
-    /// How long the slowest rank has stood still, and this one.
+    /// Notes how long the slowest rank and this rank have stood still.
     pub fn on_slowest(&self, slowest: Duration, own: Duration) {
         if let Some(mut state) = self.state.as_ref().map(Lock::lock)
             && !own.is_zero()
@@ -126,7 +126,7 @@ impl Tuning {
         }
     }
 
-    /// All ranks have captured one of a series; the program has stood still for so long by now.
+    /// All ranks have captured a checkpoint of a series; the program has stood still for `blocked` so far.
     pub fn on_agreed(&self, name: &str, now: Duration, blocked: Duration) {
         let Some(mut state) = self.state.as_ref().map(Lock::lock) else { return };
         let slowest = state.slowest;
@@ -134,7 +134,7 @@ impl Tuning {
         let before = is_known.then(|| state.before.insert(name.to_owned(), (now, blocked))).flatten();
         let stood = |since: Duration| blocked.saturating_sub(since).as_secs_f64() * slowest;
         let (segment, blocking) = match before {
-            // All that was captured since then: a program with several series has one pattern.
+            // All checkpoints since then count: a program with several series has one pattern.
             Some((then, blocked_then)) => {
                 let stood = stood(blocked_then);
                 (Some(now.saturating_sub(then).as_secs_f64() - stood), stood)
@@ -145,7 +145,7 @@ impl Tuning {
         state.decide(now);
     }
 
-    /// Where a checkpoint goes.
+    /// Notes the tiers to which a checkpoint goes.
     pub fn on_planned(&self, operation: u64, tiers: TierSet) {
         let Some(mut state) = self.state.as_ref().map(Lock::lock) else { return };
         if let Some((_, pending)) = state.open.get_mut(&operation) {
@@ -153,7 +153,7 @@ impl Tuning {
         }
     }
 
-    /// A level has ended, or (`None`) the checkpoint at its call.
+    /// A level has ended, or (`None`) the checkpoint has ended at its call.
     pub fn on_ended(&self, operation: u64, tier: Option<TierId>, is_committed: bool, now: Duration) {
         let Some(mut state) = self.state.as_ref().map(Lock::lock) else { return };
         let Some((captured, pending)) = state.open.get_mut(&operation) else { return };
@@ -171,7 +171,7 @@ impl Tuning {
         }
     }
 
-    /// From one answer of yes to the next.
+    /// The time from one positive answer to the next.
     pub fn pause(&self, now: Duration) -> Duration {
         let Some(mut state) = self.state.as_ref().map(Lock::lock).filter(|state| state.is_open) else {
             return Duration::MAX;
@@ -180,12 +180,12 @@ impl Tuning {
         Duration::try_from_secs_f64(state.tuner.pause()).unwrap_or(Duration::MAX)
     }
 
-    /// What was changed last, and how often something was.
+    /// The last change of the intervals, and the number of changes so far.
     pub fn newest(&self) -> Option<Tuned> {
         self.state.as_ref()?.lock().newest.clone()
     }
 
-    /// Every how many-th checkpoint goes to a level.
+    /// The interval of a level, in checkpoints.
     pub fn every(&self, level: Level) -> u64 {
         let state = self.state.as_ref().map(Lock::lock).filter(|state| state.is_open);
         state.map_or(1, |state| state.tuner.every(level))
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(no_memory.levels, [(Level::System, Choice::Fixed(1))]);
         let fixed = scope(&Config::default().job, true, both, false, expected);
         assert!(!Tuning::new(fixed.clone(), false, None).is_on());
-        // With nothing to choose it measures, and changes nothing.
+        // A tuner with nothing to choose measures, but changes nothing.
         let only = Tuning::new(fixed, true, Some(Start { blocking: 5.0, latency: Vec::new() }));
         for number in 0..12 {
             only.on_captured(number, second(100 * number));
@@ -279,7 +279,7 @@ mod tests {
         let plan: TierSet = [TierId::MEMORY, TierId::GLOBAL].into_iter().collect();
         let mut changes = Vec::new();
         for number in 0..8 {
-            // Two seconds of standing still in each hundred; slower by a quarter while the 20 s of writing last.
+            // The program stands still for two seconds in each hundred, and is slower by a quarter during the 20 s of writing.
             let now = second(100 * number);
             tuning.on_slowest(second(4 * number + 4), second(2 * number + 2));
             tuning.on_captured(number, now);

@@ -1,7 +1,7 @@
-//! Who waits for flushes: calls by the application that do not end before something has left device memory.
+//! Calls of the application that wait for flushes, because they do not end before something has left device memory.
 //!
-//! Flushes are held back so that the application computes undisturbed ([`super::pacing`]). While it is in such a call, it does not
-//! compute, and they go as fast as they can. The engine and the caches of a session share one count.
+//! Flushes are held back so that the application computes undisturbed ([`super::pacing`]). While the application is in a waiting call, it
+//! does not compute, and flushes run as fast as they can. The engine and the caches of a session share one count.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

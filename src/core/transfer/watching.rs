@@ -1,4 +1,4 @@
-//! Which regions of a capture are left to be copied after it ([`super::live`]).
+//! The choice of those regions of a capture that are copied after it ([`super::live`]).
 #![forbid(unsafe_code)]
 
 use super::checkpoint::CaptureSpec;
@@ -11,14 +11,15 @@ use crate::region::RegionData;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Shorter regions are copied at once: that takes no longer than to protect them, each of which may cost a mapping.
+/// Shorter regions are copied at once, because the copy takes no longer than their protection, which may cost a mapping for each region.
 const SHORTEST: u64 = 1 << 20;
 
 impl Engine {
-    /// Protects those live regions of a capture that are worth it; all others are copied like any other, before it returns.
+    /// Protects those live regions of a capture for which it is worthwhile; all other live regions are copied before the capture returns,
+    /// like any other region.
     ///
     /// # Blocking
-    /// For the copy behind the capture before.
+    /// For the copy that follows the previous capture.
     pub(super) fn watch_live(&self, spec: &mut CaptureSpec<'_>, layout: &Layout, is_possible: bool) -> Option<Watched> {
         let is_live = |data: &RegionData<'_>| matches!(data, RegionData::Live(_));
         if !spec.regions.iter().any(|saved| is_live(&saved.data)) {
@@ -59,7 +60,7 @@ impl Engine {
             }
             let (range, page) = (memory.range(), page_bytes());
             let whole = range.start & !(page - 1)..range.end.next_multiple_of(page);
-            // What is let pass for one of two that share a page would be open for the other.
+            // If two regions share a page, a write that is let pass for one of them would also be let pass for the other.
             if regions.iter().any(|other: &LiveRegion| other.meets(&whole)) {
                 continue;
             }
@@ -90,7 +91,7 @@ impl Engine {
         self.lives.before(addresses);
     }
 
-    /// Waits until nothing of live host memory is needed any more.
+    /// Waits until no checkpoint needs live host memory any more.
     pub(crate) fn settle_live(&self) {
         self.lives.settle();
     }

@@ -12,10 +12,10 @@ use crate::redundancy::exchange::{Exchange, Job};
 use crate::tier::{Means, TierId, Upload};
 use std::sync::Arc;
 
-/// Where run directories often lie: whoever may wait for one waits there.
+/// The tier on which run directories usually are: work that may wait for a run directory counts as waiting for this tier.
 pub(super) const RUN_DIRECTORY: TierId = TierId::GLOBAL;
 
-/// The tier that a phase of a checkpoint is about, if it is one of files that all nodes share.
+/// The tier to which a phase of a checkpoint refers, if it is a tier of files that all nodes share.
 pub(super) fn shared_files(phase: Phase) -> Option<TierId> {
     tier_of(phase).filter(|tier| tier.spec().means == Means::Files && tier.spec().is_shared)
 }
@@ -26,11 +26,12 @@ pub(super) enum Task {
     Decide { round: Round, ballot: Ballot },
     /// Node leader: record on a tier of the node that its level is committed.
     NodeManifest { tier: TierId, facts: Arc<Facts> },
-    /// Delete what retention lets go after a commit.
+    /// Delete what retention no longer keeps after a commit.
     Retain { tier: TierId, facts: Arc<Facts> },
-    /// Populate memory for the next capture, on the node of the rank's GPU, or else on the one that the application computes on.
+    /// Populate memory for the next capture, on the NUMA node of the rank's GPU, or otherwise on the NUMA node on which the application
+    /// computes.
     Prepare { bytes: u64, node: Option<Node> },
-    /// Remove a file that was written during a capture that came to nothing.
+    /// Discard a file that was written during a capture that came to nothing.
     Discard(Box<dyn Upload>),
     /// Remove the segments of older runs: this run has committed something of its own.
     RemoveOldSegments,
@@ -40,20 +41,20 @@ pub(super) enum Task {
     Status,
 }
 
-/// What a thread takes up.
+/// A piece of work for a thread.
 pub(super) enum Work {
     Task(Task),
     Open(u64, TierId),
     Piece(Arc<WriteJob>, usize),
     Exchange(Arc<Exchange>, Job),
     Answer(Request),
-    /// A look at where threads and pages are, when there is nothing else to do.
+    /// Check where threads and pages are, when there is nothing else to do.
     Look(Arc<Keeper>),
 }
 
 impl Task {
-    /// Which tier it may wait for, if any: the root publishes a manifest with its decision on a tier that all nodes share. Others look at
-    /// the claims for a decision that needs nothing else of a file system.
+    /// The tier that the task may wait for, if any: the root publishes a manifest with its decision on a tier that all nodes share. For a
+    /// decision that needs nothing else from a file system, another thread looks at the claims.
     pub fn waits_for(&self) -> Option<TierId> {
         match self {
             Task::Decide { round, .. } => shared_files(round.phase),
@@ -66,7 +67,7 @@ impl Task {
 }
 
 impl Work {
-    /// Which tier it may wait for, as far as that is known.
+    /// The tier that the work may wait for, if that is known.
     pub fn waits_for(&self) -> Option<TierId> {
         match self {
             Work::Task(task) => task.waits_for(),
@@ -83,7 +84,7 @@ mod tests {
     use crate::base::CheckpointKey;
     use crate::tier::names::Series;
 
-    /// Work on the wrong side would hold up a tier whose file system is sound while the other's hangs.
+    /// In the wrong lane, work would hold up a tier whose file system is sound while another file system hangs.
     #[test]
     fn what_may_wait_for_a_file_system_is_on_its_side_and_nothing_else() {
         let decide =

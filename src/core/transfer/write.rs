@@ -1,10 +1,10 @@
 //! Writing shards to a file of one tier, piece by piece, by any number of threads.
 //!
-//! A [`WriteJob`] is made once per checkpoint and tier. Threads take pieces from it ([`WriteJob::take`]) and run them
-//! ([`WriteJob::run`]): check the blocks against their digests (a tier is crossed here), then one large aligned write.
-//! Whoever finishes the last piece also finishes the file: a rank's own container gets its tail, is synced and renamed;
-//! in a container that the ranks of a node share, the last rank of the node to arrive does that for all; or one rank writes the shards of all
-//! ranks of the node, and the others wait for it.
+//! A [`WriteJob`] is made once per checkpoint and tier. Threads take pieces from it ([`WriteJob::take`]) and run them ([`WriteJob::run`]):
+//! check the blocks against their digests (because a tier is crossed here), then make one large aligned write. Whoever finishes the last
+//! piece also finishes the file: a rank's own container gets its tail, is synced and renamed; in a container that the ranks of a node
+//! share, the last rank of the node to arrive does that for all, or one rank writes the shards of all ranks of the node, and the others
+//! wait for that rank.
 
 use super::node::NodeContainer;
 use crate::base::Rank;
@@ -22,30 +22,30 @@ use std::time::Duration;
 
 /// What a finished write reports to the engine.
 pub enum Written {
-    /// This rank's part is durable under its final name; the container is named where this rank published it.
+    /// This rank's part is durable under its final name; the container is given if this rank published it.
     Published(Option<ContainerInfo>),
     /// This rank's slice is durable; the last rank of the node publishes the container.
     SliceDone,
-    /// It failed.
+    /// The write failed.
     Failed(TierError),
 }
 
 /// How the ranks of a node write one container.
 #[derive(Clone)]
 pub enum Together {
-    /// Each its own slice.
+    /// Each rank writes its own slice.
     Slice(NodeContainer),
-    /// This rank for all of them.
+    /// This rank writes for all of them.
     ForAll(NodeContainer),
 }
 
 /// Shards on their way to a file of one tier.
 pub struct WriteJob {
-    /// Which checkpoint.
+    /// The operation of the checkpoint.
     pub operation: u64,
-    /// Where to.
+    /// The tier of the file.
     pub tier: TierId,
-    /// When it began.
+    /// When the job began.
     pub started: Duration,
     /// Bytes of the shards.
     pub bytes: u64,
@@ -55,7 +55,7 @@ pub struct WriteJob {
     file: String,
     shared: Option<Together>,
     entries: Vec<ContainerEntry>,
-    /// The pieces of all shards: of which, and which.
+    /// The pieces of all shards: the index of the shard, and the piece.
     pieces: Vec<(usize, Piece)>,
     next: AtomicUsize,
     left: AtomicUsize,
@@ -64,21 +64,21 @@ pub struct WriteJob {
 
 /// Everything that a job is made of.
 pub struct WriteSpec {
-    /// Which checkpoint.
+    /// The operation of the checkpoint.
     pub operation: u64,
-    /// Where to.
+    /// The tier of the file.
     pub tier: TierId,
-    /// Now.
+    /// The time now.
     pub started: Duration,
-    /// The shards, and whose each is.
+    /// The shards, and the rank of each.
     pub sources: Vec<(Rank, Source)>,
     /// The open temp file.
     pub upload: Box<dyn Upload>,
-    /// Its final name.
+    /// The final name of the file.
     pub file: String,
     /// All shards of the container, in order.
     pub entries: Vec<ContainerEntry>,
-    /// The node's shared container, if it is one.
+    /// How the ranks of the node share the container, if they do.
     pub shared: Option<Together>,
     /// Bytes per write.
     pub write_bytes: u64,
@@ -94,7 +94,7 @@ impl WriteJob {
     /// [`TierError::Io`] when there is no room.
     pub fn new(spec: WriteSpec) -> Result<WriteJob, Refused> {
         let end = spec.entries.last().map_or(0, |last| last.offset + last.length);
-        // A packed shard leaves a hole in the place of the whole one, which costs nothing.
+        // A packed shard leaves a hole where the whole shard would be, and the hole costs nothing.
         let place = |rank: Rank| spec.entries.iter().find(|entry| entry.rank == rank).map_or(0, |entry| entry.length);
         let fills = |(rank, source): &(Rank, Source)| source.head().header.total_len == place(*rank);
         if spec.sources.iter().all(fills)
@@ -125,11 +125,10 @@ impl WriteJob {
         })
     }
 
-    /// Writes a file that nobody else writes to, from its beginning to its name. `progress` is told about the bytes of each
-    /// piece.
+    /// Writes a file that nobody else writes to, from the first byte to its final name. `progress` is told about the bytes of each piece.
     ///
     /// # Errors
-    /// [`TierError`]; nothing is left of the file then.
+    /// [`TierError`]; in this case, nothing is left of the file.
     ///
     /// # Blocking
     /// On the device.
@@ -158,7 +157,7 @@ impl WriteJob {
         Err(TierError::io(kind, "write", &path, io::Error::other("other ranks share it")))
     }
 
-    /// The node container that this is a slice of, if it is one.
+    /// The node container of which this job writes a slice, if it writes one.
     pub fn node(&self) -> Option<&NodeContainer> {
         match &self.shared {
             Some(Together::Slice(node)) => Some(node),
@@ -176,7 +175,7 @@ impl WriteJob {
         self.failure.lock()
     }
 
-    /// Runs a piece; returns the end of the whole job to whoever ran the last one.
+    /// Runs a piece. Whoever runs the last piece receives the outcome of the whole job.
     ///
     /// # Blocking
     /// On the device.
@@ -219,7 +218,7 @@ impl WriteJob {
         let Some(shared) = shared else {
             return self.told(failure.map_or_else(|| self.publish(), Err));
         };
-        // Each rank syncs what it wrote itself: an error of write-back is reported to the handle that wrote.
+        // Each rank syncs its own writes, because a write-back error is reported to the handle that wrote.
         match failure.or_else(|| self.upload.sync().err()) {
             Some(error) => {
                 if shared.fail() {
@@ -232,7 +231,7 @@ impl WriteJob {
         }
     }
 
-    /// This rank has written the shards of all ranks of the node, which wait for it.
+    /// This rank has written the shards of all ranks of the node, which wait for this.
     fn finish_all(&self, node: &NodeContainer, failure: Option<TierError>) -> Written {
         let published = failure.map_or_else(|| self.publish(), Err);
         node.settle(published.is_ok());
@@ -250,9 +249,9 @@ impl WriteJob {
         self.told(published)
     }
 
-    /// Do the slices of all ranks lie in the file that this rank has open? A run that took over while this node stood still has
-    /// removed what was unfinished; a rank that began its slice after that made a new file, in which the others' are missing. The file
-    /// is opened by its name: this rank's own slice, which is looked for as well, shows that it is the one that this rank wrote to.
+    /// Are the slices of all ranks in the file that this rank has open? A run that took over while this node stood still has removed
+    /// unfinished files; a rank that began its slice after that created a new file, in which the slices of the others are missing. The file
+    /// is opened by its name, and this rank's own slice is looked for as well, which shows that this is the file to which the rank wrote.
     fn check_slices(&self) -> Result<(), TierError> {
         let io = |source| TierError::io(self.tier, "publish", self.upload.path(), source);
         let file = self.upload.read_back().map_err(io)?;
@@ -270,7 +269,7 @@ impl WriteJob {
         Ok(())
     }
 
-    /// What the engine is told about a file that this rank was to publish. One that was not leaves nothing behind.
+    /// The result, for the engine, of publishing a file. A file that was not published leaves nothing behind.
     fn told(&self, published: Result<ContainerInfo, TierError>) -> Written {
         match published {
             Ok(info) => Written::Published(Some(info)),
@@ -392,7 +391,7 @@ mod tests {
         assert_eq!(storage.list(Path::new(FOLDER)).unwrap()[0].name, "c000000.bvc");
     }
 
-    /// A node stood still while a newer run removed the unfinished file: the rank that wakes up and begins makes a new one.
+    /// A node stood still while a newer run removed the unfinished file: the rank that wakes up and begins creates a new file.
     #[test]
     fn a_container_in_which_a_slice_is_missing_is_not_published() {
         let temp = Path::new(FOLDER).join("c000000.bvc.tmp");

@@ -1,4 +1,4 @@
-//! What Flux says about the instance that this process runs in: of its batch script, or of an interactive allocation.
+//! What Flux says about the instance in which this process runs: that of a batch script or of an interactive allocation.
 #![forbid(unsafe_code)]
 
 use super::questions::{answer, variable};
@@ -17,7 +17,7 @@ pub(super) fn seconds_left() -> Option<u64> {
     limit(&answer("flux", &["job", "timeleft"]).ok()?)
 }
 
-/// A job without a limit has the largest 32-bit number.
+/// For a job without a limit, Flux reports the largest 32-bit number.
 fn limit(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|seconds| *seconds < u64::from(u32::MAX))
 }

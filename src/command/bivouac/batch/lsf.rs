@@ -1,4 +1,4 @@
-//! What LSF says about the job that this process runs in.
+//! What LSF says about the job in which this process runs.
 #![forbid(unsafe_code)]
 
 use super::questions::{answer, ask, variable};
@@ -13,7 +13,7 @@ pub(super) fn hosts() -> Result<Option<Vec<Host>>, String> {
     if let Some(pairs) = variable("LSB_MCPU_HOSTS") {
         return parse_pairs(&pairs).map(Some).map_err(|why| format!("LSB_MCPU_HOSTS: {why}"));
     }
-    // A line for each slot.
+    // The file has one line for each slot.
     let Some(path) = variable("LSB_DJOB_HOSTFILE") else { return Ok(None) };
     let mut hosts = read_file(Path::new(&path)).map_err(|why| format!("LSB_DJOB_HOSTFILE: {why}"))?;
     for host in &mut hosts {
@@ -22,7 +22,7 @@ pub(super) fn hosts() -> Result<Option<Vec<Host>>, String> {
     Ok(Some(hosts))
 }
 
-/// The job as its commands name it: an element of an array with its index.
+/// The job as LSF's commands name it: an element of an array with its index.
 fn job() -> Option<String> {
     let job = variable("LSB_JOBID")?;
     Some(match variable("LSB_JOBINDEX").filter(|index| index != "0") {

@@ -1,7 +1,8 @@
-//! Batch systems: which one this process has an allocation of, what it says about the allocation, and how it is asked to queue the
-//! job again.
+//! Batch systems: which of them gave this process its allocation, what that system says about the allocation, and how it is asked to
+//! queue the job again.
 //!
-//! [`slurm`] was tried with SLURM itself, [`flux`], [`pbs`] and [`lsf`] with scripts that answer as their documentation says.
+//! [`slurm`] was tried with SLURM itself; [`flux`], [`pbs`] and [`lsf`] were tried with scripts that answer as the documentation
+//! of these systems says.
 #![forbid(unsafe_code)]
 
 mod flux;
@@ -14,7 +15,7 @@ use crate::hosts::Host;
 use questions::from_now;
 use slurm::Standing;
 
-/// A batch system that this process has an allocation of.
+/// A batch system that gave this process an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum System {
     /// Flux: a batch script or an interactive shell of an instance.
@@ -27,9 +28,9 @@ pub enum System {
     Lsf,
 }
 
-/// The batch system of this process: the inner one, where one runs in an allocation of another.
+/// The batch system of this process; if one runs in an allocation of another, the inner one.
 pub fn here() -> Option<System> {
-    // Flux hides the variables of an enclosing SLURM.
+    // Flux hides the variables of an enclosing SLURM job.
     [System::Flux, System::Slurm, System::Pbs, System::Lsf].into_iter().find(|system| system.is_here())
 }
 
@@ -53,10 +54,10 @@ impl System {
         }
     }
 
-    /// The hosts of the allocation; `None` if it does not say.
+    /// The hosts of the allocation; `None` if the system does not report them.
     ///
     /// # Errors
-    /// What it says cannot be read.
+    /// The report of the system cannot be read.
     pub fn hosts(self) -> Result<Option<Vec<Host>>, String> {
         match self {
             System::Flux => flux::hosts().map(Some),
@@ -66,13 +67,13 @@ impl System {
         }
     }
 
-    /// Are these all hosts of the allocation?
+    /// Are the given hosts all hosts of the allocation?
     pub fn has_all(self, given: &[Host]) -> bool {
         let all = |own: Vec<Host>| given.iter().all(|host| own.iter().any(|own| own.name == host.name));
         self.hosts().ok().flatten().is_some_and(all)
     }
 
-    /// The end of the allocation, seconds since 1970, if it has one and the system reports it.
+    /// The end of the allocation in seconds since 1970, if it has an end and the system reports it.
     pub fn end_time(self) -> Option<u64> {
         match self {
             System::Flux => flux::seconds_left().map(from_now),
@@ -82,19 +83,19 @@ impl System {
         }
     }
 
-    /// How the job stands, whose supervisor heard the signal `heard`, if any, and whose time `is_ending`.
+    /// The standing of the job. `heard` is the signal that its supervisor received, if any; `is_ending`: its time is about to end.
     pub fn standing(self, heard: Option<&str>, is_ending: bool) -> Standing {
         match self {
             System::Slurm => slurm::standing(),
-            // SIGTERM comes from these when a job is cancelled; what warns of the end is another signal, or our own clock.
+            // These systems send SIGTERM when a job is cancelled; another signal, or our own clock, warns of the end.
             _ => Standing { is_preempted: false, is_cancelled: heard == Some("SIGTERM") && !is_ending },
         }
     }
 
-    /// Can a user have a job queued again?
+    /// Can users have their jobs queued again?
     ///
     /// # Errors
-    /// Why not.
+    /// Says why not.
     pub fn can_requeue(self) -> Result<(), &'static str> {
         match self {
             System::Slurm | System::Lsf => Ok(()),
@@ -103,11 +104,11 @@ impl System {
         }
     }
 
-    /// Asks that this job be queued again, which also ends it: both this process and the command that asks may be ended before
-    /// the answer is there. The job's id.
+    /// Asks that this job be queued again, and returns its id. The request also ends the job: both this process and the command that makes
+    /// the request may be ended before the answer arrives.
     ///
     /// # Errors
-    /// It cannot be done, or what the system says.
+    /// The system cannot do it, or refuses; the error says why.
     pub fn requeue(self) -> Result<String, String> {
         self.can_requeue()?;
         match self {

@@ -1,4 +1,4 @@
-//! What PBS says about the job that this process runs in: PBS Professional, OpenPBS and TORQUE.
+//! What PBS says about the job in which this process runs: PBS Professional, OpenPBS or TORQUE.
 #![forbid(unsafe_code)]
 
 use super::questions::{answer, from_now, seconds, variable};
@@ -15,8 +15,8 @@ pub(super) fn hosts() -> Result<Option<Vec<Host>>, String> {
     Ok(Some(with_slots(hosts)))
 }
 
-/// The file has a line for each process that a host is to have. Where each host has one line, the number of processes was not
-/// asked for, and is left open.
+/// The file has one line for each process that a host is to run. If each host has only one line, the user did not ask for a number of
+/// processes, and the number is left open.
 fn with_slots(mut hosts: Vec<Host>) -> Vec<Host> {
     if hosts.iter().any(|host| host.slots.is_some()) {
         for host in &mut hosts {
@@ -28,18 +28,18 @@ fn with_slots(mut hosts: Vec<Host>) -> Vec<Host> {
 
 pub(super) fn end_time() -> Option<u64> {
     let shown = answer("qstat", &["-f", &variable("PBS_JOBID")?]).ok()?;
-    // TORQUE says it outright.
+    // TORQUE reports the remaining time directly.
     if let Some(left) = field(&shown, "Walltime.Remaining").and_then(seconds) {
         return Some(from_now(left));
     }
     let walltime = field(&shown, "Resource_List.walltime").and_then(seconds)?;
-    // qstat prints the start in the time zone of this process, as `date` reads it. (`resources_used.walltime` is minutes old.)
+    // qstat prints the start in the time zone of this process, in which `date` reads it. (`resources_used.walltime` is minutes old.)
     let began = field(&shown, "stime")?;
     let began = answer("date", &["-d", began, "+%s"]).ok()?.trim().parse::<u64>().ok()?;
     began.checked_add(walltime)
 }
 
-/// `name = value` among the lines of `qstat -f`.
+/// Finds the value of a line `name = value` in the output of `qstat -f`.
 fn field<'a>(shown: &'a str, name: &str) -> Option<&'a str> {
     let mut pairs = shown.lines().filter_map(|line| line.split_once(" = "));
     pairs.find(|(known, _)| known.trim() == name).map(|(_, value)| value.trim())

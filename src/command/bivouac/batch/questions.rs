@@ -7,31 +7,31 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::Duration;
 
-/// Commands of a batch system may hang when its server does: so long is enough.
+/// A command of a batch system may hang when its server does; it is ended after this time.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// The time in so many seconds, since 1970.
+/// The time that is this many seconds from now, in seconds since 1970.
 pub(super) fn from_now(seconds: u64) -> u64 {
     unix_now() as u64 + seconds
 }
 
-/// A variable that is set and not empty.
+/// The value of an environment variable that is set and not empty.
 pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// What a command of a batch system prints.
+/// Returns what a command of a batch system prints.
 ///
 /// # Errors
-/// It cannot be started, takes too long, or fails: its status and what it says.
+/// The command cannot be started, takes too long, or fails; the error has its status and its message.
 pub(super) fn answer(program: &str, arguments: &[&str]) -> Result<String, String> {
     asking::answer(Command::new(program).args(arguments), LIMIT).map_err(|why| named(program, arguments, &why))
 }
 
-/// Has a command ask for something that may end this process and the command itself.
+/// Runs a command that asks for something that may end this process and the command itself.
 ///
 /// # Errors
-/// It cannot be started, takes too long, or what it says.
+/// The command cannot be started, takes too long, or fails; the error has its status and its message.
 pub(super) fn ask(program: &str, arguments: &[&str]) -> Result<(), String> {
     let said = asking::run(Command::new(program).args(arguments), LIMIT);
     let said = said.map_err(|why| named(program, arguments, &why))?;
@@ -45,7 +45,7 @@ fn named(program: &str, arguments: &[&str], why: &str) -> String {
     format!("{program} {}: {why}", arguments.join(" "))
 }
 
-/// `1-02:03:04`, `02:03:04`, `03:04` and `04` in seconds; `None` for words such as `UNLIMITED`.
+/// Converts `1-02:03:04`, `02:03:04`, `03:04` and `04` to seconds; `None` for words such as `UNLIMITED`.
 pub(super) fn seconds(text: &str) -> Option<u64> {
     let text = text.trim();
     let (days, clock) = match text.split_once('-') {

@@ -1,13 +1,13 @@
-//! What SLURM says about the allocation that this process runs in.
+//! What SLURM says about the allocation in which this process runs.
 #![forbid(unsafe_code)]
 
 use super::questions::{answer, ask, from_now, seconds, variable};
 use crate::hosts::{self, Host};
 
-/// How a job stands that is about to end.
+/// The standing of a job that is about to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Standing {
-    /// Its nodes are being taken away, to give them to another job. Then the ranks have been told, and not this process.
+    /// SLURM is taking its nodes away to give them to another job. In this case SLURM has told the ranks, but not this process.
     pub is_preempted: bool,
     /// Somebody has cancelled it.
     pub is_cancelled: bool,
@@ -23,13 +23,13 @@ pub(super) fn hosts() -> Result<Option<Vec<Host>>, String> {
     hosts::parse_nodes(&nodes, tasks.as_deref()).map(Some).map_err(|why| format!("SLURM_JOB_NODELIST: {why}"))
 }
 
-/// These nodes in the order in which SLURM has them in the allocation, as a list for `SLURM_JOB_NODELIST`; `None` if they are
-/// not of this allocation.
+/// The given nodes in their order within SLURM's allocation, as a list for `SLURM_JOB_NODELIST`; `None` if they do not
+/// belong to this allocation.
 ///
-/// SLURM's PMIx plugin (seen in 22.05) takes the number that a node has in its step for a number in that variable. A step on
-/// other nodes than the first ones of the allocation so asks the wrong node for the address of a rank, now and then: when
-/// that rank's first message comes before all ranks have left `MPI_Init`. If that node is dead, the one who asks waits for
-/// five minutes, and has lost the message then. With the nodes of the step alone the two numbers are one.
+/// SLURM's PMIx plugin (seen in 22.05) uses the number of a node within its step as an index into that variable. Therefore a step that runs
+/// on nodes other than the first ones of the allocation sometimes asks the wrong node for the address of a rank: this happens when the
+/// rank's first message arrives before all ranks have left `MPI_Init`. If that node is dead, the asking process waits for five minutes and
+/// then loses the message. If the variable lists only the nodes of the step, the two numbers are the same.
 pub fn list_of_step(seats: &[Host]) -> Option<String> {
     let nodes = hosts::parse_nodes(&variable("SLURM_JOB_NODELIST")?, None).ok()?;
     let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
@@ -41,7 +41,7 @@ pub(super) fn end_time() -> Option<u64> {
     if let Some(time) = variable("SLURM_JOB_END_TIME").and_then(|time| time.parse().ok()) {
         return Some(time);
     }
-    // The time left, since squeue prints the end in a time zone that it does not name.
+    // squeue is asked for the time left, because it prints the end in a time zone that it does not name.
     let job = variable("SLURM_JOB_ID")?;
     answer("squeue", &["-h", "-j", &job, "-o", "%L"]).ok().and_then(|left| seconds(&left)).map(from_now)
 }
@@ -57,7 +57,7 @@ fn slurmd_port_in(config: &str) -> Option<u16> {
     value.parse().ok().filter(|port| *port > 0)
 }
 
-/// Neither if SLURM does not answer.
+/// Both are false if SLURM does not answer.
 pub(super) fn standing() -> Standing {
     let job = variable("SLURM_JOB_ID").unwrap_or_default();
     answer("scontrol", &["--oneliner", "show", "job", &job])
@@ -67,8 +67,8 @@ pub(super) fn standing() -> Standing {
 fn standing_in(shown: &str) -> Standing {
     let field = |name: &str| shown.split_whitespace().find_map(|word| word.strip_prefix(name));
     let is_preempted = field("PreemptTime=").is_some_and(|time| time != "None");
-    // While processes of it live, a cancelled job is COMPLETING without a reason. One that ends because its time is over,
-    // or because of a node, has that as its reason.
+    // As long as its processes live, a cancelled job is COMPLETING without a reason. A job that ends because its time is over or because a
+    // node failed has that as its reason.
     let is_cancelled = match field("JobState=") {
         Some("CANCELLED") => true,
         Some("COMPLETING") => !is_preempted && field("Reason=") == Some("None"),

@@ -1,18 +1,18 @@
-//! What GPUs' links and the pinning of node memory do.
+//! Measures the links of GPUs and the pinning of node memory.
 
 use super::Taken;
 use std::sync::atomic::AtomicBool;
 
-/// Links and pinning, or why not.
+/// Measures nothing, because this build does not support GPUs.
 ///
 /// # Errors
-/// That there is no GPU, or no support for one.
+/// Always, with a message that says so.
 #[cfg(not(feature = "cuda"))]
 pub fn measure(_: u64, _: &AtomicBool) -> Result<Vec<Taken>, String> {
     Err("this bivouac was built without the feature cuda".into())
 }
 
-/// Links and pinning, or why not: each GPU downloads into its own pinned memory, first alone and then all at once.
+/// Measures links and pinning: each GPU downloads into its own pinned memory, first alone and then all at once.
 ///
 /// # Errors
 /// There is no GPU, or its driver reports an error.
@@ -31,14 +31,14 @@ mod links {
     use std::sync::{Arc, Barrier};
     use std::time::Instant;
 
-    /// GPUs of a node that are looked for.
+    /// The maximum number of GPUs on a node that are looked for.
     const GPUS_MAX: usize = 16;
-    /// Rounds that count, behind one that does not.
+    /// The rounds that count; the round before them does not count.
     const ROUNDS: usize = 5;
-    /// Memory of a transfer: longer ones are no faster.
+    /// The maximum bytes of a transfer: longer transfers are no faster.
     const BYTES_MAX: u64 = 256 << 20;
 
-    /// One GPU and what it downloads into.
+    /// One GPU and the memory into which it downloads.
     struct Link {
         stream: Arc<dyn Stream>,
         span: DeviceSpan,
@@ -60,7 +60,7 @@ mod links {
         devices.extend((1..GPUS_MAX).map_while(|ordinal| CudaDevice::open(ordinal).ok()));
         let (mut links, mut pinned, mut pins) = (Vec::new(), Vec::new(), Vec::new());
         for device in &devices {
-            // The memory stays until the process ends, as what is pinned must.
+            // The memory stays allocated until the process ends, as pinned memory must.
             let memory = vec![1u8; bytes as usize + 4096].leak();
             let skip = memory.as_ptr().align_offset(4096);
             let (range, memory) = HostRange::leaked(&mut memory[skip..skip + bytes as usize]);
@@ -93,7 +93,7 @@ mod links {
         ])
     }
 
-    /// How long the slowest takes, if all begin together.
+    /// How long the slowest link takes if all links begin together.
     fn at_once(links: &mut [Link]) -> Result<f64, DeviceError> {
         let barrier = Barrier::new(links.len());
         std::thread::scope(|scope| {

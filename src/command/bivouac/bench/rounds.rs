@@ -18,29 +18,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The series, and its only region.
+/// The name of the series.
 const SERIES: &str = "bench";
-/// Rounds that count, at least and at most. One more comes before them, which makes everything ready.
+/// The minimum and the maximum number of rounds that count. One more round precedes them and makes everything ready.
 const ROUNDS: (usize, usize) = (2, 20);
-/// Things that share the time: memory that is made ready, and for each of two directories writes, restarts from memory and from files.
+/// The number of parts that share the time: making memory ready and, for each of two directories, writes, restarts from memory and
+/// restarts from files.
 const PARTS: u32 = 7;
-/// Room in node memory for a checkpoint that is captured and for those whose flushes are not at an end.
+/// Node memory has room for this many checkpoints: the one that is captured, and those whose flushes have not ended.
 const SLOTS: u64 = 3;
 
-/// How rounds are made.
+/// Makes the rounds.
 pub struct Rounds {
     data: Vec<u8>,
-    /// For each part.
+    /// The time for each part.
     limit: Duration,
-    /// The user's, for what of it concerns the tiers.
+    /// The user's configuration, which is used where it concerns the tiers.
     config: Config,
     interrupted: Arc<AtomicBool>,
 }
 
 impl Rounds {
-    /// Of checkpoints of `size` bytes, within about `time`.
+    /// Rounds of checkpoints of `size` bytes, within about `time`.
     pub fn new(size: u64, time: Duration, config: &Config, interrupted: Arc<AtomicBool>) -> Rounds {
-        // Noise: storage that compresses would be too fast.
+        // Noise, because storage that compresses would be too fast with other data.
         let mut rng = Rng::new(u64::from(std::process::id()));
         let data = (0..size.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).take(size as usize).collect();
         Rounds { data, limit: time / PARTS, config: config.clone(), interrupted }
@@ -54,7 +55,7 @@ impl Rounds {
         if self.interrupted.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
     }
 
-    /// Rounds until the time is over; the first one does not count. `round` says how long each of `N` things took.
+    /// Makes rounds until the time is over; the first one does not count. `round` returns how long each of `N` things took.
     fn timed<const N: usize>(
         &self,
         mut round: impl FnMut(u64) -> Result<[f64; N], String>,
@@ -79,7 +80,7 @@ impl Rounds {
         Taken { name, bytes: self.bytes(), seconds }
     }
 
-    /// How fast node memory is made ready: a new segment each time.
+    /// Measures how fast node memory is made ready, with a new segment in each round.
     pub fn populate(&self) -> Result<Vec<Taken>, String> {
         let folder = Scratch::in_directory(&self.config.node.memory_directory, TierId::MEMORY)?;
         let [seconds] = self.timed(|round| {
@@ -105,7 +106,7 @@ impl Rounds {
         Ok(vec![self.taken(Name::Populate, seconds)])
     }
 
-    /// Captures, writes and restarts with a tier whose files are in `folder`.
+    /// Measures captures, writes and restarts with a tier whose files are in `folder`.
     pub fn tier(&self, tier: TierId, folder: &Path) -> Result<Vec<Taken>, String> {
         let memory = Scratch::in_directory(&self.config.node.memory_directory, TierId::MEMORY)?;
         let (write, read) = match tier {
@@ -131,7 +132,7 @@ impl Rounds {
         Ok(pairs.map(|(name, seconds)| self.taken(name, seconds)).into())
     }
 
-    /// From the call until the capture returns, and from then on until it is durable.
+    /// The seconds from the call until the capture returns, and from then until the checkpoint is durable.
     fn checkpoint(&self, session: &Session, version: u64, level: Level) -> Result<[f64; 2], String> {
         let failed = |error: bivouac_core::session::Error| error.to_string();
         let begun = Instant::now();
@@ -149,7 +150,7 @@ impl Rounds {
         }
     }
 
-    /// From the call until all was loaded.
+    /// The seconds from the call until everything is loaded.
     fn restart(&self, session: &Session, from: TierId, target: &mut [u8]) -> Result<f64, String> {
         let restored = session.begin_restore(SERIES).run(|restorer| Ok(restorer.load("data", target)?));
         let restored = restored.map_err(|error| error.to_string())?.ok_or("there is nothing to restore")?;
@@ -181,7 +182,7 @@ impl Rounds {
     }
 }
 
-/// Lets the system forget what it keeps of the files below a folder, so that they are read from where they are.
+/// Makes the system drop its cache of the files below a folder, so that they are read from storage.
 fn forget(folder: &Path) -> Result<(), String> {
     let failed = |path: &Path, error: &dyn std::fmt::Display| format!("cannot read {}: {error}", path.display());
     for entry in std::fs::read_dir(folder).map_err(|error| failed(folder, &error))?.flatten() {
@@ -191,7 +192,7 @@ fn forget(folder: &Path) -> Result<(), String> {
             forget(&path)?;
         } else if kind.is_file() {
             let file = std::fs::File::open(&path).map_err(|error| failed(&path, &error))?;
-            // A file system that cannot do that says so, and its cache is measured, too.
+            // A file system that cannot do that reports it; then its cache is measured, too.
             let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
         }
     }

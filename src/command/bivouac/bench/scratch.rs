@@ -1,4 +1,4 @@
-//! A folder for files of a bench, in a directory that somebody uses for something else. It is removed with all that is in it.
+//! A folder for the files of a benchmark, in a directory that is used for something else. It is removed with everything in it.
 
 use bivouac_core::tier::TierId;
 use std::os::unix::fs::DirBuilderExt;
@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
 
-/// The folder, until it is dropped.
+/// The folder, which exists until it is dropped.
 pub struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    /// A new one. Node-local storage that is memory is refused: a benchmark of it says nothing about a disk.
+    /// Creates a new folder. Node-local storage that is memory is refused: a benchmark on it says nothing about a disk.
     ///
     /// # Errors
-    /// Why it cannot be created, with the path.
+    /// The folder cannot be created; the error says why and names the path.
     pub fn in_directory(directory: &Path, tier: TierId) -> Result<Scratch, String> {
         let failed = |error: &dyn std::fmt::Display| format!("cannot use {}: {error}", directory.display());
         let kind = rustix::fs::statfs(directory).map_err(|errno| failed(&std::io::Error::from(errno)))?.f_type as u64;
@@ -32,7 +32,7 @@ impl Scratch {
         Ok(Scratch { path })
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }

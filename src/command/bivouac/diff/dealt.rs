@@ -1,4 +1,4 @@
-//! How two checkpoints can be compared whose regions lie differently over the ranks.
+//! How two checkpoints can be compared whose regions are spread differently over the ranks.
 #![forbid(unsafe_code)]
 
 use crate::body;
@@ -15,43 +15,43 @@ enum Lie {
     Own,
 }
 
-/// One checkpoint, as one of its shards says.
+/// One checkpoint, as described by one of its shards.
 struct Side {
     ranks: u32,
     lies: BTreeMap<String, Lie>,
 }
 
-/// How the regions of both lie.
+/// How the regions of both checkpoints are spread over the ranks.
 pub struct Dealt([Option<Side>; 2]);
 
 /// How a region is compared.
 pub enum Comparison {
-    /// Each rank's with that of the same rank.
+    /// Each rank's region is compared with that of the same rank.
     ByRank,
-    /// Once: it is the same on all ranks.
+    /// It is compared once, because it is the same on all ranks.
     Once,
-    /// Each element with that of the same place in the array.
+    /// Each element is compared with the element at the same place in the array.
     ByElement,
-    /// Not at all, and why.
+    /// It cannot be compared, for this reason.
     None(String),
 }
 
 impl Dealt {
-    /// Reads the records of one shard of each.
+    /// Reads the records of one shard of each checkpoint.
     ///
     /// # Errors
-    /// One cannot be read, or is damaged.
+    /// A record cannot be read, or it is damaged.
     pub fn of(shards: [&BTreeMap<u32, FileShard>; 2]) -> Result<Dealt, Problem> {
         let side = |shards: &BTreeMap<u32, FileShard>| shards.values().next().map(side).transpose();
         Ok(Dealt([side(shards[0])?, side(shards[1])?]))
     }
 
-    /// Have different numbers of ranks taken them?
+    /// Were the checkpoints taken by different numbers of ranks?
     pub fn is_resized(&self) -> bool {
         matches!(&self.0, [Some(a), Some(b)] if a.ranks != b.ranks)
     }
 
-    /// How a region is compared, of all ranks or of one.
+    /// How a region is compared; `rank` is the only rank that is compared, or `None` for all ranks.
     pub fn of_region(&self, name: &str, rank: Option<u32>) -> Comparison {
         let [Some(a), Some(b)] = &self.0 else { return Comparison::ByRank };
         let sides = [a, b].map(|side| side.lies.get(name).copied());
@@ -66,7 +66,7 @@ impl Dealt {
             }
             [Some(Lie::On(one)), Some(Lie::On(other))] if one != other => Comparison::ByElement,
             _ if !self.is_resized() => Comparison::ByRank,
-            // Of an absent one there is nothing to compare.
+            // There is nothing to compare with an absent region.
             [None, _] | [_, None] | [Some(Lie::Shared), Some(Lie::Shared)] => Comparison::Once,
             [Some(Lie::On(_)), _] | [_, Some(Lie::On(_))] => {
                 Comparison::None("it is spread over the ranks in only one of the checkpoints".into())

@@ -1,4 +1,4 @@
-//! Two arrays that lie differently over ranks, compared by the places of their elements.
+//! Compares two arrays that are spread differently over the ranks, by the places of their elements.
 #![forbid(unsafe_code)]
 
 use super::{Row, largest_of};
@@ -11,44 +11,44 @@ use bivouac_core::format::ElementType;
 use serde::Serialize;
 use std::path::Path;
 
-/// Bytes of each side that are compared at a time.
+/// The number of bytes that are compared at a time on each side.
 const BAND_BYTES: u64 = 16 * MIB;
-/// Elements that are shown.
+/// The maximum number of elements that are shown.
 const FIRST_MAX: usize = 4;
-/// What marks an element that the one has, and the other one.
+/// The marks of an element that the first array has, and of one that the second has.
 const IN: [u8; 2] = [1, 2];
 
-/// What of an array differs.
+/// How an array differs.
 #[derive(Serialize, Default, Debug)]
 pub struct Elements {
-    /// Elements that both have, of different values.
+    /// The number of elements that both have, with different values.
     differ: u64,
-    /// Elements of sparse arrays that only one has.
+    /// The number of elements of sparse arrays that only the first has.
     only_in_a: u64,
     only_in_b: u64,
-    /// The first ones.
+    /// The first of the elements that differ.
     first: Vec<First>,
 }
 
-/// An element that is not the same in both.
+/// An element that differs between the arrays.
 #[derive(Serialize, Debug)]
 struct First {
     index: Vec<u64>,
-    /// Its values; none where it is not.
+    /// The element's values; `None` where an array does not have it.
     values: [Option<String>; 2],
-    /// Whose it is.
+    /// The ranks to which the element belongs.
     ranks: [Option<u32>; 2],
 }
 
 impl Elements {
-    /// How many, for people.
+    /// The counts as text for people.
     pub fn counts(&self) -> String {
         let counts = [(self.differ, "elements"), (self.only_in_a, "only in a"), (self.only_in_b, "only in b")];
         let some = counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
         some.collect::<Vec<_>>().join(", ")
     }
 
-    /// Which, for people.
+    /// The first elements as text for people.
     pub fn places(&self) -> String {
         let side = |first: &First, side: usize| match (&first.values[side], first.ranks[side]) {
             (Some(value), Some(rank)) => format!("{value} (rank {rank})"),
@@ -67,14 +67,14 @@ impl Elements {
     }
 }
 
-/// What of a region differs that lies on different decompositions of an array.
+/// Compares a region that is spread over the ranks by different decompositions of an array.
 ///
 /// # Errors
-/// Elements are not there, or damaged.
+/// Elements are missing or damaged.
 pub fn compare(paths: [&Path; 2], name: &str) -> Result<Option<Row>, Problem> {
     let find = |path: &Path| match Array::find(path, name)? {
         Found::Array(array) => Ok(*array),
-        // Its shards do not agree on what it is.
+        // The shards do not agree on what the region is.
         Found::Plain(_) => {
             Err(Problem::damage(format!("{}: region {:?} is not part of an array", path.display(), short(name))))
         }
@@ -112,7 +112,7 @@ struct Pass {
 }
 
 impl Pass {
-    /// Goes through what the shards have, and not through all of an array that may be nearly empty.
+    /// Compares what the shards have, box by box, instead of the whole array, which may be nearly empty.
     fn box_by_box(&mut self, both: &mut [Array; 2]) -> Result<(), Problem> {
         let (dims, size) = (both[0].dims, both[0].element.bytes());
         for own in together(both[0].boxes().collect(), dims, size) {
@@ -120,7 +120,7 @@ impl Pass {
                 self.band(both, &band)?;
             }
         }
-        // What only the other one has.
+        // Then the elements that only the second array has.
         for own in together(both[1].boxes().collect(), dims, size) {
             for band in bands(&own, dims, size, BAND_BYTES) {
                 self.lacking(both, &band)?;
@@ -129,7 +129,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Compares a band, of which elements count that the first one has.
+    /// Compares a band; only the elements that the first array has count.
     fn band(&mut self, both: &mut [Array; 2], band: &Cuboid) -> Result<(), Problem> {
         let element = both[0].element;
         let size = element.bytes() as usize;
@@ -164,7 +164,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Counts what the second one has of a band and the first one has not.
+    /// Counts the elements of a band that the second array has and the first one does not.
     fn lacking(&mut self, both: &mut [Array; 2], band: &Cuboid) -> Result<(), Problem> {
         let mut marks = vec![0u8; band.volume() as usize];
         for (array, mark) in both.iter().zip(IN) {
@@ -191,7 +191,7 @@ impl Pass {
     }
 }
 
-/// The element at a place of a box, in the order of C.
+/// The element at a position of a box, in C order.
 fn index(of: &Cuboid, mut at: u64) -> Cuboid {
     let mut element = *of;
     for dim in (0..of.from.len()).rev() {
@@ -202,12 +202,12 @@ fn index(of: &Cuboid, mut at: u64) -> Cuboid {
     element
 }
 
-/// The place of an element in an array, in the order of C.
+/// The position of an element in an array, in C order.
 fn flat(whole: &Cuboid, element: &Cuboid) -> u64 {
     (0..whole.from.len()).fold(0, |at, dim| at * whole.extent(dim) + element.from[dim])
 }
 
-/// The value of an element.
+/// The value of an element as text.
 fn shown(element: ElementType, bytes: &[u8]) -> String {
     let word = bytes.iter().rev().fold(0u128, |word, byte| word << 8 | u128::from(*byte));
     match element {
@@ -222,8 +222,8 @@ fn shown(element: ElementType, bytes: &[u8]) -> String {
     }
 }
 
-/// Boxes that have all of these, and no element twice. In one dimension those that fit into a band become one: a list of numbers may have a box for each of
-/// them, and whoever looks at a box looks at all of a shard's.
+/// Boxes that together contain all the given boxes, and no element twice. In one dimension, the boxes that fit into a band become one box:
+/// a list of numbers may have one box for each of them, and each look at a box passes through all boxes of a shard.
 fn together(mut boxes: Vec<Cuboid>, dims: usize, size: u64) -> Vec<Cuboid> {
     if dims != 1 {
         return boxes;

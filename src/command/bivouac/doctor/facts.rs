@@ -1,4 +1,4 @@
-//! What the doctor knows about an environment: values only, so that a test can make up any machine.
+//! What the doctor knows about an environment. These are only values, so that a test can invent any machine.
 #![forbid(unsafe_code)]
 
 use crate::batch::System;
@@ -13,11 +13,11 @@ use std::time::{Duration, SystemTime};
 pub struct Facts {
     /// Where the settings come from, or what is wrong with them.
     pub configuration: Result<String, String>,
-    /// The settings; the defaults if they are wrong.
+    /// The settings, or the defaults if the settings are wrong.
     pub config: Config,
     /// Commands that start MPI jobs.
     pub launchers: Vec<Launcher>,
-    /// The superuser, whom Open MPI refuses unless told otherwise.
+    /// Is this the superuser, whom Open MPI refuses unless it is told otherwise?
     pub is_root: bool,
     /// Is Open MPI told otherwise?
     pub root_may_launch: bool,
@@ -27,13 +27,13 @@ pub struct Facts {
     pub memory: Memory,
     /// The local tier's directory.
     pub local: Directory,
-    /// Directories of the local tier whose store is gone, each with the bytes in it and with where the store was.
+    /// Directories of the local tier whose store is gone, each with its size in bytes and the place where the store was.
     pub orphans: Vec<Orphan>,
     /// The global tier's directory.
     pub global: Directory,
     /// What is in the global directory, if it is a store.
     pub store: Option<Result<Store, String>>,
-    /// The object store, if one is configured: can it be used?
+    /// The object store, if one is configured, or why it cannot be used.
     pub objects: Option<Result<Objects, String>>,
     /// Limits of this process.
     pub limits: Limits,
@@ -45,7 +45,7 @@ pub struct Facts {
     pub libraries: Vec<Library>,
     /// NUMA nodes of this machine.
     pub numa_nodes: usize,
-    /// Can the kernel watch writes to live memory for this process? If not, why.
+    /// Whether the kernel can watch writes to live memory for this process; if not, why.
     pub watch: Result<(), String>,
     /// Version of the kernel: major and minor.
     pub kernel: Option<(u32, u32)>,
@@ -56,9 +56,9 @@ pub struct Facts {
 /// An object store that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Objects {
-    /// There is a store of Bivouac at its place.
+    /// Does its place contain a Bivouac store?
     pub has_store: bool,
-    /// It refuses a second object of the same name.
+    /// Does it refuse a second object with the same name?
     pub can_fence: bool,
 }
 
@@ -67,7 +67,7 @@ pub struct Objects {
 pub struct Launcher {
     /// `mpirun`, `mpiexec` or `srun`.
     pub name: &'static str,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// The first lines that it prints about its version.
     pub version: Option<String>,
@@ -84,16 +84,17 @@ pub struct Ranks {
     pub thread_level: String,
     /// Why ranks do not reach each other over sockets, if they do not.
     pub cut_off: Option<String>,
-    /// What the library says about itself.
+    /// What the MPI library says about itself.
     pub library: String,
-    /// Ranks that do not see a file that rank 0 has made where the global directory is. `Err`: it could not be made.
+    /// Ranks that do not see a file that rank 0 has created in the global directory, or in its nearest ancestor that
+    /// exists. `Err`: the file could not be created.
     pub blind: Result<Vec<u32>, String>,
 }
 
 /// The memory tier.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    /// What is left, or why that is not known.
+    /// The memory that is left, or why it is not known.
     pub available: Result<Available, String>,
     /// Is the directory in memory?
     pub is_memory: bool,
@@ -112,26 +113,26 @@ pub struct Memory {
 pub struct Directory {
     /// Its path.
     pub path: PathBuf,
-    /// Is it there? If not, the rest is about its nearest ancestor that is.
+    /// Does it exist? If not, the other facts are about its nearest ancestor that exists.
     pub exists: bool,
-    /// What a trial gave, or why it failed.
+    /// The result of a trial, or why the trial failed.
     pub trial: Result<Trial, String>,
 }
 
-/// What writing to a directory gave.
+/// The result of a trial write to a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trial {
     /// The file system.
     pub kind: &'static str,
     /// Is it in memory?
     pub is_memory: bool,
-    /// Do several nodes see it? `None`: its kind does not tell.
+    /// Do several nodes see it? `None`: the kind of file system does not say.
     pub is_shared: Option<bool>,
     /// Number of the device, to tell file systems apart.
     pub device: u64,
     /// Its size in bytes.
     pub total: u64,
-    /// Free for this user.
+    /// Bytes that are free for this user.
     pub free: u64,
     /// Can files be written around the page cache? `None`: not tried.
     pub direct: Option<bool>,
@@ -162,7 +163,7 @@ pub struct Limits {
 /// An allocation of a batch system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Whose.
+    /// The batch system that made the allocation.
     pub system: System,
     /// Time until it ends; `None`: unlimited or unknown.
     pub left: Option<Duration>,
@@ -199,6 +200,6 @@ impl Slurm {
 pub struct Library {
     /// Its file name without the version.
     pub name: &'static str,
-    /// Where it is.
+    /// Its path, if it was found.
     pub path: Option<PathBuf>,
 }

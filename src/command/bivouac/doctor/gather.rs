@@ -1,4 +1,4 @@
-//! Finds the facts: reads /proc and /sys, asks commands for their versions, and writes one small file to each directory.
+//! Finds the facts: reads /proc and /sys, asks commands for their versions, and writes one small file in each directory.
 //!
 //! Nothing is left behind, nothing waits without a bound, and facts that cannot be found out are left open.
 #![forbid(unsafe_code)]
@@ -36,14 +36,14 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// How long a command may take to say its version.
+/// How long a command may take to print its version.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// How long the ranks of a job may take to find each other.
 const RANKS_LIMIT: Duration = Duration::from_secs(120);
 /// The program that initialises MPI, next to this one. It is a separate program so that this one needs no MPI to start.
 const PROBE: &str = "bivouac-mpi-probe";
 
-/// Finds out everything; `with_ranks`: together with the other ranks of an MPI job. `None` on all of them but the first.
+/// Finds all facts, if `with_ranks` together with the other ranks of an MPI job. `None` on all ranks except the first.
 pub fn gather(with_ranks: bool) -> Option<Facts> {
     let read = Config::from_env();
     let file = std::env::var_os("BIVOUAC_CONFIG").filter(|file| !file.is_empty());
@@ -96,7 +96,7 @@ pub fn gather(with_ranks: bool) -> Option<Facts> {
     })
 }
 
-/// Where a session makes the local tier if it is not there yet. The name depends on the store, which it makes as well.
+/// Where a session creates the local tier if it does not exist. The name depends on the store, which the session creates as well.
 fn private_local(store: Option<Incarnation>) -> PathBuf {
     let user = ours::user();
     std::env::temp_dir().join(match store {
@@ -115,7 +115,7 @@ fn launcher(name: &'static str) -> Option<Launcher> {
     Some(Launcher { name, path, version: lines })
 }
 
-/// Lets the probe meet the other ranks. What they found, on rank 0, and the rank of this process.
+/// Runs the probe, which meets the other ranks. Returns what they found, on rank 0, and the rank of this process.
 fn ask_ranks(global: &Path) -> Result<(Option<Ranks>, u32), String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let probe = own.with_file_name(PROBE);
@@ -185,7 +185,7 @@ fn in_brackets(text: &str) -> Option<String> {
     rest.split_once(']').map(|(word, _)| word.to_owned())
 }
 
-/// Kinds of file systems by their numbers, and whether several nodes see them.
+/// The kind of a file system by its number, and whether several nodes see such a file system.
 fn kind_of(number: u64) -> (&'static str, Option<bool>) {
     match number {
         0x0102_1994 => ("tmpfs", Some(false)),
@@ -223,7 +223,8 @@ fn directory(path: &Path) -> Directory {
     Directory { path: path.to_owned(), exists, trial }
 }
 
-/// Looks at a directory, and writes a small file to it if it is the one that a tier is going to use.
+/// Examines a directory. Writes a small file to it if `is_it`: a tier is going to use this directory; otherwise makes
+/// and removes a folder in it.
 fn try_out(path: &Path, is_it: bool) -> Result<Trial, String> {
     let failed = |action: &str, error: &dyn std::fmt::Display| format!("cannot {action} {}: {error}", path.display());
     if !path.is_dir() {
@@ -262,7 +263,7 @@ fn make_a_folder(parent: &Path) -> std::io::Result<()> {
     std::fs::remove_dir(&path)
 }
 
-/// Writes, syncs and removes a file of one page. Can it also be opened around the page cache?
+/// Writes, syncs and removes a file of one page. Returns true if the file could be opened around the page cache, too.
 fn write_a_file(folder: &Path) -> std::io::Result<bool> {
     let unique = bivouac_core::base::rng::incarnation()?;
     let path = folder.join(format!(".bivouac-doctor-{unique}"));
@@ -294,7 +295,8 @@ fn look_into_store(root: &Path) -> Result<Store, String> {
     Ok(store)
 }
 
-/// Can the object store be read, written, and asked who came first? A small object is made and removed.
+/// Finds out whether the object store can be read and written, and can say which of two writers came first. A small
+/// object is written and removed.
 fn look_into_objects(config: &Config) -> Result<Objects, String> {
     let storage: Arc<dyn Storage> = Arc::new(PosixStorage::new(Direct::Off));
     let tier = object::make(&Around { config, directory: Path::new("."), storage: &storage })?;
@@ -316,7 +318,7 @@ fn limits() -> Limits {
     }
 }
 
-/// The first two numbers of `6.1.0-13-amd64`.
+/// Reads the first two numbers of `6.1.0-13-amd64`.
 fn kernel(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -330,7 +332,7 @@ fn numa_nodes(folder: &Path) -> usize {
     entries.filter(|entry| is_node(entry.file_name())).count().max(1)
 }
 
-/// Where the dynamic linker would look, without loading anything.
+/// Looks for libraries where the dynamic linker would look, without loading any.
 fn libraries() -> Vec<Library> {
     let cache = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"]
         .into_iter()
@@ -346,7 +348,8 @@ fn libraries() -> Vec<Library> {
     names.map(|name| Library { name, path: in_cache(&cache, name).or_else(|| in_folders(&folders, name)) }).into()
 }
 
-/// A line of `ldconfig -p`: `libnuma.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libnuma.so.1`.
+/// Finds a library in the output of `ldconfig -p`, which has lines such as
+/// `libnuma.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libnuma.so.1`.
 fn in_cache(cache: &str, name: &str) -> Option<PathBuf> {
     let is_it = |line: &&str| line.trim_start().strip_prefix(name).is_some_and(|rest| rest.starts_with(".so"));
     cache.lines().find(is_it)?.split_once("=> ").map(|(_, path)| PathBuf::from(path.trim()))
@@ -391,7 +394,7 @@ fn slurm() -> Option<Slurm> {
     })
 }
 
-/// `Requeue=1` among the words of `scontrol -o show job`.
+/// Finds `Requeue=1` among the words of `scontrol -o show job`.
 fn requeue(shown: &str) -> Option<bool> {
     let value = shown.split_whitespace().find_map(|word| word.strip_prefix("Requeue="))?;
     Some(value != "0")

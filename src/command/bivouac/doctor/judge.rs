@@ -1,4 +1,4 @@
-//! From facts to findings. Pure.
+//! Turns facts into findings. Pure.
 #![forbid(unsafe_code)]
 
 use super::facts::{Allocation, Directory, Facts, Launcher, Ranks, Trial};
@@ -12,26 +12,26 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-/// Below this a segment is hardly a tier: it is meant to hold two shards of every rank.
+/// A smaller segment is hardly useful as a tier, because it is meant to hold two shards of every rank.
 const BUDGET_SMALL: u64 = 256 * MIB;
-/// Below this a directory is nearly full.
+/// A directory with less free space is nearly full.
 const FREE_SMALL: u64 = GIB;
-/// A session keeps a handful of files open for each rank, MPI some for each peer.
+/// For each rank, a session keeps a few files open; for each peer, MPI keeps some open, too.
 const FILES_SMALL: u64 = 1024;
-/// No clock that was ever set shows an earlier time than 2024-01-01.
+/// A clock that has been set does not show a time before 2024-01-01.
 const CLOCK_FIRST: Duration = Duration::from_secs(1_704_067_200);
-/// `MADV_COLLAPSE` came with this kernel.
+/// The first kernel that has `MADV_COLLAPSE`.
 const KERNEL_COLLAPSE: (u32, u32) = (6, 1);
-/// `MADV_POPULATE_WRITE` came with this kernel.
+/// The first kernel that has `MADV_POPULATE_WRITE`.
 const KERNEL_POPULATE: (u32, u32) = (5, 14);
 
-/// How bad it is.
+/// How bad a finding is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// Nothing to do.
     Ok,
-    /// It works, and not as well as it could.
+    /// It works, but not as well as it could.
     Warning,
     /// Something that the settings ask for cannot work.
     Problem,
@@ -53,7 +53,7 @@ impl Verdict {
 pub struct Finding {
     /// What was checked.
     pub check: &'static str,
-    /// How it is.
+    /// How bad it is.
     pub verdict: Verdict,
     /// What was found.
     pub found: String,
@@ -314,7 +314,8 @@ fn space(trial: &Trial) -> String {
     format!("{}, {} of {} free", trial.kind, bytes(trial.free), bytes(trial.total))
 }
 
-/// What local and global directory have in common: can they be written to, around the page cache if that is wanted, and is there room?
+/// Checks what the local and the global directory have in common: Can files be written to the directory, and around the page cache if the
+/// settings ask for that? Is there room?
 fn writable(check: &'static str, key: &str, directory: &Directory, direct: Direct) -> Result<String, Finding> {
     let path = directory.path.display();
     let trial = directory.trial.as_ref().map_err(|why| {
@@ -509,7 +510,7 @@ fn slurm(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Can the configured schemes keep their promise on the nodes that are known of?
+/// Can the configured schemes keep their promise on the known nodes?
 fn redundancy(facts: &Facts) -> Vec<Finding> {
     let (check, schemes) = ("redundancy", facts.config.job.redundancy.schemes());
     if schemes.is_empty() {
@@ -561,7 +562,7 @@ fn span(time: Duration) -> String {
     }
 }
 
-/// Will a program hear in time that its allocation ends?
+/// Will a program learn in time that its allocation ends?
 fn end_of_allocation(facts: &Facts) -> Vec<Finding> {
     let check = "end of allocation";
     let exit = &facts.config.job.exit;
@@ -648,7 +649,7 @@ fn libraries(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// A user without live memory misses nothing, so it is not a warning.
+/// A program that does not save live memory lacks nothing without it, so the finding is not a warning.
 fn live_memory(facts: &Facts) -> Finding {
     match &facts.watch {
         Ok(()) => ok("live memory", "writes to it can be watched (userfaultfd)"),
@@ -724,7 +725,7 @@ mod tests {
         }
     }
 
-    /// The one finding that is not ok after a change; the check and its verdict, and that its advice has the word.
+    /// Checks that exactly one finding is not ok after a change: it has this check and this verdict, and its advice contains the word.
     #[track_caller]
     fn expect(change: impl FnOnce(&mut Facts), check: &str, verdict: Verdict, word: &str) {
         let mut facts = healthy();
@@ -853,7 +854,7 @@ mod tests {
             }
         };
         expect(with(0), "memory tier", Problem, "--shm-size");
-        // What a container gives by default.
+        // The size of shared memory that a container has by default.
         expect(with(64 * MIB), "memory tier", Warning, "--shm-size");
         expect(
             |facts| facts.config.node.memory_budget = Budget::Bytes(65 * GIB),

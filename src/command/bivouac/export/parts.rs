@@ -1,4 +1,4 @@
-//! Which shards hold a region, and how they fit together. [`find`] looks, the rest is pure.
+//! The shards that hold a region, and how they fit together. [`find`] looks for them; the rest is pure.
 #![forbid(unsafe_code)]
 
 use crate::ending::Problem;
@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// One rank's part of the region.
 pub struct Part {
-    /// Where its shard lies.
+    /// The place of its shard.
     pub spot: Spot,
     /// The region, as the shard's head describes it.
     pub region: Region,
@@ -23,7 +23,7 @@ impl Part {
         format!("{} {}", descr(self.region.element), tuple(&self.shape()))
     }
 
-    /// The recorded shape, or one dimension if that does not describe the bytes.
+    /// The recorded shape, or one dimension if that shape does not describe the bytes.
     pub fn shape(&self) -> Vec<u64> {
         let Region { shape, element, bytes, .. } = &self.region;
         let product = shape.iter().try_fold(element.bytes(), |product, extent| product.checked_mul(*extent));
@@ -34,11 +34,11 @@ impl Part {
     }
 }
 
-/// What was found of a region in a place.
+/// The parts of a region that were found in a place.
 pub struct Found {
-    /// For reading.
+    /// The place, for reading.
     pub place: Place,
-    /// Ascending by rank.
+    /// The parts, ascending by rank.
     pub parts: Vec<Part>,
     /// Ranks in the group.
     pub group_size: u32,
@@ -47,14 +47,14 @@ pub struct Found {
 /// Looks for a region of all ranks, or of one.
 ///
 /// # Errors
-/// It is not there, or what should be there is damaged.
+/// The region does not exist, or parts that should exist are damaged.
 pub fn find(path: &Path, region: &str, rank: Option<u32>) -> Result<Found, Problem> {
     let place = Place::of(path)?;
     let (mut found, mut names) = (BTreeMap::new(), BTreeSet::new());
     let here = place.each(rank, |spot, shard| {
         let head = shard.head();
         names.extend(head.meta.regions.iter().map(|region| region.name.clone()));
-        // The ranks had agreed on the names of their regions.
+        // The ranks agreed on the names of their regions.
         if let Some(region) = head.region(region) {
             found.insert(spot.rank(), Part { spot, region: region.clone() });
         }
@@ -74,10 +74,10 @@ pub fn find(path: &Path, region: &str, rank: Option<u32>) -> Result<Found, Probl
     Ok(Found { place, parts, group_size: here.group_size })
 }
 
-/// Element type and shape of all parts one after the other, along the first axis.
+/// Element type and shape of all parts when they are joined along the first axis.
 ///
 /// # Errors
-/// They do not fit, or some are missing.
+/// The parts do not fit together, or some are missing.
 pub fn joined(found: &Found) -> Result<(ElementType, Vec<u64>), String> {
     let advice = "give --rank N, or a file name with {rank} for one file per rank";
     let Some(first) = found.parts.first() else { return Err("there is no part".into()) };
@@ -91,7 +91,7 @@ pub fn joined(found: &Found) -> Result<(ElementType, Vec<u64>), String> {
         ));
     }
     let mut whole = first.shape();
-    // Numbers become an array with one for each rank.
+    // Single numbers become an array with one element for each rank.
     if whole.is_empty() {
         whole.push(1);
     }

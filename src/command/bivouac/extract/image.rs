@@ -1,13 +1,14 @@
-//! A picture of a two-dimensional array: the least value dark, the greatest bright. Of large arrays each pixel is the mean of several elements.
+//! A picture of a two-dimensional array: the lowest value is dark, the highest is bright. In pictures of large arrays, each pixel is the
+//! mean of several elements.
 #![forbid(unsafe_code)]
 
 use bivouac_core::decomposition::Cuboid;
 use bivouac_core::format::ElementType;
 use std::io::Write;
 
-/// No picture is wider or taller.
+/// The maximum width and height of a picture in pixels.
 const SIDE_MAX: u64 = 1024;
-/// From dark to bright; between them it is mixed.
+/// The colours from dark to bright; the colours between them are mixed.
 const COLOURS: [[f64; 3]; 6] = [
     [8.0, 8.0, 40.0],
     [72.0, 22.0, 110.0],
@@ -26,10 +27,10 @@ pub struct Image {
 }
 
 impl Image {
-    /// Of a section of an array.
+    /// Makes an empty picture of a section of an array.
     ///
     /// # Errors
-    /// It has not two dimensions, or its elements are no numbers.
+    /// The section does not have two dimensions, or its elements are not numbers.
     pub fn new(element: ElementType, section: Cuboid, extents: &[u64]) -> Result<Image, String> {
         let &[rows, columns] = extents else {
             return Err(format!(
@@ -59,10 +60,10 @@ impl Image {
         }
     }
 
-    /// Writes it as PNG.
+    /// Writes the picture as PNG.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system cannot write to the file.
     pub fn write(&self, file: impl Write) -> std::io::Result<()> {
         let means = self.pixels.iter().map(|(sum, count)| if *count > 0 { sum / *count as f64 } else { f64::NAN });
         let means: Vec<f64> = means.collect();
@@ -79,7 +80,7 @@ impl Image {
     }
 }
 
-/// The colour of a share from 0 to 1; grey if it is not finite.
+/// The colour of a share from 0 to 1; grey if the share is not finite.
 fn colour(share: f64) -> [u8; 3] {
     if !share.is_finite() {
         return [128; 3];
@@ -130,7 +131,7 @@ mod tests {
         let mut image = Image::new(ElementType::F64, section, &[2, 3]).expect("numbers");
         let values = [1.0, 2.0, 3.0, 4.0, f64::NAN, 11.0f64];
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        // Two bands.
+        // The elements are added in two bands.
         image.add(&Cuboid::at(&[4, 10], &[1, 3]).expect("a box"), &bytes[..24]);
         image.add(&Cuboid::at(&[5, 10], &[1, 3]).expect("a box"), &bytes[24..]);
         let (pixels, size) = drawn(&image);

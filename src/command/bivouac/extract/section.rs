@@ -1,13 +1,13 @@
-//! What the options of `extract` say: a box of an array, and a value for its elements. Pure.
+//! Parses the options of `extract`: a box of an array, and a value for its elements. Pure.
 #![forbid(unsafe_code)]
 
 use bivouac_core::decomposition::Cuboid;
 use bivouac_core::format::ElementType;
 
-/// The box of an array that a text such as `0:100,20:,-1` describes.
+/// Parses a text such as `0:100,20:,-1` that describes a box of an array.
 ///
 /// # Errors
-/// It is not such a text, has a different number of dimensions, or is not inside the array.
+/// The text has another form or a different number of dimensions, or the box is not inside the array.
 pub fn parse(text: &str, shape: &[u64]) -> Result<Cuboid, String> {
     let ranges: Vec<&str> = text.split(',').collect();
     if ranges.len() != shape.len() {
@@ -28,7 +28,7 @@ pub fn parse(text: &str, shape: &[u64]) -> Result<Cuboid, String> {
     Cuboid::at(&origin, &extent).ok_or_else(|| format!("--box {text:?} has too many dimensions"))
 }
 
-/// First element and the one behind the last, which need not be inside the extent; `None` if it is no range.
+/// The first element and the one after the last, which need not be inside the extent; `None` if the text is not a range.
 fn side(range: &str, extent: u64) -> Option<(i128, i128)> {
     let number = |text: &str| {
         let number = i128::from(text.trim().parse::<i64>().ok()?);
@@ -44,7 +44,7 @@ fn side(range: &str, extent: u64) -> Option<(i128, i128)> {
     }
 }
 
-/// The bytes of an element of this value.
+/// The bytes of an element with this value.
 ///
 /// # Errors
 /// The type has no such value.
@@ -63,7 +63,7 @@ pub fn fill(text: &str, element: ElementType) -> Result<Vec<u8>, String> {
         ElementType::I64 => (whole(text, i64::to_le_bytes), "64-bit integers"),
         ElementType::F32 => (whole(text, f32::to_le_bytes), "32-bit floating-point numbers"),
         ElementType::F64 => (whole(text, f64::to_le_bytes), "64-bit floating-point numbers"),
-        // Nobody knows what stands in one.
+        // Nobody knows what a record contains.
         ElementType::Record(bytes) => {
             ((text == "0").then(|| vec![0; bytes as usize]), "records, for which only 0 is allowed")
         }

@@ -1,4 +1,4 @@
-//! What `inspect` shows of how the regions of a shard are spread over the ranks. Pure.
+//! What `inspect` shows about how the regions of a shard are spread over the ranks. Pure.
 #![forbid(unsafe_code)]
 
 use crate::ending::{Ending, Problem};
@@ -10,56 +10,57 @@ use bivouac_core::format::Region;
 use bivouac_core::region::is_reserved;
 use serde::Serialize;
 
-/// Boxes of a rank that are shown, and those that documents have.
+/// The maximum number of boxes of a rank that are shown, and that documents have.
 const BOXES_SHOWN: usize = 4;
 const BOXES_MAX: usize = 64;
-/// Arrays that are shown.
+/// The maximum number of arrays that are shown.
 const ARRAYS_MAX: usize = 20;
-/// Regions that are named because they bind a checkpoint to its number of ranks.
+/// The maximum number of regions that are named because they bind a checkpoint to its number of ranks.
 const BOUND_SHOWN: usize = 6;
 
 /// How the regions of a shard are spread over the ranks.
 #[derive(Serialize, Default)]
 pub struct DealtView {
-    /// What is wrong with the record; nothing else is known then.
+    /// What is wrong with the record; in this case nothing else is known.
     why: Option<String>,
     /// How bad that is.
     #[serde(skip)]
     pub ending: Ending,
-    /// Regions because of which only as many ranks as took the checkpoint can restore it. An empty list: any number of ranks can.
+    /// The regions because of which only as many ranks as took the checkpoint can restore it. If the list is empty, any
+    /// number of ranks can.
     pub bound: Option<Vec<String>>,
     /// The arrays that regions are parts of.
     arrays: Vec<ArrayView>,
-    /// The lists of numbers that regions have the elements of.
+    /// The lists of the element numbers that regions have.
     lists: Vec<ListView>,
     /// The application's regions, in order.
     regions: Vec<RuleView>,
 }
 
-/// A list of numbers, as far as the record says.
+/// What the record says about a list of numbers.
 #[derive(Serialize)]
 struct ListView {
     identity: String,
     /// Elements of the array.
     total: u64,
-    /// The lists of all ranks together need not have all of them.
+    /// The lists of all ranks together need not have all elements.
     sparse: bool,
-    /// Numbers that this rank has.
+    /// The count of numbers in this rank's list.
     count: u64,
 }
 
 /// An array, and the boxes of it that the rank has.
 #[derive(Serialize)]
 struct ArrayView {
-    /// What tells this way to lay it over the ranks from all others.
+    /// Tells this way of spreading the array over the ranks from all others.
     identity: String,
     shape: Vec<u64>,
-    /// The boxes of all ranks together need not cover it.
+    /// The boxes of all ranks together need not cover the array.
     sparse: bool,
     boxes: usize,
-    /// Elements in them.
+    /// Elements in the boxes.
     elements: u64,
-    /// The first ones.
+    /// The first boxes.
     first_boxes: Vec<BoxView>,
     #[serde(skip)]
     shown: Vec<String>,
@@ -71,19 +72,19 @@ struct BoxView {
     extent: Vec<u64>,
 }
 
-/// What was said about a region.
+/// What the program said about a region.
 #[derive(Serialize)]
 struct RuleView {
     region: String,
-    /// `array`: the rank's part of it; `numbered`: the elements of a list; `shared`; `rows`: a column of rows, which other ranks may get;
-    /// `refuse`, `drop` or `ask`: each rank has its own, and what happens to it on a different number of ranks; `own`: nothing was said, so
-    /// it is its rank's own.
+    /// `array`: the rank's part of an array; `numbered`: the elements of a list; `shared`: the same on all ranks; `rows`: a column of rows,
+    /// which other ranks may get; `refuse`, `drop` or `ask`: each rank has its own, and this happens to it on a different number of ranks;
+    /// `own`: the program said nothing, so the region belongs to its rank.
     rule: &'static str,
-    /// Which array.
+    /// The index of the array.
     array: Option<usize>,
-    /// Which list.
+    /// The index of the list.
     list: Option<usize>,
-    /// For `rows`: how many this rank has.
+    /// For `rows`: the rows of this rank.
     rows: Option<RowsView>,
 }
 
@@ -91,9 +92,10 @@ struct RuleView {
 #[derive(Serialize)]
 struct RowsView {
     count: u64,
-    /// Elements of each.
+    /// Elements of each row.
     width: u32,
-    /// The least and the greatest coordinate that they have by dimension, as the program said; `null` for what is no number.
+    /// The least and the greatest coordinate of the rows in each dimension, as the program gave them; `null` for a value
+    /// that is not a number.
     bounds: Vec<[f64; 2]>,
 }
 
@@ -104,7 +106,7 @@ impl RowsView {
 }
 
 impl DealtView {
-    /// Of a record that was read, or of the problem with it.
+    /// Makes the view of a record that was read, or of the problem with it.
     pub fn of(bytes: Result<Vec<u8>, Problem>, regions: &[Region]) -> DealtView {
         let viewed = bytes.and_then(|bytes| match View::of(&bytes, regions) {
             Ok(view) => Ok(DealtView::shown(&view, regions)),
@@ -156,7 +158,7 @@ impl DealtView {
         }
     }
 
-    /// Lines of a label each.
+    /// Lines that each have a label and a text.
     pub fn lines(&self, group_size: u32) -> Vec<[String; 2]> {
         let Some(bound) = &self.bound else {
             let why = self.why.as_deref().unwrap_or_default();
@@ -189,7 +191,7 @@ impl DealtView {
     }
 }
 
-/// On how many ranks a checkpoint can be restored whose regions `bound` belong to the rank that saved them.
+/// Says on how many ranks a checkpoint can be restored, if the regions `bound` belong to the rank that saved them.
 pub fn resize(bound: &[String], group_size: u32) -> String {
     match bound {
         [] => "can be restored by any number of ranks".into(),

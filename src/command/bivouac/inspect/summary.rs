@@ -7,15 +7,15 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Regions that are shown one by one.
+/// The maximum number of regions that are shown one by one.
 const REGIONS_MAX: usize = 20;
 
-/// What the shards of one checkpoint in one place amount to.
+/// The sum of the shards that one checkpoint has in one place.
 #[derive(Serialize)]
 pub struct Summary {
     /// Folder, file or segment.
     path: String,
-    /// Tier and state, of a checkpoint folder.
+    /// The tier and the state of a checkpoint folder.
     tier: Option<&'static str>,
     state: Option<&'static str>,
     /// The level that the manifest commits.
@@ -28,10 +28,9 @@ pub struct Summary {
     group_size: u32,
     /// Bytes of their shards.
     bytes: u64,
-    /// In the order of the first rank that has them.
+    /// The regions, in the order of the first rank that has them.
     regions: Vec<RegionSum>,
-    /// Regions that bind it to the number of ranks that took it, if the program has said how regions are spread over the
-    /// ranks.
+    /// Regions that bind the checkpoint to the number of ranks that took it, if the program has said how regions are spread over the ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     bound: Option<Vec<String>>,
     /// Containers that cannot be read, and why.
@@ -50,7 +49,7 @@ struct RegionSum {
     bytes: u64,
 }
 
-/// Of everything that the document holds.
+/// Makes summaries of everything that the document holds.
 pub fn summaries(document: &Document) -> Vec<Summary> {
     let mut all = Vec::new();
     for view in &document.checkpoints {
@@ -84,7 +83,7 @@ fn damaged(containers: &[ContainerView]) -> Vec<[String; 2]> {
     containers.iter().filter_map(|view| Some([view.path.clone(), view.why.clone()?])).collect()
 }
 
-/// A place of which no shard can be read.
+/// The summary of a place in which no shard can be read.
 fn of_nothing(path: &str) -> Summary {
     Summary {
         path: path.to_owned(),
@@ -102,7 +101,7 @@ fn of_nothing(path: &str) -> Summary {
     }
 }
 
-/// One for each checkpoint. Of two shards of a rank the first counts; parity parts do not.
+/// Makes one summary for each checkpoint. If there are two shards of a rank, the first counts; parity parts do not count.
 fn of_shards<'a>(path: &str, shards: impl Iterator<Item = &'a ShardView>) -> Vec<Summary> {
     let mut of_key: BTreeMap<_, Vec<&ShardView>> = BTreeMap::new();
     for shard in shards.filter(|shard| shard.content == "shard") {
@@ -131,13 +130,13 @@ fn of_checkpoint(path: &str, mut shards: Vec<&ShardView>) -> Option<Summary> {
         group_size: first.group_size,
         bytes: shards.iter().fold(0, |sum, shard| sum.saturating_add(shard.bytes)),
         regions,
-        // The same in all shards.
+        // The record says the same in all shards.
         bound: first.dealt.as_ref().and_then(|dealt| dealt.bound.clone()),
         ..of_nothing(path)
     })
 }
 
-/// For people.
+/// The summary as text for people.
 pub fn text(summary: &Summary) -> String {
     let Summary { key, ranks, group_size, regions, .. } = summary;
     let mut lines = Vec::new();

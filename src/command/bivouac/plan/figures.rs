@@ -1,5 +1,4 @@
-//! Figures 2, 3, 12, 13 and 14 of Lee et al., GPU Snapshot (ICS'19), by our model. Pure: a figure comes to be series
-//! of points.
+//! Figures 2, 3, 12, 13 and 14 of Lee et al., GPU Snapshot (ICS'19), by our model. Pure: a figure is made as series of points.
 
 use super::measured::{PROGRAMS, WAYS, Way};
 use crate::picture::{Look, Picture, Series};
@@ -29,21 +28,21 @@ pub enum Figure {
     All,
 }
 
-/// The system that most figures are about: EFLOP, and GPUs for each processor.
+/// The system that most figures show: its EFLOP, and its GPUs per processor.
 const SYSTEM: (f64, u64) = (3.6, 16);
-/// How often GPUs fail, of what the paper's table says.
+/// How often GPUs fail, as multiples of the rates in the paper's table.
 const FAILING: [f64; 9] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0];
 const WORK: &str = "time that is work [%]";
 
-/// A way to checkpoint GPUs, beside the paper's baseline, which stops them and copies all.
+/// A way to checkpoint GPUs. The paper's baseline stops them and copies everything.
 #[derive(Clone, Copy)]
 struct Scheme {
     name: &'static str,
-    /// Time that a checkpoint into node memory costs, of the baseline's.
+    /// The time that a checkpoint into node memory costs, as a share of the baseline's.
     cost: f64,
-    /// Bytes that go to the disk and to the file system, of the baseline's.
+    /// The bytes that are written to the disk and to the file system, as a share of the baseline's.
     volume: f64,
-    /// Is the time between a failure and the next step none at all?
+    /// Is there no time between a failure and the next step?
     is_recovery_free: bool,
 }
 
@@ -52,7 +51,7 @@ const fn scheme(name: &'static str, cost: f64, volume: f64) -> Scheme {
 }
 
 const BASELINE: Scheme = scheme("full and blocking", 1.0, 1.0);
-/// The ends of the ranges that the paper gives for its two organisations. Our model takes 0.4 to 0.5 of the volume as
+/// The ends of the ranges that the paper gives for its two organisations. For the volume, our model takes 0.4 to 0.5,
 /// the paper's averages.
 const SCHEMES: [Scheme; 5] = [
     BASELINE,
@@ -61,13 +60,13 @@ const SCHEMES: [Scheme; 5] = [
     scheme("device, 4 times cheaper, 0.5 of the volume", 1.0 / 4.0, 0.5),
     scheme("device, 40 times cheaper, 0.4 of the volume", 1.0 / 40.0, 0.4),
 ];
-/// What it takes to have the paper's 90 % where GPUs fail 50 times as often.
+/// What is needed to reach the paper's 90 % if GPUs fail 50 times as often.
 const BEYOND: [Scheme; 2] = [
     Scheme { is_recovery_free: true, ..scheme("100 times cheaper, 0.4 of the volume, no recovery time", 0.01, 0.4) },
     Scheme { is_recovery_free: true, ..scheme("200 times cheaper, 0.4 of the volume, no recovery time", 0.005, 0.4) },
 ];
 
-/// What is asked for.
+/// The pictures of the figures that the user asked for.
 pub fn pictures(asked: Figure) -> Vec<Picture> {
     match asked {
         Figure::Two => vec![two()],
@@ -79,7 +78,7 @@ pub fn pictures(asked: Figure) -> Vec<Picture> {
     }
 }
 
-/// The share of the time that is work, in percent with two places.
+/// The share of the time that is work, in percent with two decimal places.
 fn work(machine: &Machine, scheme: &Scheme) -> f64 {
     let of = |(at, (_, level)): (usize, (_, LevelCosts))| LevelCosts {
         blocking: level.blocking * if at == 0 { scheme.cost } else { scheme.volume },
@@ -87,8 +86,7 @@ fn work(machine: &Machine, scheme: &Scheme) -> f64 {
         ..level
     };
     let levels: Vec<LevelCosts> = machine.levels().into_iter().enumerate().map(of).collect();
-    // GPUs copy into node memory first, wherever a checkpoint goes from there: a disk that costs nothing does not
-    // save that.
+    // GPUs copy into node memory first, wherever a checkpoint is written from there: a disk that costs nothing does not save this copy.
     let best = best(&levels, 1, machine.conduct()).expect("the paper's machines fail");
     (best.efficiency * 1e4).round() / 100.0
 }
@@ -97,13 +95,13 @@ fn of_paper((peak, density): (f64, u64)) -> Column {
     column(peak, density).expect("a density of the paper")
 }
 
-/// Values at 0, 1, 2 …
+/// A line with values at 0, 1, 2 …
 fn line(name: &str, values: impl Iterator<Item = f64>) -> Series {
     let points = values.enumerate().map(|(at, value)| (at as f64, value)).collect();
     Series { look: Look::Line, ..Series::new(name, points) }
 }
 
-/// Work over something that has names; the axis begins at the last ten percent below all points.
+/// A picture of work over something that has names; the axis begins at the greatest multiple of ten percent below all points.
 fn over(file: &str, title: &str, x: &'static str, names: Vec<String>, series: Vec<Series>) -> Picture {
     let least = series.iter().flat_map(|series| &series.points).map(|(_, work)| *work).fold(100.0, f64::min);
     let (file, title) = (file.to_owned(), title.to_owned());
@@ -124,8 +122,8 @@ fn two() -> Picture {
     over("ics19-2", title, "peak [EFLOP]", names(PEAKS_EXAFLOP), DENSITIES.map(of).into())
 }
 
-/// The machine with checkpoints that cost nothing in node memory, on the local disk, or both; nor does recovery from
-/// there.
+/// The machine if checkpoints cost nothing in node memory, on the disk of the node, or in both, and recovery from there
+/// costs nothing, either.
 fn free(machine: Machine, memory: bool, disk: bool) -> Machine {
     let never = f64::INFINITY;
     let local = |store| if disk { Store { write: never, read: never } } else { store };
@@ -195,7 +193,7 @@ mod tests {
         values.windows(2).all(|pair| pair[0] > pair[1])
     }
 
-    /// 97.2, 92.7 and 84.9 in the paper's text; ours as in `docs/PLANNING.md`.
+    /// The paper's text says 97.2, 92.7 and 84.9; our numbers are those in `docs/PLANNING.md`.
     #[test]
     fn at_the_papers_system_the_numbers_are_near_the_papers() {
         let picture = three();
@@ -246,8 +244,8 @@ mod tests {
         assert!(often("200 times") > 89.0, "{}", often("200 times"));
     }
 
-    /// Ways that send all stay below a copy that costs nothing; where little changes, less on the disk is worth more
-    /// than that (the paper's section 6.2).
+    /// Ways that send everything stay below a copy that costs nothing. If little changes, sending less to the disk
+    /// gains more than that (the paper's section 6.2).
     #[test]
     fn what_was_measured_lies_where_it_can() {
         let picture = twelve();

@@ -1,14 +1,14 @@
-//! What a plan loses over the time between two checkpoints, by cause. Pure.
+//! What a plan loses, by cause, for different times between two checkpoints. Pure.
 
 use crate::picture::{Look, Picture, Series};
 use bivouac_core::policy::intervals::{Best, Conduct, LevelCosts, Pattern, Waste, efficiency, merged};
 
-/// The axis goes from the best segment divided by this to the best one times this.
+/// The axis reaches from the best segment divided by this to the best segment times this.
 const AROUND: f64 = 5.0;
-/// Points of a curve.
+/// The number of points of a curve.
 const POINTS: u32 = 81;
 
-/// The plan that was found, with other segments and the same counts; `title` says what it is for.
+/// Draws the losses of the plan that was found, for other segments and the same counts; `title` says what the plan is for.
 pub fn picture(costs: &[LevelCosts], found: &Best, conduct: Conduct, title: String) -> Picture {
     let used = merged(costs, &found.pattern);
     let best = found.pattern.segment;

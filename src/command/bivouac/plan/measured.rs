@@ -1,18 +1,18 @@
-//! What checkpoints cost mini-apps of ours on a GPU, and what of their memory changes: numbers of
-//! `benches/README.md`, which a test compares with the stored measurements.
+//! What checkpoints cost our mini-apps on a GPU, and how much of their memory changes. These are numbers of
+//! `benches/README.md`; a test compares them with the stored measurements.
 //!
-//! Costs: an H100 whose link is held to 4 GB/s, the share of a GPU where 16 of them have one processor in the paper,
-//! with 256 MiB (`benches/results/minis-h100.jsonl`). Changes: the same programs with 16 MiB on the host twin
-//! (`volume-2core.jsonl`). Both were measured on memory that is all checkpointed, so they are of the paper's lower
-//! half of figure 12; its upper half needs footprints, which the paper does not print.
+//! Costs: measured on an H100 whose link is limited to 4 GB/s, the share of a GPU if 16 GPUs have one processor, as in
+//! the paper, with 256 MiB (`benches/results/minis-h100.jsonl`). Changes: measured with the same programs and 16 MiB on
+//! the host twin (`volume-2core.jsonl`). In both measurements, all memory is checkpointed, so they belong to the lower
+//! half of the paper's figure 12; its upper half needs footprints, which the paper does not print.
 
-/// A way to checkpoint, by the paper's name.
+/// A way to checkpoint, with the paper's name.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// I: only changes. NB: while the program continues. F: everything. H: the program is told what has been sent. FG:
-    /// blocks of 4 KiB, else 64. D: a buffer on the device, of half the memory.
+    /// I: only changes are sent. NB: the program continues meanwhile. F: everything is sent. H: the program is told
+    /// what has been sent. FG: blocks of 4 KiB, otherwise 64. D: a buffer on the device, of half the memory.
     pub name: &'static str,
-    /// Bytes of a block that has changed or not; `None` where all is sent.
+    /// The size in bytes of the blocks that are checked for changes; `None` if everything is sent.
     pub block: Option<u64>,
 }
 
@@ -38,17 +38,17 @@ pub const WAYS: [Way; 8] = [
 /// A mini-app.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// Of `mpi-examples/minis`.
+    /// Its name in `mpi-examples/minis`.
     pub name: &'static str,
-    /// What of its memory has changed since the checkpoint but one before, in blocks of 64 KiB and of 4 KiB.
+    /// The share of its memory that has changed since the last checkpoint but one, in blocks of 64 KiB and of 4 KiB.
     changed: [f64; 2],
-    /// What a checkpoint of each way adds to the time of the program, of what a copy adds that blocks; [`REST`].
+    /// The time that a checkpoint of each way adds to the program, as a share of what a blocking copy adds; or [`REST`].
     added: [f64; 8],
 }
 
 impl Program {
-    /// What checkpoints of each of the [`WAYS`] cost, of one that copies everything while the program is stopped.
-    /// `None` if that is not known for a program that keeps changing its memory.
+    /// What checkpoints of each of the [`WAYS`] cost, as a share of the cost of one that copies everything while the
+    /// program is stopped. `None` if the cost is not known for a program that keeps changing its memory.
     pub fn costs(&self) -> [Option<f64>; 8] {
         self.added.map(|added| Some(added).filter(|added| !added.is_nan()))
     }
@@ -63,14 +63,14 @@ impl Program {
     }
 }
 
-/// The program had come to values that no longer change when this was measured: far less was sent than `changed` says.
+/// The values of the program no longer changed when this was measured: far less was sent than `changed` says.
 const REST: f64 = f64::NAN;
 
 const fn program(name: &'static str, changed: [f64; 2], added: [f64; 8]) -> Program {
     Program { name, changed, added }
 }
 
-/// All of them.
+/// All programs.
 pub const PROGRAMS: [Program; 6] = [
     program("cg", [0.05, 0.05], [0.01, 0.15, 0.32, 0.05, 0.0, 0.87, 0.17, 0.0]),
     program("particles", [0.33, 0.33], [0.36, 1.01, 0.35, 0.34, 0.35, 0.02, 0.01, 0.02]),
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// One in so many blocks that have not changed is sent all the same, and not counted as equal.
+    /// Of unchanged blocks, one in this many is sent nevertheless, and is not counted as equal.
     const REFRESHED: f64 = 64.0;
 
     fn rows(file: &str) -> Vec<Value> {
@@ -98,12 +98,12 @@ mod tests {
         row[key].as_f64().unwrap_or(f64::NAN)
     }
 
-    /// What of it is as it was.
+    /// The share of its bytes that is unchanged.
     fn equal(row: &Value) -> f64 {
         number(row, "equal") * REFRESHED / (REFRESHED - 1.0) / number(row, "bytes")
     }
 
-    /// The one row of a way.
+    /// The only row of a way.
     fn row_of<'a>(rows: &'a [Value], program: &str, way: &Way) -> &'a Value {
         let called = match way.name {
             "I" => "wait",
@@ -143,7 +143,7 @@ mod tests {
                 let unchanged = way.block.map_or(0.0, |block| 1.0 - of_block(block));
                 let rests = equal(row) > unchanged + 0.1;
                 assert_eq!(ours.is_none(), rests, "{}, {}", program.name, way.name);
-                // Where it adds nothing the difference of two medians may be less than that.
+                // If a way adds nothing, the difference of two medians may be negative.
                 let measured = (number(row, "added") / copied).max(0.0);
                 let difference = ours.map_or(0.0, |ours| (ours - measured).abs());
                 assert!(difference < 0.0051, "{}, {}: {ours:?}, {measured}", program.name, way.name);

@@ -1,4 +1,4 @@
-//! What a plan is made for: a machine by its name, or one that was measured, and what was seen of its failures.
+//! What a plan is made for: a machine given by its name or by measurements, and the failures that were seen on it.
 
 use super::{Args, percent};
 use bivouac_core::Level;
@@ -14,30 +14,30 @@ use std::path::Path;
 
 /// What is known of the machine.
 pub struct Known {
-    /// Before options change it.
+    /// The machine before options change it.
     pub machine: Machine,
-    /// What it takes what it lacks from.
+    /// The known machine that supplies what a profile lacks.
     preset: String,
     profile: Option<Profile>,
-    /// What was thought of failures before any were seen, and what was seen.
+    /// What was assumed about failures before any were seen, and what was seen.
     seen: Option<(Failures, Seen)>,
-    /// What nobody said and a profile does not have, and the options that say it.
+    /// What neither an option nor a profile says, and the options that say it.
     guessed: Vec<&'static str>,
 }
 
-/// What of the answer depends on what was measured.
+/// The part of the answer that depends on measurements.
 #[derive(Serialize)]
 pub struct View {
-    /// The share that is work if failures are as frequent, and as rare, as the range of 90 % lets them be.
+    /// The share of the time that is work if failures are as frequent, and as rare, as the 90 % range allows.
     #[serde(skip_serializing_if = "Option::is_none")]
     efficiency_90_percent: Option<[f64; 2]>,
-    /// Failures that were seen.
+    /// The number of failures that were seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     failures_seen: Option<u64>,
-    /// Days of nodes in which they were.
+    /// The node-days in which they were seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     node_days_seen: Option<f64>,
-    /// What the profile does not say.
+    /// Values that the profile does not have.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_measured: Vec<&'static str>,
     #[serde(skip)]
@@ -45,10 +45,10 @@ pub struct View {
 }
 
 impl Known {
-    /// By the options.
+    /// What the options say about the machine.
     ///
     /// # Errors
-    /// What cannot be used of it, in words.
+    /// Something in the options cannot be used; the error says what.
     pub fn of(args: &Args) -> Result<Known, String> {
         let standard = if args.profile.is_some() { "laptop" } else { "node-8gpu" };
         let preset = args.preset.as_deref().unwrap_or(standard);
@@ -62,7 +62,7 @@ impl Known {
             machine.name = path.display().to_string();
             machine.nodes = profile.nodes;
             machine.state = profile.state.unwrap_or(machine.state);
-            // A profile does not say how much memory a node has, and it is not that of the known machine.
+            // A profile does not say how much memory a node has, and the known machine's memory would be wrong.
             machine.memory = None;
             machine.failures = of_ranks(profile.ranks, profile.nodes);
             seen = Some(profile.failures.as_ref().map_or_else(Seen::default, Seen::told));
@@ -90,7 +90,7 @@ impl Known {
         Ok(Known { machine, preset: preset.to_owned(), profile, seen, guessed })
     }
 
-    /// What levels cost on `machine`, which is this one as options have changed it.
+    /// What levels cost on `machine`, which is this machine as changed by options.
     pub fn levels(&self, machine: &Machine) -> Vec<(Level, LevelCosts)> {
         match &self.profile {
             Some(profile) => profiled::levels(profile, machine).levels,
@@ -98,7 +98,7 @@ impl Known {
         }
     }
 
-    /// What is to be said about a plan. `is_told`: how often the job fails is not estimated.
+    /// What is to be said about a plan. `is_told`: options say how often the job fails, so it is not estimated.
     pub fn view(&self, machine: &Machine, found: &Best, is_told: bool) -> View {
         let seen = self.seen.as_ref().filter(|_| !is_told);
         let with = |failures: Failures| {
@@ -136,7 +136,7 @@ fn read(path: &Path) -> Result<Profile, String> {
 }
 
 impl View {
-    /// For people; empty where nothing was measured.
+    /// The view as text for people; empty if nothing was measured.
     pub fn text(&self) -> String {
         let mut text = String::new();
         if let (Some([least, most]), Some(failures), Some(days)) =

@@ -1,4 +1,4 @@
-//! Drawings over time, as SVG inside of a page: the page's style sheet says what colours its classes have, in the light and in the dark. Pure.
+//! Drawings over time, as SVG inside a page. The page's style sheet defines the colours of their classes, for light and dark display. Pure.
 #![forbid(unsafe_code)]
 
 use super::story::{Capture, Run, Story};
@@ -10,18 +10,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 const WIDTH: f64 = 960.0;
-/// To the left of what is drawn stand the names of its rows.
+/// The width of the space to the left of the drawing, which holds the names of the rows.
 const LEFT: f64 = 120.0;
 const RIGHT: f64 = 12.0;
 const ROW: f64 = 20.0;
-/// No row has more marks: of more that lie nearer to each other than a line is wide one is drawn.
+/// The maximum number of marks in a row: of marks that are closer together than the width of a line, only one is drawn.
 const COLUMNS: usize = 400;
-/// Rows for nodes, and hosts that are drawn: of more several share one, or are left out.
+/// The maximum number of rows for nodes, and of hosts that are drawn: if there are more nodes, several share a row; if
+/// there are more hosts, some are left out.
 const ROWS_MAX: usize = 48;
 const HOSTS_MAX: usize = 16;
 const CPUS_MAX: usize = 1024;
 
-/// Text inside of a page.
+/// Escapes text for use in a page.
 pub fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in plain(text).chars() {
@@ -37,7 +38,7 @@ pub fn escaped(text: &str) -> String {
     safe
 }
 
-/// Seconds in words: `1.25 s`, `3.5 min`.
+/// Formats seconds: `1.25 s`, `3.5 min`.
 pub fn span(seconds: f64) -> String {
     match seconds.abs() {
         0.0 => "0 s".into(),
@@ -51,12 +52,12 @@ pub fn span(seconds: f64) -> String {
     }
 }
 
-/// Bytes per second in words.
+/// Formats bytes per second.
 pub fn rate(rate: f64) -> String {
     if rate > 0.0 { format!("{}/s", Bytes(rate as u64)) } else { "–".into() }
 }
 
-/// The width of a drawing as a span of time.
+/// The time span that the width of a drawing shows.
 struct Axis {
     began: f64,
     seconds: f64,
@@ -72,13 +73,13 @@ impl Axis {
         LEFT + part * (WIDTH - LEFT - RIGHT)
     }
 
-    /// Which of [`COLUMNS`] it falls into.
+    /// Which of the [`COLUMNS`] a time falls into.
     fn column(&self, unix: f64) -> usize {
         let part = ((unix - self.began) / self.seconds).clamp(0.0, 1.0);
         ((part * COLUMNS as f64) as usize).min(COLUMNS - 1)
     }
 
-    /// Lines and words below what is drawn, down to `y`.
+    /// Draws the lines of the time axis, down to `y`, and the labels below them.
     fn draw(&self, text: &mut String, y: f64) {
         let wanted = self.seconds / 8.0;
         let power = 10f64.powf(wanted.log10().floor());
@@ -128,7 +129,7 @@ fn name(text: &mut String, y: f64, words: &str) {
     );
 }
 
-/// A line across, and what it stands for.
+/// Draws a horizontal line and its label.
 fn rule(text: &mut String, y: f64, words: &str) {
     _ = write!(
         text,
@@ -140,7 +141,7 @@ fn rule(text: &mut String, y: f64, words: &str) {
     );
 }
 
-/// A bar of all that time.
+/// A bar that shows where the whole time went.
 pub fn account(story: &Story) -> String {
     let (mut body, mut x, total) = (String::new(), 0.0, story.account.total.max(1e-9));
     for (part, seconds) in story.account.parts() {
@@ -205,7 +206,7 @@ fn run_bar(body: &mut String, axis: &Axis, run: &Run) {
     }
 }
 
-/// What happened to which versions of which series when.
+/// What happened to which versions of which series, and when.
 fn marks<'a>(
     body: &mut String,
     axis: &Axis,
@@ -236,7 +237,7 @@ pub fn levels(story: &Story) -> Vec<String> {
     found
 }
 
-/// For how long each checkpoint stopped the program.
+/// How long each checkpoint stopped the program.
 pub fn stopped(story: &Story) -> String {
     let captures: Vec<&Capture> = story.runs.iter().flat_map(|run| &run.captures).collect();
     let most = captures.iter().map(|capture| capture.seconds[1]).fold(0.0, f64::max);
@@ -248,7 +249,7 @@ pub fn stopped(story: &Story) -> String {
     for part in [0.0, 0.5, 1.0] {
         rule(&mut body, height - part * (height - 10.0), &span(part * most));
     }
-    // Of those that lie in one column the one that stopped the program for longest.
+    // Of the captures in one column, the one that stopped the program the longest is drawn.
     let mut columns: BTreeMap<usize, &Capture> = BTreeMap::new();
     for capture in captures {
         let longest = columns.entry(axis.column(capture.unix)).or_insert(capture);
@@ -276,10 +277,10 @@ pub fn stopped(story: &Story) -> String {
     svg("how long each checkpoint stopped the program", height + 20.0, &body)
 }
 
-/// What the ranks of each node wrote, when and to which tier: the darker, the more of them.
+/// What the ranks of each node wrote, when, and to which tier: the more of them, the darker.
 pub fn nodes(story: &Story, ranks: &BTreeMap<u32, Vec<Event>>, tiers: &[String]) -> String {
     let axis = Axis::of(story);
-    // The node of each rank, of its last session.
+    // The node of each rank in its last session.
     let of_rank = |events: &[Event]| {
         let opened = events.iter().rev().find_map(|event| match &event.what {
             What::Opened(opened) => Some((opened.node, opened.host.clone())),
@@ -317,7 +318,7 @@ fn written<'a>(
     events: impl Iterator<Item = &'a Event>,
     ranks: usize,
 ) {
-    // Seconds of all ranks and bytes, by column and tier.
+    // Seconds and bytes of all ranks, by column and tier.
     let mut columns: BTreeMap<(usize, usize), (f64, u64)> = BTreeMap::new();
     let width = axis.seconds / COLUMNS as f64;
     for event in events {
@@ -345,7 +346,7 @@ fn written<'a>(
     }
 }
 
-/// Node memory over time: of the node that used most; and the most that was used, and its budget.
+/// Node memory over time, on the node that used the most. Also returns the most that was used, and the budget.
 pub fn memory(story: &Story) -> Option<(String, [u64; 2])> {
     let (axis, mut body, height) = (Axis::of(story), String::new(), 90.0);
     let all = || story.runs.iter().flat_map(|run| &run.memory);

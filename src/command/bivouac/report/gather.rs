@@ -7,7 +7,7 @@ use bivouac_core::tier::run_directory::RunDirectory;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// All of it.
+/// Everything that was read.
 #[derive(Default)]
 pub struct Gathered {
     /// Attempts of `bivouac run` that have ended, the oldest first.
@@ -21,7 +21,7 @@ pub struct Gathered {
 }
 
 impl Gathered {
-    /// Reads them.
+    /// Reads the directories.
     pub fn of(directories: &[PathBuf]) -> Gathered {
         let mut gathered = Gathered::default();
         for path in directories {
@@ -29,7 +29,7 @@ impl Gathered {
         }
         for events in gathered.events.values_mut().flat_map(BTreeMap::values_mut) {
             events.sort_by(|one, other| one.unix.total_cmp(&other.unix));
-            // One directory named twice, or one that is the other.
+            // The user may have named one directory twice, or under two names.
             events.dedup();
         }
         gathered.attempts.sort_by(|one, other| one.began.total_cmp(&other.began));

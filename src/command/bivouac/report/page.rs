@@ -1,4 +1,4 @@
-//! The report as one page of HTML, without scripts and without anything from elsewhere. Pure.
+//! The report as one page of HTML, without scripts and without external resources. Pure.
 #![forbid(unsafe_code)]
 
 use super::chart::{self, escaped, rate, span};
@@ -8,9 +8,9 @@ use bivouac_core::base::calendar::utc;
 use bivouac_core::base::units::Bytes;
 use std::fmt::Write;
 
-/// Rows that a table shows at once; the rest is folded away.
+/// The number of rows that a table shows at once; the rest is folded away.
 const ROWS_SHOWN: usize = 30;
-/// Rows that a table has at most.
+/// The maximum number of rows in a table.
 const ROWS_MAX: usize = 1000;
 
 const STYLE: &str = include_str!("style.css");
@@ -176,7 +176,7 @@ fn account(text: &mut String, story: &Story) {
     text.push_str("</tbody></table>\n");
 }
 
-/// A table; cells are HTML. Of many rows some are folded away, and of very many the last are left out.
+/// Writes a table whose cells are HTML. Of many rows, some are folded away; of very many, the last are left out.
 fn table(text: &mut String, heads: &[&str], right: &[usize], rows: &[Vec<String>]) {
     let class = |column: usize| if right.contains(&column) { " class=right" } else { "" };
     let head = heads.iter().enumerate().map(|(column, head)| format!("<th{}>{head}", class(column)));
@@ -341,7 +341,7 @@ fn settings(text: &mut String, story: &Story) {
     }
     _ = writeln!(text, "<details><summary>{} at their defaults</summary>", count(default.len() as u64, "setting"));
     _ = writeln!(text, "<div class=wide><table><tbody>");
-    // All of them: they are folded away already.
+    // All settings are listed, because they are folded away already.
     for (key, value, _) in default {
         _ = writeln!(text, "<tr><td>{}<td>{}", code(key), code(value));
     }

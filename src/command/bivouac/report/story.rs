@@ -1,7 +1,8 @@
 //! What became of a group, from the events of its ranks: its runs, what each kept and lost, and where its time went. Pure.
 //!
-//! Time is divided as `bivouac plan` divides it: work that counts, checkpoints that stop the program, work that was done again (rework),
-//! recovery, and in between nothing runs. A run loses what it did after the capture of the checkpoint that the next one restored.
+//! Time is divided as `bivouac plan` divides it: work that counts, checkpoints that stop the program, work that was done again
+//! (rework), recovery, and the time between runs, in which nothing runs. A run loses what it did after the capture of the checkpoint
+//! that the next run restored.
 #![forbid(unsafe_code)]
 
 use super::gather::Gathered;
@@ -10,7 +11,7 @@ use bivouac_core::format::supervision::{Attempt, Status};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A status that is older does not say that a session lives.
+/// A status that is older than this does not show that a session is alive.
 const LIVES_SECONDS: f64 = 15.0;
 
 /// A group.
@@ -20,11 +21,11 @@ pub struct Story {
     pub job: String,
     /// The group.
     pub group: String,
-    /// From the first event, or from the start of the attempt that it belongs to, to the last.
+    /// Its beginning: the start of the attempt that its first event belongs to, or else that event.
     pub began: f64,
-    /// See `began`.
+    /// Its end, which is that of its last run; see `began`.
     pub ended: f64,
-    /// Ranks that have files of events.
+    /// The number of ranks that have event files.
     pub told: u64,
     /// Its runs, the oldest first.
     pub runs: Vec<Run>,
@@ -32,7 +33,7 @@ pub struct Story {
     pub account: Account,
     /// What each tier has taken, nearest first.
     pub tiers: Vec<TierFigures>,
-    /// Warnings and errors, those of equal text together.
+    /// Warnings and errors; those with the same text are counted together.
     pub warnings: Vec<Warning>,
     /// Events that are missing, in words.
     pub missing: Vec<String>,
@@ -43,15 +44,15 @@ pub struct Story {
 pub struct Run {
     /// Its number.
     pub run: u64,
-    /// Who opened it, with what; of the lowest rank that has told.
+    /// The event that opened it, from the lowest rank that has events.
     #[serde(skip)]
     pub opened: Opened,
-    /// The ranks that have told, and where they were.
+    /// The ranks that have events, and where they ran.
     #[serde(skip)]
     pub ranks: Vec<Opened>,
     /// When it opened.
     pub began: f64,
-    /// When it ended, as far as that is known.
+    /// When it ended, or the latest time that is known of it.
     pub ended: f64,
     /// How it ended: `closed`, `running` or `died`.
     pub ending: &'static str,
@@ -59,25 +60,25 @@ pub struct Run {
     pub outcome: Option<String>,
     /// What it restored first.
     pub restored: Option<Restored>,
-    /// Checkpoints that were handed over.
+    /// Checkpoints that were captured.
     pub captures: Vec<Capture>,
-    /// What was committed where.
+    /// Levels that checkpoints have reached.
     pub commits: Vec<Commit>,
-    /// What was not.
+    /// Levels that checkpoints have not reached.
     pub refused: Vec<Refused>,
     /// Seconds of its work that had to be done again.
     pub rework: f64,
     /// Seconds of its work that a restart won back.
     pub won_back: f64,
-    /// Node memory in use, over time: the greatest of all nodes as a share of its budget, and bytes.
+    /// Node memory in use over time, as reported by all nodes: when, the bytes in use, and the budget in bytes.
     #[serde(skip)]
     pub memory: Vec<(f64, u64, u64)>,
 }
 
-/// What was restored.
+/// What was restored, from where, and when.
 #[derive(Clone, Serialize)]
 pub struct Restored {
-    /// When it was done.
+    /// When the last rank had restored it.
     pub unix: f64,
     /// The series.
     pub name: String,
@@ -87,13 +88,13 @@ pub struct Restored {
     pub generation: u64,
     /// The farthest tier that a rank read from.
     pub tier: String,
-    /// Bytes that the ranks that have told read.
+    /// Bytes that the ranks with events have read.
     pub bytes: u64,
-    /// The longest that a rank took.
+    /// The longest time that a rank took.
     pub seconds: f64,
 }
 
-/// A checkpoint at its call.
+/// The capture of a checkpoint.
 #[derive(Clone, Serialize)]
 pub struct Capture {
     /// When the last rank continued.
@@ -104,16 +105,16 @@ pub struct Capture {
     pub version: u64,
     /// Its number within the run.
     pub operation: u64,
-    /// Bytes of the ranks that have told.
+    /// Bytes of the ranks with events.
     pub bytes: u64,
-    /// For how long it stopped the program: the least, and the most of all ranks.
+    /// How long it stopped the program: the least and the greatest time of all ranks.
     pub seconds: [f64; 2],
 }
 
 /// A level that a checkpoint has reached.
 #[derive(Clone, Serialize)]
 pub struct Commit {
-    /// When.
+    /// When it was reached.
     pub unix: f64,
     /// The level.
     pub level: String,
@@ -128,9 +129,9 @@ pub struct Commit {
 /// A level that a checkpoint has not reached.
 #[derive(Clone, Serialize)]
 pub struct Refused {
-    /// When.
+    /// When it was refused.
     pub unix: f64,
-    /// The level; `captured`: the call.
+    /// The level; `captured` means the capture itself.
     pub level: String,
     /// The series.
     pub name: String,
@@ -140,20 +141,20 @@ pub struct Refused {
     pub reason: String,
 }
 
-/// Seconds by what they went for.
+/// How the time was spent, in seconds.
 #[derive(Clone, Default, Serialize)]
 pub struct Account {
-    /// All of them.
+    /// The sum.
     pub total: f64,
     /// Work that counts.
     pub work: f64,
-    /// The program was stopped by checkpoints that counted in the end.
+    /// Time in which the program was stopped by checkpoints that counted in the end.
     pub checkpoints: f64,
     /// Work that was done again.
     pub rework: f64,
-    /// From the opening of a session until it had restored.
+    /// Time from the opening of a session until it had restored.
     pub recovering: f64,
-    /// No session was open.
+    /// Time in which no session was open.
     pub down: f64,
 }
 
@@ -170,16 +171,16 @@ impl Account {
     }
 }
 
-/// What a tier has taken.
+/// What was written to a tier.
 #[derive(Clone, Default, Serialize)]
 pub struct TierFigures {
     /// Its name.
     pub tier: String,
     /// Files, slots or exchanges.
     pub writes: u64,
-    /// Bytes of all ranks that have told.
+    /// Bytes of all ranks with events.
     pub bytes: u64,
-    /// Seconds that they took, of all ranks together.
+    /// Seconds that the writes took, summed over all ranks.
     pub seconds: f64,
     /// Bytes per second of one rank: the slowest, the median and the fastest rank.
     pub rates: [f64; 3],
@@ -187,20 +188,20 @@ pub struct TierFigures {
     pub failures: u64,
 }
 
-/// Warnings of one text.
+/// Warnings with the same text.
 #[derive(Clone, Serialize)]
 pub struct Warning {
-    /// When the first of them was.
+    /// When the first of them occurred.
     pub unix: f64,
     /// `WARN` or `ERROR`.
     pub importance: String,
     /// The text.
     pub text: String,
-    /// How often.
+    /// How often it occurred.
     pub count: u64,
 }
 
-/// The groups that have told something, by their names; of several jobs that have used the directories each by itself.
+/// The groups that have events, by name. If several jobs have used the directories, each job has stories of its own.
 pub fn stories(gathered: &Gathered, now: f64) -> Vec<Story> {
     let mut all = Vec::new();
     for (group, ranks) in &gathered.events {
@@ -215,7 +216,8 @@ pub fn stories(gathered: &Gathered, now: f64) -> Vec<Story> {
     all
 }
 
-/// Events with what opened their session: the last one before them of the same run. A store that was made anew counts its runs anew.
+/// Events with the opening of their session, which is the last opening before them with the same run number. A store that was made anew
+/// begins to count its runs again.
 fn with_openings<'e>(events: impl IntoIterator<Item = &'e Event>) -> Vec<(&'e Opened, &'e Event)> {
     let mut known: BTreeMap<u64, &Opened> = BTreeMap::new();
     let mut found = Vec::new();
@@ -259,7 +261,7 @@ fn story(group: &str, ranks: &BTreeMap<u32, Vec<&Event>>, gathered: &Gathered, n
     })
 }
 
-/// The attempt of the launcher that was under way at that time.
+/// The attempt of the launcher that was running at that time.
 fn attempt_of(attempts: &[Attempt], unix: f64) -> Option<&Attempt> {
     attempts.iter().find(|attempt| (attempt.began..=attempt.ended).contains(&unix))
 }
@@ -309,7 +311,7 @@ fn run(number: u64, events: &[(u32, &Event)], status: Option<&Status>, gathered:
 impl Run {
     fn fill(&mut self, events: &[(u32, &Event)]) {
         let mut captures: BTreeMap<u64, Capture> = BTreeMap::new();
-        // The first restart of a rank only: a program may restore again and again.
+        // Only the first restart of a rank counts: a program may restore again and again.
         let mut has_restored: BTreeSet<u32> = BTreeSet::new();
         for (rank, event) in events {
             let unix = event.unix;
@@ -349,13 +351,13 @@ impl Run {
         self.memory.sort_by(|one, other| one.0.total_cmp(&other.0));
     }
 
-    /// When its program began, or continued.
+    /// When the program of this run began or continued.
     pub fn work_began(&self) -> f64 {
         let restored = self.restored.as_ref().map_or(self.began, |restored| restored.unix);
         restored.clamp(self.began, self.ended)
     }
 
-    /// Seconds that checkpoints stopped its program in that time.
+    /// Seconds in that time for which checkpoints stopped the program.
     fn stopped(&self, from: f64, to: f64) -> f64 {
         let within = self.captures.iter().filter(|capture| capture.unix > from && capture.unix <= to);
         within.map(|capture| capture.seconds[1]).sum::<f64>().min((to - from).max(0.0))
@@ -368,17 +370,17 @@ impl Run {
     }
 }
 
-/// Notes for each run how much of its work the next ones did again.
+/// Notes for each run how much of its work the next runs did again.
 fn share_work(runs: &mut [Run]) {
     for next in 1..runs.len() {
         let from = runs[next].restored.clone();
-        // When the state that the run goes on from was taken, and by which earlier run.
+        // When the state from which the run continues was taken, and by which earlier run.
         let taken = from.and_then(|from| {
             let run = runs[..next].iter().rposition(|run| run.run == from.generation)?;
             let is_it = |capture: &&Capture| (&capture.name, capture.version) == (&from.name, from.version);
             Some((run, runs[run].captures.iter().rev().find(is_it)?.unix))
         });
-        // A run that was restored from, of which no capture is known, is taken to have lost nothing: it is not guessed.
+        // If no capture of the restored checkpoint is known, the earlier runs are assumed to have lost nothing: no loss is guessed.
         let is_unknown = taken.is_none() && runs[next].restored.is_some();
         if is_unknown {
             continue;
@@ -405,7 +407,7 @@ fn account(runs: &[Run], began: f64, ended: f64) -> Account {
     let mut at = began;
     for run in runs {
         account.down += (run.began - at).max(0.0);
-        // Of a run that another one has followed already, only what came after that.
+        // If a later run overlaps with an earlier one, only the time after the earlier one counts.
         let from = run.began.max(at);
         let to = run.ended.max(from);
         let work = run.work_began().clamp(from, to);
@@ -515,7 +517,7 @@ mod tests {
             event(1, 130.0, captured(2, 1.0)),
             event(1, 131.0, What::Committed { name: "t".into(), version: 2, operation: 2, level: "System".into() }),
             event(1, 145.0, captured(3, 0.5)),
-            // It dies at 150 and the next one goes on from version 2.
+            // The run dies at 150, and the next one continues from version 2.
             event(2, 160.0, opened(0)),
             event(2, 163.0, restored(2, 1)),
             event(2, 180.0, captured(3, 0.5)),

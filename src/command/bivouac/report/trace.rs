@@ -1,5 +1,5 @@
-//! Events as a trace that Perfetto and `chrome://tracing` draw: for each rank a line for its calls, one for what comes down from its GPU, and
-//! one for each tier; the root's reports appear above them as instants. Pure.
+//! Events as a trace that Perfetto and `chrome://tracing` draw. Each rank has a line for its calls, one for transfers from its GPU, and one
+//! for each tier; the root's reports appear above them as instants. Pure.
 #![forbid(unsafe_code)]
 
 use super::gather::Gathered;
@@ -25,7 +25,7 @@ pub fn trace(gathered: &Gathered) -> String {
     let mut events = Vec::new();
     for (number, (group, ranks)) in gathered.events.iter().enumerate() {
         for (rank, of_rank) in ranks {
-            // Processes of a trace are numbered.
+            // A trace identifies its processes by numbers.
             let process = number as u64 * 1_000_000 + u64::from(*rank);
             let mut tiers: Vec<String> = Vec::new();
             let marks: Vec<(f64, Mark)> =

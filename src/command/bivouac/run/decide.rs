@@ -1,28 +1,28 @@
-//! What to do after an attempt: pure, from the known facts to the decision.
+//! Decides what to do after an attempt. Pure: it goes from the known facts to the decision.
 //!
 //! # Hosts
 //!
-//! A job computes on *seats*; hosts that are not seated are *spares*. When a seated host does not answer, the first spare
-//! that does takes its seat, so that the ranks of all other hosts stay where their memory and their storage are. A host
-//! that was lost goes to the end of the spares, and may be used again when it answers.
+//! A job computes on *seats*; hosts that are not seated are *spares*. When a seated host does not answer, the first spare that answers
+//! takes its seat, so that the ranks of all other hosts stay where their memory and their storage are. A lost host moves to the end of the
+//! spares, and may be used again when it answers.
 //!
 //! # Rules
 //!
-//! After an attempt the first rule that applies decides:
+//! After an attempt, the first rule that applies decides:
 //!
 //! | | what is known | decision |
 //! |---|---|---|
 //! | 1 | the user interrupted | stop: interrupted |
 //! | 2 | the program ended with success and was not asked to end | stop: success |
-//! | 3 | it was asked to end (a signal, or a halt condition; one that only the program was told about does not count if the watchdog ended it), or a condition is met by now | stop: halted; start again with another goal if that was all that was asked |
+//! | 3 | it was asked to end (by a signal or a halt condition; a condition that only the program was told about does not count if the watchdog ended it), or a condition is met by now | stop: halted; start again with another goal if nothing else was asked |
 //! | 4 | one attempt too many in a row without progress, and all its hosts answer | stop: no progress |
 //! | 5 | all restarts are used up | stop: exhausted |
 //! | 6 | too few hosts answer | stop: too few nodes |
-//! | 6a | they are enough for a different number of ranks, but only as many as before can restore the newest checkpoint | stop: rank-bound |
+//! | 6a | enough hosts answer for a different number of ranks, but only as many ranks as before can restore the newest checkpoint | stop: rank-bound |
 //! | 7 | otherwise | start again |
 //!
-//! *Progress* is a checkpoint that is newer than the one that the previous attempt had reached. The checkpoint that an attempt
-//! restores had been reached by the previous one, whether or not that one lived to be told. A lost host explains a failure: such an attempt
+//! *Progress* is a checkpoint that is newer than the one that the previous attempt had reached. A checkpoint that an attempt restores had
+//! been reached by the previous attempt, even if that attempt did not live to learn of it. A lost host explains a failure: such an attempt
 //! does not count as one without progress.
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// No wait before a restart is longer.
+/// The longest wait before a restart.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// How the process of an attempt ended.
@@ -43,11 +43,11 @@ pub enum Outcome {
     Exited(i32),
     /// A signal ended it.
     Signalled(i32),
-    /// It was not our child (it was taken over): nobody knows.
+    /// The process was not our child (it was taken over), so nobody knows how it ended.
     Unknown,
-    /// The watchdog ended it: it made no step for too long.
+    /// The watchdog ended it because it made no step for too long.
     Hung,
-    /// The watchdog ended it: it never opened a session.
+    /// The watchdog ended it because it never opened a session.
     NeverOpened,
 }
 
@@ -81,7 +81,7 @@ pub struct Attempt {
     pub opened: bool,
     /// All its sessions were closed normally.
     pub closed: bool,
-    /// `should_exit` has answered yes to it, and why.
+    /// Why `should_exit` has answered yes to it, if it has.
     pub exit_asked: Option<String>,
     /// A halt condition is met now.
     pub halt: Option<String>,
@@ -104,24 +104,24 @@ pub struct Attempt {
 /// The request that the job continue with a different number of ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Resize {
-    /// That number.
+    /// The number of ranks.
     pub ranks: u32,
     /// The condition in words, as the program hears it.
     pub why: String,
 }
 
-/// What the supervisor was told to keep to.
+/// The limits that the supervisor was given.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Ranks of the job; if others are allowed, the number that it is to have where its hosts have room for it.
+    /// Ranks of the job; if other numbers are allowed, the number that the job is to have if its hosts have room.
     pub ranks: u32,
-    /// All numbers that it may have; `None`: only that one.
+    /// All numbers of ranks that it may have; `None`: only `ranks`.
     pub allowed: Option<Allowed>,
-    /// Restarts in all.
+    /// The total number of restarts that are allowed.
     pub restarts: u32,
-    /// This many attempts in a row without progress are a crash loop.
+    /// This many attempts without progress in a row are a crash loop.
     pub fruitless: u32,
-    /// Fewer hosts than this are too few.
+    /// The least number of hosts.
     pub min_nodes: usize,
     /// The first wait before a restart without progress; it doubles.
     pub backoff: Duration,
@@ -130,24 +130,24 @@ pub struct Limits {
 /// Why the supervisor ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// The program did all that it wanted.
+    /// The program finished its work.
     Success,
     /// It was asked to end, and can be started again.
     Halted(String),
-    /// All restarts are used up; the last attempt ended so.
+    /// All restarts are used up; the last attempt ended like this.
     Exhausted(Outcome),
-    /// So many attempts in a row got no further; the last one ended so.
+    /// This many attempts in a row made no progress; the last one ended like this.
     NoProgress(u32, Outcome),
     /// Too few hosts answer.
     TooFewNodes(String),
-    /// Those that answer have no room for as many ranks as can restore the newest checkpoint.
+    /// The hosts that answer have no room for as many ranks as can restore the newest checkpoint.
     RankBound(String),
     /// The user interrupted.
     Interrupted,
 }
 
 impl Stop {
-    /// One word for it.
+    /// One word for the reason.
     pub fn name(&self) -> &'static str {
         match self {
             Stop::Success => "success",
@@ -160,7 +160,7 @@ impl Stop {
         }
     }
 
-    /// The exit status that says so. `bivouac run --help` lists them.
+    /// The exit status for the reason. `bivouac run --help` lists all of them.
     pub fn exit_status(&self) -> u8 {
         match self {
             Stop::Success => 0,
@@ -203,7 +203,7 @@ impl fmt::Display for Stop {
 /// What to do next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decision {
-    /// End.
+    /// Ends the supervisor.
     Stop(Stop),
     /// Start on the seats, after this wait.
     Start {
@@ -217,14 +217,14 @@ pub enum Decision {
     },
 }
 
-/// What becomes of a halted job in the batch system.
+/// What happens to a halted job in the batch system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Requeue {
     /// It ends here: the user wants that.
     No,
     /// It is queued again.
     Yes,
-    /// It would be, but for this reason.
+    /// It would be queued again, but is not, for this reason.
     Refused(&'static str),
 }
 
@@ -234,7 +234,7 @@ pub fn requeue(is_lost: bool, has_launched: bool, standing: Standing) -> Requeue
         // slurmd sends the same signal as before the end of the allocation.
         Standing { is_cancelled: true, .. } => Requeue::Refused("it was cancelled"),
         Standing { is_preempted: true, .. } => Requeue::Yes,
-        // The next allocation would be no better, and the one after it.
+        // Neither the next allocation nor the one after it would be better.
         _ if is_lost && !has_launched => {
             Requeue::Refused("it was halted before its first attempt; --reserve must be shorter than the allocation")
         }
@@ -253,14 +253,14 @@ pub struct Job {
     seats: Vec<Host>,
     /// Hosts in reserve, in the order in which they are used.
     spares: Vec<Host>,
-    /// Ranks of the attempt that comes or runs.
+    /// Ranks of the next or the running attempt.
     ranks: u32,
     restarts: u32,
     /// Attempts in a row without progress that no lost host explains.
     fruitless: u32,
     /// Attempts in a row without progress, for whatever reason.
     idle: u32,
-    /// How far the last attempt that restored or committed anything had come.
+    /// How far the last attempt came that restored or committed anything.
     reached: Reached,
 }
 
@@ -294,12 +294,12 @@ impl Job {
         &self.spares
     }
 
-    /// Ranks of the attempt that comes or runs.
+    /// Ranks of the next or the running attempt.
     pub fn ranks(&self) -> u32 {
         self.ranks
     }
 
-    /// The number of ranks that the job is to have where its hosts have room for it.
+    /// The number of ranks that the job is to have if its hosts have room for it.
     pub fn goal(&self) -> u32 {
         self.limits.ranks
     }
@@ -309,8 +309,8 @@ impl Job {
         self.limits.allowed.is_some()
     }
 
-    /// The seats with as many slots as each has ranks, where their number may change: one each, and round by round another one for those that have room.
-    /// Otherwise as they were given.
+    /// The seats, each with as many slots as it has ranks, if the number of ranks may change: one rank each at first, and then, round by
+    /// round, one more for each seat that has room. Otherwise the seats as they were given.
     pub fn manned(&self) -> Vec<Host> {
         if !self.is_elastic() {
             return self.seats.clone();
@@ -328,7 +328,7 @@ impl Job {
         with_ranks.map(|(ranks, host)| Host { slots: Some(ranks), ..host.clone() }).collect()
     }
 
-    /// A job that is taken over runs on these hosts, with this many ranks; all others are spares.
+    /// Takes over a job that runs on these hosts, with this many ranks; all other hosts are spares.
     pub fn take_over(&mut self, seats: &[String], ranks: Option<u32>, goal: Option<u32>) {
         if self.is_elastic() {
             self.ranks = ranks.unwrap_or(self.ranks);
@@ -350,7 +350,7 @@ impl Job {
     /// Can the job run at all, if all its hosts answer?
     ///
     /// # Errors
-    /// Why not.
+    /// It cannot; the error says why.
     pub fn check(&self) -> Result<(), String> {
         self.clone().seat(&BTreeMap::new(), None).map_err(|stop| match stop {
             Stop::TooFewNodes(why) => format!("the host list is too small: {why}"),
@@ -358,7 +358,7 @@ impl Job {
         })
     }
 
-    /// Could it run without these, with as many ranks as now?
+    /// Could the job run without these hosts, with as many ranks as now?
     pub fn can_do_without(&self, down: &BTreeMap<String, String>) -> bool {
         let mut job = self.clone();
         job.seat(down, None).is_ok() && job.ranks >= self.ranks
@@ -374,7 +374,7 @@ impl Job {
         self.restarts
     }
 
-    /// Before the first attempt: may it start, and on what?
+    /// Decides before the first attempt whether the job may start, and on which hosts.
     pub fn first(
         &mut self,
         halt: Option<String>,
@@ -390,15 +390,15 @@ impl Job {
         }
     }
 
-    /// After an attempt: what now?
+    /// Decides what to do after an attempt.
     pub fn after(&mut self, attempt: &Attempt) -> Decision {
         if attempt.interrupted {
             return Decision::Stop(Stop::Interrupted);
         }
         let lost_host = self.seats.iter().any(|host| attempt.down.contains_key(&host.name));
-        // The TERM of the watchdog may be what the program takes for a wish that it end.
+        // The program may take the watchdog's SIGTERM for a request to end.
         let heard = attempt.exit_asked.clone().filter(|_| !attempt.outcome.is_hang());
-        // The program hears of the first condition that is met, and a signal is one, too.
+        // The program hears of the first condition that is met; a signal is such a condition, too.
         let is_resized = attempt.resize.as_ref().is_some_and(|resize| heard.as_ref() == Some(&resize.why));
         let asked = heard.filter(|_| !is_resized).or_else(|| attempt.last_checkpoint.clone());
         if is_success(attempt, lost_host) && asked.is_none() && !is_resized {
@@ -437,9 +437,9 @@ impl Job {
         Decision::Start { wait: wait.min(WAIT_MAX) }
     }
 
-    /// Takes note of how far an attempt has come; true if it has committed anything newer than what was reached before.
+    /// Notes how far an attempt came; true if it has committed anything newer than what was reached before.
     fn note(&mut self, attempt: &Attempt) -> bool {
-        // The one before had got there, and could not say so.
+        // The previous attempt had reached this, but could not report it.
         if is_newer(&attempt.restored, &self.reached) {
             (self.idle, self.fruitless) = (0, 0);
         }
@@ -454,12 +454,12 @@ impl Job {
         progressed
     }
 
-    /// Gives the seats of hosts that are down to spares that answer, and chooses the number of ranks.
+    /// Gives seats whose hosts are down to spares that answer, and chooses the number of ranks.
     ///
     /// # Errors
-    /// Why those that answer are too few.
+    /// The hosts that answer are too few; the error says why.
     fn seat(&mut self, down: &BTreeMap<String, String>, binding: Option<&Binding>) -> Result<(), Stop> {
-        // If the number stays the same, it does not matter here who can restore what.
+        // If the number of ranks cannot change, it does not matter here which number can restore the checkpoint.
         let binding = binding.filter(|_| self.is_elastic());
         let wanted = binding.map_or(self.limits.ranks, |binding| binding.ranks);
         let is_up = |host: &Host| !down.contains_key(&host.name);
@@ -527,12 +527,12 @@ impl Job {
     }
 }
 
-/// Has any series come further?
+/// Has any series advanced?
 fn is_newer(now: &Reached, before: &Reached) -> bool {
     now.iter().any(|(name, version)| before.get(name).is_none_or(|before| version > before))
 }
 
-/// A launcher may report success although it lost a host; then sessions are left open.
+/// A launcher may report success although it lost a host; in this case, sessions were left open.
 fn is_success(attempt: &Attempt, lost_host: bool) -> bool {
     match attempt.outcome {
         Outcome::Exited(0) => attempt.closed || !attempt.opened || !lost_host,
@@ -554,7 +554,7 @@ mod tests {
         Job::new(limits, parse_list(list).unwrap(), spares)
     }
 
-    /// One whose number of ranks may change.
+    /// A job whose number of ranks may change.
     fn elastic(list: &str, spares: usize, ranks: u32, allowed: &str) -> Job {
         let mut job = job(list, spares, ranks);
         job.limits.allowed = Some(Allowed::parse(allowed).unwrap());
@@ -605,12 +605,12 @@ mod tests {
     fn success_stops() {
         let done = Attempt { outcome: Outcome::Exited(0), closed: true, ..failed(70) };
         assert_eq!(stop(job("a:2", 0, 2).after(&done)), Stop::Success);
-        // A program without a session, or one that never closes it.
+        // A program without a session, or one that never closes its session.
         for (opened, closed) in [(false, false), (true, false)] {
             let done = Attempt { opened, closed, ..done.clone() };
             assert_eq!(stop(job("a:2", 0, 2).after(&done)), Stop::Success);
         }
-        // It finished by itself although a condition is met by now.
+        // The program finished by itself although a condition is met by now.
         let late = Attempt { halt: Some("at noon".into()), ..done };
         assert_eq!(stop(job("a:2", 0, 2).after(&late)), Stop::Success);
     }
@@ -661,7 +661,7 @@ mod tests {
     fn a_crash_loop_is_stopped_after_two_attempts_without_progress() {
         let mut job = job("a:2", 0, 2);
         assert_eq!(wait(job.after(&failed(70))), Duration::ZERO);
-        // It restored 70 and crashed before the next checkpoint; or it took the same one again.
+        // The attempt restored 70 and crashed before the next checkpoint, or it took the same one again.
         assert_eq!(wait(job.after(&failed(0))), Duration::from_secs(2));
         assert_eq!(stop(job.after(&failed(70))), Stop::NoProgress(2, Outcome::Exited(1)));
     }
@@ -677,7 +677,7 @@ mod tests {
     fn progress_is_measured_against_the_attempt_before() {
         let mut job = job("a:2", 0, 2);
         assert_eq!(wait(job.after(&failed(70))), Duration::ZERO);
-        // Damage sent it back: 60 is no progress, but the next attempt gets from there to 70.
+        // Damage made the attempt start from an older version: 60 is no progress, but the next attempt progresses from there to 70.
         assert_eq!(wait(job.after(&failed(60))), Duration::from_secs(2));
         assert_eq!(wait(job.after(&failed(70))), Duration::ZERO);
         assert_eq!(stop(job.after(&failed(80))), Stop::Exhausted(Outcome::Exited(1)));
@@ -687,7 +687,7 @@ mod tests {
     fn what_an_attempt_restores_is_progress_of_the_one_before() {
         let mut job = job("a:2", 0, 2);
         let silent = |version| Attempt { restored: Reached::from([("heat".to_owned(), version)]), ..failed(0) };
-        // Each is killed before it hears that anything is committed.
+        // Each attempt is killed before it hears that anything is committed.
         assert_eq!(wait(job.after(&failed(0))), Duration::from_secs(2));
         assert_eq!(wait(job.after(&silent(50))), Duration::from_secs(2));
         assert_eq!(wait(job.clone().after(&silent(150))), Duration::from_secs(2));
@@ -831,15 +831,15 @@ mod tests {
         for words in ["\"state\"", "room for 6", "save_on"] {
             assert!(ended.to_string().contains(words), "{ended}");
         }
-        // With all hosts it goes on as before.
+        // With all hosts, the job continues as before.
         assert_eq!(wait(job.after(&Attempt { binding: bound(8), ..failed(5) })), Duration::ZERO);
         assert_eq!(job.ranks(), 8);
-        // The number that can restore it, whatever else there is room for.
+        // The job takes the number that can restore the checkpoint, whatever else there is room for.
         assert_eq!(wait(job.first(None, &BTreeMap::new(), bound(6).as_ref())), Duration::ZERO);
         assert_eq!((job.ranks(), job.goal()), (6, 8));
         let never = stop(job.first(None, &BTreeMap::new(), bound(9).as_ref()));
         assert!(matches!(never, Stop::RankBound(why) if why.contains("--ranks 2..8 does not allow")));
-        // Without --ranks the number stays, whatever the checkpoint says.
+        // Without --ranks, the number stays, whatever the checkpoint says.
         let fixed = Attempt { down: down(&["b"]), binding: bound(9), ..failed(5) };
         assert_eq!(wait(self::job("a:4,b:4,c:4", 0, 8).after(&fixed)), Duration::ZERO);
     }
@@ -859,11 +859,11 @@ mod tests {
         assert_eq!((job.ranks(), manned(&job)), (4, "a:1, b:1, c:1, d:1".into()));
         assert_eq!(job.after(&asked(8)), Decision::Resize { ranks: 8 });
         assert_eq!((job.ranks(), job.restarts()), (8, 0));
-        // Its last checkpoint was one that only as many can restore.
+        // Only as many ranks as took its last checkpoint can restore it.
         assert_eq!(job.after(&Attempt { binding: bound(8), ..asked(4) }), Decision::Resize { ranks: 4 });
         assert_eq!(job.ranks(), 8);
 
-        // Whatever else it was asked to do comes first.
+        // Anything else that the program was asked to do takes precedence.
         for other in [
             Attempt { halt: Some("now".into()), ..asked(4) },
             Attempt { last_checkpoint: Some("SIGTERM".into()), ..asked(4) },
@@ -871,9 +871,9 @@ mod tests {
         ] {
             assert!(matches!(stop(job.clone().after(&other)), Stop::Halted(_)));
         }
-        // It ended by itself.
+        // The program ended by itself.
         assert_eq!(stop(job.clone().after(&Attempt { exit_asked: None, ..asked(4) })), Stop::Success);
-        // It failed before it heard of it.
+        // The program failed before it heard of the request.
         let failed = Attempt { exit_asked: None, outcome: Outcome::Exited(1), closed: false, ..asked(6) };
         wait(job.after(&failed));
         assert_eq!((job.ranks(), job.restarts()), (6, 1));
@@ -1024,7 +1024,7 @@ mod tests {
             matches!(requeue(true, false, Standing::default()), Requeue::Refused(why) if why.contains("--reserve"))
         );
         assert_eq!(requeue(false, false, Standing::default()), Requeue::No);
-        // That was not for want of time.
+        // Preemption is not a lack of time.
         assert_eq!(requeue(true, false, Standing { is_preempted: true, is_cancelled: false }), Requeue::Yes);
     }
 

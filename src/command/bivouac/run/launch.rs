@@ -1,7 +1,7 @@
-//! Launchers: what a command line of theirs says, how its host list is replaced, and how the process is started.
+//! Launchers: what their command lines say, how a host list is replaced, and how the process is started.
 //!
-//! A launcher's own options end where the program's name begins. To find that place one has to know which options take
-//! a value; the tables below list them. What comes after it is the program's business and never touched.
+//! A launcher's own options end where the program's name begins. To find that place, one has to know which options take
+//! a value; the tables below list them. What follows the name is the program's business and is never changed.
 #![forbid(unsafe_code)]
 
 use crate::asking;
@@ -13,10 +13,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// What is replaced by the number of ranks in the words of a job that may have several.
+/// The text that is replaced by the number of ranks in the command line of a job whose number of ranks may change.
 pub const RANKS: &str = "{ranks}";
 
-/// A server that queues jobs may be slow, and a supervisor must end.
+/// The longest time for a submission: a server that queues jobs may be slow, but a supervisor must end.
 const SUBMIT_MAX: Duration = Duration::from_secs(60);
 
 /// A variable that the ranks are to see, and its value.
@@ -37,7 +37,7 @@ pub enum Family {
     None,
 }
 
-/// Options, without their dashes, whose value is a word or two of its own.
+/// Options, without their dashes, whose value is one or two separate words.
 struct Arity {
     one: &'static str,
     two: &'static str,
@@ -51,7 +51,7 @@ impl Arity {
     }
 }
 
-/// Names without dashes. Open MPI takes long names with one dash or two; 4 and 5 together.
+/// Names without dashes. Open MPI takes long names with one dash or two; versions 4 and 5 share this table.
 const OPENMPI: Arity = Arity {
     one: "add-host add-hostfile am app bind-to c cartofile cf cpu-list cpu-set cpus-per-proc cpus-per-rank \
           debugger default-hostfile display dvm dvm-uri exec-agent forward-signals gpu-support H hnp host \
@@ -93,32 +93,32 @@ const FLUX: Arity = Arity {
     two: "",
 };
 
-/// What is done with the options that name hosts.
+/// The options that name hosts.
 const OPENMPI_HOSTS: [&str; 5] = ["H", "host", "hostfile", "machinefile", "default-hostfile"];
 const HYDRA_HOSTS: [&str; 7] = ["f", "host", "hostfile", "hosts", "machine", "machinefile", "machines"];
 const SRUN_HOSTS: [&str; 6] = ["w", "nodelist", "F", "nodefile", "N", "nodes"];
 const FLUX_HOSTS: [&str; 3] = ["N", "nodes", "requires"];
 
-/// Options of `flux run` that give the number of ranks by that of cores or nodes; it takes no other number beside them.
+/// Options of `flux run` that set the number of ranks by the number of cores or nodes; with these, `flux run` takes no other number.
 const FLUX_PER_RESOURCE: [&str; 3] = ["cores", "tasks-per-core", "tasks-per-node"];
-/// Options of `flux run` that choose which variables its tasks see; all, where none is given.
+/// Options of `flux run` that choose which variables its tasks see; without any of them, tasks see all variables.
 const FLUX_ENVIRONMENT: [&str; 3] = ["env", "env-file", "env-remove"];
 
 /// One word or group of words of a launcher's command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Item {
-    /// An option without its dashes, its value if it has one in a word of its own or after `=`, and the words as written.
+    /// An option without its dashes, its values if it has any (in words of their own, or after `=`), and its words as written.
     Option { name: String, values: Vec<String>, words: Vec<String> },
-    /// The program and all that follows, up to the end or to the next `:`.
+    /// The program and everything that follows, up to the end or to the next `:`.
     Program(Vec<String>),
 }
 
 /// The hosts that a job is to compute on.
 #[derive(Clone, Copy)]
 pub struct Seats<'a> {
-    /// In the order of their ranks.
+    /// The hosts, in the order of their ranks.
     pub hosts: &'a [Host],
-    /// That is the order in which they were given.
+    /// The hosts are in the order in which they were given.
     pub in_order: bool,
     /// A file with the host of each rank ([`Seats::tasks`]), for an Open MPI that would sort a list as its batch system does.
     pub file: Option<&'a str>,
@@ -136,15 +136,15 @@ impl Seats<'_> {
 /// A command line of a launcher, taken apart.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CommandLine {
-    /// Which family it belongs to.
+    /// The family to which it belongs.
     pub family: Family,
-    /// With its subcommand, where it has one.
+    /// The launcher, with its subcommand if it has one.
     launcher: Vec<String>,
-    /// One part for each program; several where the command line has `:`.
+    /// One part for each program; there are several if the command line has `:`.
     parts: Vec<Vec<Item>>,
     /// What srun exports if the command line does not say it: `SLURM_EXPORT_ENV`, which `sbatch --export` sets.
     export: Option<String>,
-    /// The number of ranks is ours to write, as the hosts are.
+    /// The number of ranks is ours to set, as the hosts are.
     is_elastic: bool,
 }
 
@@ -198,15 +198,16 @@ impl CommandLine {
         Ok(CommandLine { family, launcher, parts, export: None, is_elastic: false })
     }
 
-    /// What srun would export by its environment.
+    /// What srun would export according to its environment.
     pub fn set_export(&mut self, export: Option<String>) {
         self.export = export;
     }
 
-    /// The number of ranks changes from attempt to attempt: options that give it are taken out, ours is put in, and [`RANKS`] is replaced in all words.
+    /// Declares that the number of ranks changes from attempt to attempt: options that give it are removed, ours is added, and [`RANKS`] is
+    /// replaced in all words.
     ///
     /// # Errors
-    /// It has several programs, of which nobody knows which one is to have more ranks or fewer.
+    /// There are several programs, and nobody knows which of them is to have more or fewer ranks.
     pub fn set_elastic(&mut self) -> Result<(), String> {
         if self.parts.len() > 1 {
             return Err("--ranks cannot be used with several programs on one command line (separated by ':'): it is not clear which of \
@@ -233,7 +234,7 @@ impl CommandLine {
         })
     }
 
-    /// How many ranks it asks for, if it says so for each of its programs.
+    /// The number of ranks that the command line asks for, if it says so for each of its programs.
     ///
     /// # Errors
     /// A number cannot be read.
@@ -252,16 +253,16 @@ impl CommandLine {
         sum.map(Some).ok_or_else(|| format!("{numbers:?} is not a number of ranks"))
     }
 
-    /// The hosts that it names itself, if it does. Reads the host file if it names one.
+    /// The hosts that the command line itself names, if it names any. Reads the host file if the command line names one.
     ///
     /// # Errors
-    /// What cannot be read.
+    /// A list or a file cannot be read; the error says which.
     pub fn hosts(&self) -> Result<Option<Vec<Host>>, String> {
         let (lists, files): (&[&str], &[&str]) = match self.family {
             Family::Openmpi => (&["H", "host"], &["hostfile", "machinefile", "default-hostfile"]),
             Family::Hydra => (&["host", "hosts"], &["f", "hostfile", "machine", "machinefile", "machines"]),
             Family::Srun => (&["w", "nodelist"], &["F", "nodefile"]),
-            // A constraint says which hosts would do, not which there are.
+            // A constraint says which hosts would do, not which hosts exist.
             Family::Flux | Family::None => return Ok(None),
         };
         let lists: Vec<&str> = self.values(lists).collect();
@@ -288,8 +289,8 @@ impl CommandLine {
         self.parts.iter().flatten().find_map(of)
     }
 
-    /// The words to start it with: on these hosts if any are given, otherwise wherever it says itself, with these variables
-    /// handed to the ranks.
+    /// The words that start the job: on these hosts if any are given, otherwise where the command line says. The variables are
+    /// passed to the ranks.
     pub fn words(&self, seats: Option<&Seats<'_>>, ranks: u32, variables: &[Variable]) -> Vec<String> {
         let mut words = self.launcher.clone();
         for (number, part) in self.parts.iter().enumerate() {
@@ -319,13 +320,13 @@ impl CommandLine {
         words
     }
 
-    /// What is put behind `flux run`'s own rules about variables, which are followed in their order.
+    /// The words that are added after `flux run`'s own rules about variables, which are applied in their order.
     fn last_variables(&self, variables: &[Variable]) -> Vec<String> {
         let has_rules = self.family == Family::Flux && self.values(&FLUX_ENVIRONMENT).next().is_some();
         variables.iter().filter(|_| has_rules).map(|(name, _)| format!("--env={name}")).collect()
     }
 
-    /// Does an Open MPI command line say itself where ranks go, or has it several programs that would each start anew?
+    /// Does an Open MPI command line itself say where ranks are placed, or has it several programs, each of which would start anew?
     fn maps_itself(&self) -> bool {
         let mapping = "map-by rank-by rankfile rf N npernode pernode npersocket ppr bynode byslot bycore nolocal";
         let maps =
@@ -343,7 +344,7 @@ impl CommandLine {
         }
     }
 
-    /// What is put before a program's own options.
+    /// The words that are inserted before a program's own options.
     fn leading(&self, part: usize, seats: Option<&Seats<'_>>, ranks: u32, variables: &[Variable]) -> Vec<String> {
         let hosts = seats.map(|seats| seats.hosts);
         let mut words: Vec<String> = Vec::new();
@@ -365,7 +366,7 @@ impl CommandLine {
                     push(&["-n", &ranks.to_string()]);
                 }
             }
-            // Global options stand before the first program.
+            // Global options must precede the first program.
             Family::Hydra if part == 0 => {
                 variables.iter().for_each(|(name, value)| push(&["-genv", name, value]));
                 if let Some(hosts) = hosts {
@@ -381,7 +382,7 @@ impl CommandLine {
                     if seats.in_order || self.values(&["m", "distribution"]).next().is_some() {
                         push(&["--nodelist", &list(seats.hosts, &|host| host.name.clone())]);
                     } else {
-                        // srun sorts a list of nodes, unless it is one of tasks.
+                        // srun sorts a list of nodes, unless it is a list with the node of each task.
                         push(&["--distribution", "arbitrary", "--nodelist", &seats.tasks(ranks).join(",")]);
                     }
                 }
@@ -410,7 +411,7 @@ impl CommandLine {
     }
 }
 
-/// The value of srun's `--export`, with our variables.
+/// The value of srun's `--export`, together with our variables.
 fn with_variables(list: &str, variables: &[Variable]) -> String {
     if list.split(',').any(|part| part == "ALL") {
         return list.to_owned();
@@ -439,7 +440,7 @@ fn parse_part(words: &[String], arity: &Arity, family: Family) -> Result<Vec<Ite
     Err("the command line names no program to start".into())
 }
 
-/// The option that `words` begins with.
+/// Parses the option that `words` begins with.
 fn option(words: &[String], bare: &str, arity: &Arity, family: Family) -> Result<Item, String> {
     let is_long = words[0].starts_with("--");
     if let Some((name, value)) = bare.split_once('=') {
@@ -457,10 +458,10 @@ fn option(words: &[String], bare: &str, arity: &Arity, family: Family) -> Result
     Ok(Item::Option { name: bare.into(), values: values.to_vec(), words: words[..=count].to_vec() })
 }
 
-/// Has a shell command submit the next job, and waits for it. What it says.
+/// Has a shell command submit the next job, waits for it, and returns what it says.
 ///
 /// # Errors
-/// It cannot be started, takes too long, or fails: its status and what it says.
+/// The command cannot be started, takes too long, or fails; the error has its status and its message.
 pub fn submit(command: &str) -> Result<String, String> {
     let said = asking::run(Command::new("/bin/sh").arg("-c").arg(command), SUBMIT_MAX);
     let said = said.map_err(|why| format!("{command}: {why}"))?;
@@ -471,17 +472,17 @@ pub fn submit(command: &str) -> Result<String, String> {
 }
 
 /// Starts a job in its own process group, with our standard output and error, so that nothing that happens to the
-/// supervisor reaches it. A standard input that is a file is read from its start in each attempt; any other is empty.
+/// supervisor affects the job. A standard input that is a file is read from its start in each attempt; any other is empty.
 ///
-/// The shell in between writes its process id, which stays the launcher's, to `pid_file` before the launcher starts: a new
-/// supervisor can find the job even if this one dies at the next instruction. If it cannot write, the launcher starts
-/// nevertheless.
+/// The shell in between writes its process id, which remains that of the launcher, to `pid_file` before the launcher starts. Therefore
+/// a new supervisor can find the job even if this supervisor dies at the next instruction. If the shell cannot write, the launcher
+/// starts nevertheless.
 ///
 /// # Errors
 /// Any error that the system reports.
 pub fn start(words: &[String], variables: &[Variable], pid_file: &Path) -> io::Result<Child> {
     const INPUT: &str = "/proc/self/fd/0";
-    // Looked at before it is opened: opening a pipe that nobody writes to would wait for ever.
+    // The input is examined before it is opened: opening a pipe to which nobody writes would wait forever.
     let input = match std::fs::metadata(INPUT) {
         Ok(metadata) if metadata.is_file() => Stdio::from(File::open(INPUT)?),
         _ => Stdio::null(),
@@ -490,7 +491,7 @@ pub fn start(words: &[String], variables: &[Variable], pid_file: &Path) -> io::R
     let script = "set -C; echo $$ > \"$0\"; exec \"$@\"";
     let mut command = Command::new("/bin/sh");
     if std::env::var_os("SLURM_JOB_ID").is_some() && std::env::var_os("SLURM_OVERLAP").is_none() {
-        // The step of a lost node may never end; without this the next one waits for its resources.
+        // The step of a lost node may never end; without this variable, the next step would wait for its resources.
         command.env("SLURM_OVERLAP", "1");
     }
     command.args(["-c", script]).arg(pid_file).args(words).envs(variables.iter().map(|(name, value)| (name, value)));
@@ -608,7 +609,7 @@ mod tests {
         assert!(
             line("mpirun -n 1 a : -n 2 b", Family::Openmpi).set_elastic().unwrap_err().contains("several programs")
         );
-        // Without --ranks nobody's braces are touched.
+        // Without --ranks, braces in the command line are not changed.
         assert_eq!(
             rewritten("mpirun -n 4 prog {ranks}", Family::Openmpi),
             "mpirun -x BIVOUAC_RUN_DIRECTORY --host a:2,b:2 -n 4 prog {ranks}"
@@ -668,7 +669,7 @@ mod tests {
         let words = |text: &str| line(text, Family::Srun).words(Some(&seats), 6, &variables()).join(" ");
         let arbitrary = "--distribution arbitrary --nodelist a,a,e,e,c,c";
         assert_eq!(words("srun -n 6 prog"), format!("srun --nodes 3 {arbitrary} -n 6 prog"));
-        // A distribution of the user's own is left as it is.
+        // A distribution that the user has chosen is kept.
         assert_eq!(words("srun -n 6 -m cyclic prog"), "srun --nodes 3 --nodelist a,e,c -n 6 -m cyclic prog");
     }
 
@@ -706,7 +707,7 @@ mod tests {
         };
         assert_eq!(words("srun -n 4 prog", "NONE"), "srun --export=BIVOUAC_RUN_DIRECTORY -n 4 prog");
         assert_eq!(words("srun -n 4 prog", "ALL"), "srun --export=ALL -n 4 prog");
-        // An option wins over the environment.
+        // An option takes precedence over the environment.
         assert_eq!(words("srun --export=A prog", "NONE"), "srun --export=A,BIVOUAC_RUN_DIRECTORY prog");
     }
 

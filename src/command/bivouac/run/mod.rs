@@ -1,12 +1,12 @@
 //! `bivouac run`: starts a job, watches it, and starts it again on the remaining nodes.
 //!
-//! [`launch`] knows the launchers' command lines, [`crate::hosts`] the host lists, [`ranks`] which numbers of ranks a job may have, [`probe`] asks hosts whether they answer,
-//! [`watch`] reads what the sessions say in the run directory, [`record`] keeps the records, [`crate::batch`] asks the batch
-//! system, [`process`] waits for the job and ends it. [`decide`] is pure: it says what comes after an attempt. This file
-//! carries it out.
+//! [`launch`] knows the launchers' command lines, [`crate::hosts`] knows the host lists, [`ranks`] knows which numbers of ranks a job may
+//! have, [`probe`] asks hosts whether they answer, [`watch`] reads what the sessions say in the run directory, [`record`] keeps the
+//! records, [`crate::batch`] asks the batch system, and [`process`] waits for the job and ends it. [`decide`] is pure: it says what to do
+//! after an attempt. This file carries it out.
 //!
 //! The job leads a process group of its own and writes to the same output: nothing that happens to the supervisor
-//! reaches it. A supervisor that is started in the run directory of one that died finds the job by its record.
+//! affects the job. A supervisor that is started in the run directory of a dead one finds the job by the record there.
 //!
 //! # Who does what
 //!
@@ -24,14 +24,15 @@
 //!  decide::Job::after (pure) ─► stop, or start on the seats with spares in the places of lost hosts
 //! ```
 //!
-//! - A status file is a hint for the supervisor, not a fact about checkpoints: what can be restored, the next run elects. It
+//! - A status file is a hint for the supervisor, not a fact about checkpoints: the next run elects what can be restored. A status file
 //!   belongs to an attempt by its incarnation. A root that finds a later run's status in its place stops writing.
 //! - The root decides whether `should_exit` looks at halt conditions, and tells all ranks when the session opens, so that
 //!   all of them make the same reductions.
 //! - The launcher leads its own process group and writes to the inherited output; the supervisor's death changes
-//!   nothing for it. Its process id, start time and boot id are in the record by which the next supervisor finds it.
-//! - An attempt that follows one which had opened a session may take over its claim (`job.take_over`): what is left of it on a
-//!   node that was cut off is fenced.
+//!   nothing for the launcher. The launcher's process id, start time and boot id are in the record, by which the next
+//!   supervisor finds it.
+//! - An attempt that follows one which had opened a session may take over the earlier attempt's claim (`job.take_over`): what is left of
+//!   the earlier attempt on a node that was cut off is fenced.
 #![forbid(unsafe_code)]
 
 mod decide;
@@ -71,16 +72,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use watch::{Patience, Watch};
 
-/// How often the job's process is looked at, and how often the status files are.
+/// How often the job's process is checked, and how often the status files are.
 const PAUSE: Duration = Duration::from_millis(20);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Hosts that are asked once more have this many times the time-out.
+/// When hosts are asked once more, they have this many times the time-out.
 const LAST_PATIENCE: u32 = 6;
 
-/// Flux knows which of its hosts are up; one that is drained gets no job.
+/// Flux knows which of its hosts are up; a drained host receives no jobs.
 const FLUX_PROBE: &str = "flux hostlist --quiet --fallback --intersect avail {host}";
 
-/// The host of each rank, a line each, where a launcher needs a file of them.
+/// A file with the host of each rank, one per line, for launchers that need one.
 const SEATS_FILE: &str = "seats";
 
 /// The arguments of `bivouac run`.
@@ -205,7 +206,7 @@ pub struct Args {
     command: Vec<String>,
 }
 
-/// A list of CPUs, as it was written.
+/// A list of CPUs, as the user wrote it.
 fn cpus(text: &str) -> Result<String, String> {
     let is_list = parse_cpus(text).is_some_and(|cpus| !cpus.is_empty());
     if is_list { Ok(text.to_owned()) } else { Err("give CPU numbers, such as 0-3,8".into()) }
@@ -216,26 +217,26 @@ fn limit(text: &str) -> Result<Duration, String> {
     duration(text).and_then(|limit| if limit.is_zero() { Err("it must be more than 0".into()) } else { Ok(limit) })
 }
 
-/// The watchdog's patience. A status is written about once a second; sooner than after some of them nothing is known.
+/// The watchdog's patience. A status is written about once a second; nothing is known until a few of them could have been written.
 fn patience(text: &str) -> Result<Duration, String> {
     let least = Duration::from_secs(3);
     duration(text).and_then(|limit| if limit < least { Err("it must be 3 s or more".into()) } else { Ok(limit) })
 }
 
-/// A duration on the command line.
+/// Parses a duration on the command line.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let longest = Duration::from_secs(100 * 365 * 86_400);
     let parsed = parse_duration(text).filter(|duration| *duration <= longest);
     parsed.ok_or_else(|| "give a number of seconds, or a time such as 90s, 10min or 2h".to_owned())
 }
 
-/// The end of the allocation, as the supervisor of a run directory or the batch system knows it.
+/// The end of the allocation, as the supervisor of a run directory recorded it, or as the batch system reports it.
 pub fn end_time(directory: &RunDirectory) -> Option<u64> {
     let recorded = record::read(directory).ok().flatten().and_then(|record| record.end_time);
     recorded.or_else(allocation_end)
 }
 
-/// The end of the allocation, as its batch system knows it.
+/// The end of the allocation, as its batch system reports it.
 fn allocation_end() -> Option<u64> {
     batch::here().and_then(System::end_time)
 }
@@ -243,7 +244,7 @@ fn allocation_end() -> Option<u64> {
 /// May the job of a run directory be asked to continue with this many ranks?
 ///
 /// # Errors
-/// Why not.
+/// The job cannot be asked; the error says why.
 pub fn may_resize(directory: &RunDirectory, ranks: u32) -> Result<(), String> {
     let record =
         record::read(directory)?.ok_or("it has no record of a supervisor: start the job with bivouac run --ranks")?;
@@ -272,7 +273,7 @@ pub fn run(args: &Args) -> Ending {
 /// Signals that arrive while the supervisor works.
 struct Signals {
     interrupt: Arc<AtomicBool>,
-    /// Those that ask for a last checkpoint.
+    /// Signals that ask for a last checkpoint.
     last: Vec<(&'static str, Arc<AtomicBool>)>,
     second: Arc<AtomicBool>,
 }
@@ -284,7 +285,7 @@ impl Signals {
             signal_hook::flag::register(signal as i32, flag.clone()).map(|_| flag)
         };
         let mut last = vec![("SIGTERM", register(Signal::SIGTERM)?), ("SIGUSR1", register(Signal::SIGUSR1)?)];
-        // Whoever started us with nohup wants hang-ups ignored.
+        // A user who started us with nohup wants hang-ups to be ignored.
         if !is_ignored(Signal::SIGHUP) {
             last.push(("SIGHUP", register(Signal::SIGHUP)?));
         }
@@ -296,7 +297,7 @@ impl Signals {
     }
 
     fn last_checkpoint(&self) -> Option<&'static str> {
-        // Each is taken, so that all of them count once.
+        // All flags are cleared, so that several signals count as one.
         let mut heard = self.last.iter().filter(|(_, flag)| flag.swap(false, Ordering::Relaxed));
         let first = heard.next().map(|(name, _)| *name);
         heard.for_each(drop);
@@ -314,7 +315,7 @@ fn is_ignored(signal: Signal) -> bool {
 struct Supervisor<'a> {
     args: &'a Args,
     directory: RunDirectory,
-    /// Its path as text: it goes into command lines and environments.
+    /// The path of the run directory as text, for command lines and environments.
     directory_text: String,
     line: CommandLine,
     job: decide::Job,
@@ -327,7 +328,7 @@ struct Supervisor<'a> {
     record: Record,
     /// The living job of a supervisor that is gone.
     found: Option<Process>,
-    /// An attempt of this run has opened a session, and so claimed the store.
+    /// An attempt of this run has opened a session, and has therefore claimed the store.
     has_claimed: bool,
     /// Set by a signal: the reason why the job is asked for its last checkpoint.
     last_checkpoint: Option<String>,
@@ -335,14 +336,14 @@ struct Supervisor<'a> {
     _lock: File,
 }
 
-/// How far the ending of an attempt has come.
+/// How far the ending of an attempt has progressed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Escalation {
-    /// Nobody wants it to end.
+    /// Nobody wants the attempt to end.
     None,
-    /// It was asked for a last checkpoint; from then on it is ended.
+    /// It was asked for a last checkpoint; at this time, it is terminated.
     Asked(Instant),
-    /// TERM was sent; from then on it is killed.
+    /// SIGTERM was sent; at this time, the attempt is killed.
     Terminated(Instant),
     Killed,
 }
@@ -421,10 +422,10 @@ impl<'a> Supervisor<'a> {
         Ok(supervisor)
     }
 
-    /// Goes on with the job of a supervisor that is gone, if one lives; otherwise begins a run of its own.
+    /// Continues with the job of a supervisor that is gone, if the job is alive; otherwise begins a run of its own.
     fn take_over(&mut self) -> Result<(), String> {
         let me = Process::of(std::process::id()).unwrap_or_default();
-        // The lock says so too, but not on a file system without locks.
+        // The lock shows this, too, but not on a file system without locks.
         if self.record.supervisor != me && self.record.supervisor.is_alive() {
             return Err(format!(
                 "another supervisor is at work in {} as process {}: wait for it, or give another --run-directory",
@@ -468,7 +469,7 @@ impl<'a> Supervisor<'a> {
         self.record.write(&self.directory)
     }
 
-    /// Halt conditions of an earlier supervisor do not hold for this run; the end of the allocation does.
+    /// Halt conditions of an earlier supervisor do not apply to this run; the end of the allocation does.
     fn prepare_halt(&mut self) {
         let end = self.record.end_time;
         let reserve = self.args.reserve.as_secs();
@@ -508,7 +509,7 @@ impl<'a> Supervisor<'a> {
 
     fn run(mut self) -> Result<Stop, String> {
         let stop = self.attempts();
-        // Asked before the conditions that say so are cleared.
+        // This is asked before the conditions that say so are cleared.
         let is_ending = self.is_allocation_ending();
         self.clear_own_conditions();
         if let Ok(stop) = &stop {
@@ -527,7 +528,7 @@ impl<'a> Supervisor<'a> {
         stop
     }
 
-    /// Has the batch system queue a halted job again, or a command submit the next one, if that is what its end calls for.
+    /// Has the batch system queue a halted job again, or a command submit the next job, if the way in which the job ended calls for it.
     fn requeue(&mut self, command: Option<&str>, is_ending: bool) {
         let (attempt, system) = (self.record.attempt, batch::here());
         let heard = self.last_checkpoint.as_deref();
@@ -591,7 +592,7 @@ impl<'a> Supervisor<'a> {
         let hosts = self.job.manned();
         let file = self.directory.path().join(SEATS_FILE).display().to_string();
         let file = Some(file.as_str()).filter(|_| batch::here().is_some());
-        // srun deals tasks out evenly, unless it is told the node of each.
+        // srun distributes tasks evenly, unless it is told the node of each task.
         let is_even = hosts.windows(2).all(|pair| pair[0].slots == pair[1].slots);
         let in_order =
             self.job.is_in_order() && (is_even || !self.job.is_elastic() || self.line.family != Family::Srun);
@@ -602,8 +603,8 @@ impl<'a> Supervisor<'a> {
         }
         let mut variables = vec![("BIVOUAC_RUN_DIRECTORY", self.directory_text.clone())];
         if self.has_claimed {
-            // The attempt before is over. What is left of it on a node that was cut off may still renew its claim. The
-            // claim of anybody else would have kept the attempt before from opening its session.
+            // The previous attempt is over. What is left of it on a node that was cut off may still renew its claim. A
+            // claim of anybody else would have kept the previous attempt from opening its session.
             variables.push(("BIVOUAC_JOB_TAKE_OVER", "true".to_owned()));
         }
         let affinity =
@@ -629,7 +630,7 @@ impl<'a> Supervisor<'a> {
         self.record.goal = self.record.ranks.map(|_| self.job.goal());
         self.record.before = statuses.into_iter().map(|status| status.incarnation).collect();
         self.record.ended = false;
-        // First the record, then the job: whoever comes after a sudden death must find it.
+        // The record is written before the job starts: a supervisor that follows a sudden death must find the job.
         self.write_record();
         let started = launch::start(&words, &variables, &pid_file);
         let child = started.map_err(|error| format!("cannot start {}: {error}", words[0]))?;
@@ -645,7 +646,7 @@ impl<'a> Supervisor<'a> {
         Ok((Job::Own(child), words))
     }
 
-    /// Waits for the end of an attempt, and ends it if it must be.
+    /// Waits for the end of an attempt, and ends the attempt if necessary.
     fn follow(&mut self, job: &mut Job) -> Result<Ended, String> {
         let attempt = self.record.attempt;
         let mut watch = Watch::new(self.record.before.clone());
@@ -724,7 +725,8 @@ impl<'a> Supervisor<'a> {
         self.look_for_returns();
     }
 
-    /// Hosts that answer again give room for more ranks: told, and put down where `bivouac halt --resize` looks.
+    /// Finds hosts that answer again, which give room for more ranks. Reports them, and records them where
+    /// `bivouac halt --resize` looks.
     fn look_for_returns(&mut self) {
         if !self.is_placed || !self.job.is_elastic() {
             return;
@@ -783,7 +785,7 @@ impl<'a> Supervisor<'a> {
         escalation
     }
 
-    /// Probes, decides, and writes the attempt down.
+    /// Probes the hosts, decides, and records the attempt.
     fn judge(
         &mut self,
         ended: &Ended,
@@ -800,7 +802,7 @@ impl<'a> Supervisor<'a> {
         let ranks_before = self.ranks();
         let decision = match self.take_resize(facts.resize.as_ref()) {
             Ok(()) => self.job.after(&facts),
-            // It would end the next attempt, and all after it.
+            // The condition would end the next attempt, and all attempts after it.
             Err(problem) => Decision::Stop(Stop::Halted(problem)),
         };
         let lost: Vec<&str> = facts.down.keys().map(String::as_str).collect();
@@ -852,7 +854,7 @@ impl<'a> Supervisor<'a> {
         decision
     }
 
-    /// What is known of an attempt that has ended. Asks the hosts, unless there will be no other attempt.
+    /// What is known of an attempt that has ended. Asks the hosts, unless no other attempt will follow.
     fn facts(&mut self, outcome: Outcome, watch: &Watch) -> Attempt {
         let met = self.met(|condition| condition.resize.is_none());
         let resize = self.met(|condition| condition.resize.is_some());
@@ -877,11 +879,11 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Removes the condition that has asked for a different number of ranks. One that has arrived since then holds for the next
-    /// attempt.
+    /// Removes the condition that has asked for a different number of ranks. A condition that has arrived since then applies
+    /// to the next attempt.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// The condition cannot be removed.
     fn take_resize(&self, resize: Option<&Resize>) -> Result<(), String> {
         let Some(resize) = resize else { return Ok(()) };
         let changed = self.directory.change_halt(|halt| {
@@ -892,7 +894,7 @@ impl<'a> Supervisor<'a> {
         changed.map(|_| ()).map_err(|problem| format!("{}; this condition cannot be removed: {problem}", resize.why))
     }
 
-    /// Ranks of the attempt, if it is for us to say or the launcher does.
+    /// The number of ranks of the attempt, if we set the hosts or the number; otherwise only the launcher knows it.
     fn ranks(&self) -> Option<u32> {
         (self.is_placed || self.job.is_elastic()).then(|| self.job.ranks())
     }
@@ -902,15 +904,16 @@ impl<'a> Supervisor<'a> {
         Binding::in_statuses(self.directory.read_statuses().0.iter())
     }
 
-    /// A run directory that is full or gone must not turn success into failure, or keep a job from its restart.
+    /// A run directory that is full or gone must not turn success into failure, or prevent a restart of the job.
     fn write_record(&mut self) {
         if let Err(problem) = self.record.write(&self.directory) {
             self.journal.complain(&format!("{problem}; a later supervisor would not find the job"));
         }
     }
 
-    /// Which hosts do not answer, and why. Before a job is given up for want of hosts, or gets fewer ranks, the silent ones are asked once more and
-    /// have [`LAST_PATIENCE`] times as long: one on which an attempt has just failed may be busy with its end.
+    /// The hosts that do not answer, and why. Before the job is given up for lack of hosts or receives fewer ranks, the silent
+    /// hosts are asked once more, with [`LAST_PATIENCE`] times as long to answer: a host on which an attempt has just failed may be
+    /// busy with ending it.
     fn ask_hosts(&mut self, attempt: u32) -> BTreeMap<String, String> {
         if !self.is_placed {
             return BTreeMap::new();
@@ -947,7 +950,7 @@ impl<'a> Supervisor<'a> {
         self.met(|_| true)
     }
 
-    /// The first of these halt conditions that is met.
+    /// The first halt condition that is met, of those that count.
     fn met(&mut self, counts: impl Fn(&Condition) -> bool) -> Option<Condition> {
         let mut halt = match self.directory.read_halt() {
             Ok(halt) => halt,
@@ -1035,7 +1038,7 @@ fn settle(args: &Args, line: &CommandLine) -> Result<(decide::Job, bool), String
         None if line.family == Family::None => None,
         None => line.hosts()?.map_or_else(|| batch::here().map_or(Ok(None), System::hosts), |hosts| Ok(Some(hosts)))?,
     };
-    // The number that the launcher's options give is replaced.
+    // With --ranks, the number in the launcher's options is replaced.
     let said = if args.ranks.is_some() { None } else { line.ranks()? };
     let exclude = match &args.exclude {
         Some(list) => hosts::parse_list(list).map_err(|why| format!("--exclude: {why}"))?,
@@ -1059,7 +1062,7 @@ fn settle(args: &Args, line: &CommandLine) -> Result<(decide::Job, bool), String
     };
     let hosts = hosts::settle(listed, &exclude, args.spares, ranks)?;
     if let Some(allowed) = &args.ranks {
-        // With the fewest it is said by how much the hosts are too few.
+        // With the least number, the error says how much room the hosts lack.
         ranks = allowed.largest(hosts::room(&hosts[..hosts.len() - args.spares])).unwrap_or(allowed.least());
     }
     let limits = limits(args, ranks, args.min_nodes);
@@ -1085,7 +1088,7 @@ fn probe_method(args: &Args, line: &CommandLine, hosts: &[Host]) -> Method {
         Family::Hydra => variable("HYDRA_LAUNCHER_EXEC"),
         _ => variable("OMPI_MCA_plm_rsh_agent").or_else(|| variable("PRTE_MCA_plm_ssh_agent")),
     });
-    // The remote shells of batch systems work where nodes let nobody in by ssh.
+    // The remote shells of batch systems work even where nodes let nobody in by ssh.
     let of_system = || match system {
         Some(System::Pbs) => Some("pbs_tmrsh"),
         Some(System::Lsf) => Some("blaunch"),
@@ -1095,7 +1098,7 @@ fn probe_method(args: &Args, line: &CommandLine, hosts: &[Host]) -> Method {
     Method::Agent(probe::agent_words(&agent.unwrap_or_default()))
 }
 
-/// Finds out before anything else whether there is such a program.
+/// Finds out whether the program exists, before anything else happens.
 fn find_program(program: &str) -> Result<(), String> {
     asking::find(program).map(drop).ok_or_else(|| format!("cannot start {program:?}: there is no such program"))
 }

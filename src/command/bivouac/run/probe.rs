@@ -1,4 +1,4 @@
-//! Does a host answer? Asked of all hosts at once, and never for longer than the time-out.
+//! Does a host answer? All hosts are asked at the same time, and never for longer than the time-out.
 #![forbid(unsafe_code)]
 
 use crate::hosts::Host;
@@ -11,25 +11,25 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-/// Hosts that are asked at the same time.
+/// The maximum number of hosts that are asked at the same time.
 const AT_ONCE: usize = 64;
-/// The port of slurmd where SLURM does not tell.
+/// The port of slurmd if SLURM does not report it.
 const SLURMD_PORT: u16 = 6818;
-/// A living host's kernel takes a connection at once, however busy the host is; this leaves room for one lost packet.
+/// A living host's kernel accepts a connection at once, however busy the host is; this time leaves room for one lost packet.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// How often a running command is looked at.
+/// How often a running command is checked.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How to ask.
+/// How hosts are asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Method {
     /// A shell command in which `{host}` stands for the host; success means that it answers.
     Command(String),
     /// The launcher's remote shell, as words, runs `true` there.
     Agent(Vec<String>),
-    /// A connection to slurmd; where that says nothing, an empty job step.
+    /// A connection to slurmd; if the connection shows nothing, an empty job step.
     Slurm {
-        /// The port of slurmd, if SLURM tells.
+        /// The port of slurmd, if SLURM reports it.
         port: Option<u16>,
     },
 }
@@ -37,18 +37,18 @@ pub enum Method {
 /// A probe of hosts.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// How.
+    /// How the hosts are asked.
     pub method: Method,
     /// How long a host may take to answer.
     pub timeout: Duration,
 }
 
-/// What a host said.
+/// The answer of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// It answers.
+    /// The host answers.
     Up,
-    /// It does not, and why.
+    /// The host does not answer, for this reason.
     Down(String),
 }
 
@@ -56,7 +56,7 @@ impl Probe {
     /// Asks all hosts, each once. The answers are in the order of the hosts.
     ///
     /// # Blocking
-    /// For the time-out, times the number of hosts over 64.
+    /// Up to the time-out, for each 64 hosts or part of them.
     pub fn ask(&self, hosts: &[Host]) -> Vec<Answer> {
         let answers: Vec<Mutex<Answer>> = hosts.iter().map(|_| Mutex::new(Answer::Up)).collect();
         let next = std::sync::atomic::AtomicUsize::new(0);
@@ -81,7 +81,7 @@ impl Probe {
         match &self.method {
             Method::Command(text) => {
                 let mut command = Command::new("/bin/sh");
-                // Host names have no characters that mean anything to a shell.
+                // Host names contain no characters that have a meaning for a shell.
                 command.arg("-c").arg(text.replace("{host}", &host.name));
                 answer(command, deadline)
             }
@@ -116,7 +116,7 @@ fn agent_command(agent: &[String], host: &str, timeout: Duration) -> Command {
     command
 }
 
-/// The words of the agent that Open MPI or Hydra would use: `ssh : rsh` means ssh, or rsh where there is no ssh.
+/// The words of the agent that Open MPI or Hydra would use: `ssh : rsh` means ssh, or rsh if there is no ssh.
 pub fn agent_words(setting: &str) -> Vec<String> {
     let first = setting.split(':').next().unwrap_or_default();
     let words: Vec<String> = first.split_whitespace().map(str::to_owned).collect();
@@ -124,15 +124,15 @@ pub fn agent_words(setting: &str) -> Vec<String> {
 }
 
 enum Silence {
-    /// There is no host.
+    /// The host is dead.
     Dead(String),
-    /// Something answered, or the name means nothing here: this way of asking is not enough.
+    /// Something answered, or the name is unknown here: this way of asking does not decide.
     Unclear(String),
 }
 
 fn connect(host: &str, port: Option<u16>, deadline: Instant) -> Result<(), Silence> {
     let unclear = |why: String| Silence::Unclear(format!("no address for {host}: {why}"));
-    // A resolver whose servers are silent takes a time of its own; nobody waits for it longer than for the host.
+    // A resolver whose servers are silent has time-outs of its own; nobody waits for it longer than for the host.
     let (tell, told) = mpsc::channel();
     let (name, asked) = (host.to_owned(), port.unwrap_or(SLURMD_PORT));
     std::thread::spawn(move || tell.send((name, asked).to_socket_addrs().map(Vec::from_iter)));
@@ -154,12 +154,12 @@ fn connect(host: &str, port: Option<u16>, deadline: Instant) -> Result<(), Silen
     Err(last)
 }
 
-/// What it means that there was no connection. At a port that is only assumed, a firewall may be what is silent.
+/// What a failed connection means. At a port that is only assumed, a firewall may be silent instead of the host.
 fn silence(kind: ErrorKind, is_known_port: bool, why: String) -> Silence {
     if is_known_port && kind != ErrorKind::ConnectionRefused { Silence::Dead(why) } else { Silence::Unclear(why) }
 }
 
-/// Runs a command until it ends or the time is over.
+/// Runs a command until it ends or its time is over.
 fn answer(mut command: Command, deadline: Instant) -> Answer {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
     let program = command.get_program().to_string_lossy().into_owned();
@@ -174,7 +174,7 @@ fn answer(mut command: Command, deadline: Instant) -> Answer {
             Err(error) => return Answer::Down(format!("{program}: {error}")),
             Ok(None) if Instant::now() < deadline => std::thread::sleep(PAUSE),
             Ok(None) => {
-                // Its group, for what it has started itself; it may have ended just now.
+                // The whole group is killed, because the command may have started other processes; it may have ended just now.
                 let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
                 let _ = child.wait();
                 return Answer::Down("no answer within the time-out".into());
@@ -206,7 +206,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pid");
         let command = format!("echo $$ > {}; exec sleep 1000", file.display());
-        // On a busy machine the shell may be killed before it has said who it is.
+        // On a busy machine, the shell may be killed before it has written its process id.
         let pid = [1, 3, 10, 30].into_iter().find_map(|seconds| {
             let answers = ask(&command, "a", Duration::from_secs(seconds));
             assert_eq!(answers, [Answer::Down("no answer within the time-out".into())]);

@@ -1,4 +1,4 @@
-//! The launcher's process: waiting for it and ending it, whether this supervisor has started it or found it.
+//! The launcher's process: waiting for it and ending it, whether this supervisor started it or found it.
 #![forbid(unsafe_code)]
 
 use super::decide::Outcome;
@@ -11,21 +11,21 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// How long srun may take to have its step ended, before it is killed itself.
+/// How long srun may take to end its step before srun itself is killed.
 const STEP_PATIENCE: Duration = Duration::from_secs(1);
-/// How often it is looked at.
+/// How often the process is checked.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The process of an attempt. It leads a process group of its own.
 pub enum Job {
     /// Our child.
     Own(Child),
-    /// Started by a supervisor that is gone.
+    /// A process that a supervisor which is gone started.
     Found(Process),
 }
 
 impl Job {
-    /// Its process id, which is also that of its group.
+    /// The process id of the launcher, which is also that of its group.
     pub fn pid(&self) -> u32 {
         match self {
             Job::Own(child) => child.id(),
@@ -33,10 +33,10 @@ impl Job {
         }
     }
 
-    /// How it ended; `None` while it lives.
+    /// How the process ended; `None` while it is alive.
     ///
     /// # Errors
-    /// The system's answer.
+    /// The system reports an error.
     pub fn poll(&mut self) -> std::io::Result<Option<Outcome>> {
         match self {
             Job::Found(process) => Ok((!process.is_alive()).then_some(Outcome::Unknown)),
@@ -48,18 +48,18 @@ impl Job {
         }
     }
 
-    /// Sends a signal to its group. It may have ended just now.
+    /// Sends a signal to the process group, which may have ended just now.
     pub fn signal(&self, signal: Signal) {
         let _ = killpg(Pid::from_raw(self.pid() as i32), signal);
     }
 
-    /// Kills its group, and everything that it has started on this machine: launchers give each rank its own group.
+    /// Kills the process group and everything that the launcher has started on this machine: launchers give each rank its own group.
     ///
-    /// The ranks of srun are not its descendants, and continue when it is killed. On TERM it makes SLURM kill them at once;
-    /// so it gets the time for that, even if it was stopped itself or has only just been told to end.
+    /// The ranks of srun are not its descendants, and they continue when srun is killed. On TERM, srun makes SLURM kill them at once.
+    /// Therefore srun is given the time for that, even if it was stopped itself or has only just been told to end.
     ///
     /// # Blocking
-    /// With srun, for at most a second.
+    /// For at most a second, if the launcher is srun.
     pub fn kill(&self, family: Family) {
         if family == Family::Srun {
             self.signal(Signal::SIGTERM);
@@ -77,7 +77,7 @@ impl Job {
     }
 }
 
-/// The living processes below one.
+/// The living descendants of a process.
 fn descendants(of: u32) -> Vec<Process> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -1,22 +1,22 @@
-//! Which numbers of ranks a job may have, and what its newest checkpoints say to that. Pure.
+//! Which numbers of ranks a job may have, and which of them its newest checkpoints allow. Pure.
 #![forbid(unsafe_code)]
 
 use crate::output::plain;
 use bivouac_core::format::supervision::{NewestStatus, Status};
 use std::fmt;
 
-/// No list names more numbers, and no job has more ranks than the largest: a mistyped one must not fill the memory.
+/// The maximum number of entries in a list: a mistyped list must not fill the memory.
 const NUMBERS_MAX: usize = 10_000;
 
 /// The numbers of ranks that a job may have, as `--ranks` gives them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allowed {
-    /// As it was written.
+    /// The text as the user wrote it.
     text: String,
     spans: Vec<Span>,
 }
 
-/// From one number to another one in steps.
+/// The numbers from one to another, in steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Span {
     first: u32,
@@ -25,7 +25,7 @@ struct Span {
 }
 
 impl Span {
-    /// `6`, `4..16` or `4..16/2`.
+    /// Parses `6`, `4..16` or `4..16/2`.
     fn parse(text: &str) -> Result<Span, String> {
         let number = |text: &str, what: &str| {
             let number = text.trim().parse::<u32>().ok().filter(|number| *number > 0);
@@ -59,10 +59,10 @@ impl Span {
 }
 
 impl Allowed {
-    /// Reads `4..16`, `4..16/2` (every second number from 4 on), `4,6,9`, or such things after each other.
+    /// Parses `4..16`, `4..16/2` (every second number, starting with 4), `4,6,9`, or several of these separated by commas.
     ///
     /// # Errors
-    /// What cannot be read.
+    /// A part cannot be read; the error says which.
     pub fn parse(text: &str) -> Result<Allowed, String> {
         if text.trim().is_empty() {
             return Err("it is empty: write a range such as 4..16, 4..16/2, or a list such as 4,6,9".into());
@@ -79,17 +79,17 @@ impl Allowed {
         self.spans.iter().any(|span| span.has(ranks))
     }
 
-    /// The largest of them that is not more than `room`.
+    /// The largest allowed number that is not more than `room`.
     pub fn largest(&self, room: u64) -> Option<u32> {
         self.spans.iter().filter_map(|span| span.largest(room)).max()
     }
 
-    /// The smallest of all.
+    /// The smallest allowed number.
     pub fn least(&self) -> u32 {
         self.spans.iter().map(|span| span.first).min().unwrap_or(1)
     }
 
-    /// The largest of all.
+    /// The largest allowed number.
     pub fn most(&self) -> u32 {
         self.largest(u64::MAX).unwrap_or(1)
     }
@@ -104,9 +104,9 @@ impl fmt::Display for Allowed {
 /// Only this many ranks can restore the newest checkpoint of a series.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Binding {
-    /// As many as took it.
+    /// The number of ranks that took it.
     pub ranks: u32,
-    /// Which one it is, and because of which regions.
+    /// Which checkpoint it is, and the regions that bind it.
     why: String,
 }
 
@@ -117,7 +117,7 @@ impl fmt::Display for Binding {
 }
 
 impl Binding {
-    /// The number for one checkpoint.
+    /// The binding of one checkpoint.
     pub fn of(group: &str, newest: &NewestStatus) -> Binding {
         let NewestStatus { name, version, ranks, bound, .. } = newest;
         let (name, of_group) =
@@ -129,8 +129,8 @@ impl Binding {
         Binding { ranks: *ranks, why }
     }
 
-    /// What the sessions of a run directory have told last: `None` if ranks of any number can restore the newest version of each series, or nothing was
-    /// committed. Of several that are bound, the one that was committed last counts.
+    /// What the sessions of a run directory have reported last: `None` if any number of ranks can restore the newest version of each
+    /// series, or if nothing was committed. If several series are bound, the one that was committed last counts.
     pub fn in_statuses<'a>(statuses: impl Iterator<Item = &'a Status>) -> Option<Binding> {
         let told = statuses.flat_map(|status| {
             let bound = status.newest.iter().filter(|newest| !newest.bound.is_free());
@@ -141,7 +141,7 @@ impl Binding {
     }
 }
 
-/// A series of which a session does not say who can restore it: that of an earlier version of Bivouac.
+/// The binding of a series whose session does not say who can restore it, because the session is of an earlier version of Bivouac.
 fn untold(status: &Status) -> Option<(f64, Binding)> {
     let is_told = |name: &str| status.newest.iter().any(|newest| newest.name == name);
     let series = status.series.iter().find(|series| !is_told(&series.name))?;
@@ -155,7 +155,7 @@ fn untold(status: &Status) -> Option<(f64, Binding)> {
     Some((series.unix, Binding { ranks: status.ranks, why }))
 }
 
-/// What a program says to be restored on other ranks; for messages.
+/// How a program enables other numbers of ranks to restore its checkpoints; for messages.
 pub const HOW_TO_RESIZE: &str = "save them with save_on, shared, or per_rank with OnResize::Drop or Ask, and any number of ranks can \
                                  restore them (docs/ELASTIC.md)";
 

@@ -1,10 +1,10 @@
-//! What the supervisor writes down: who it is, each attempt, and each event; and what it prints.
+//! What the supervisor records: who it is, each attempt, and each event; and what it prints.
 //!
 //! | file of the run directory | holds |
 //! |---|---|
-//! | `supervisor.json` | the supervisor and the job that it has started last: a new one finds the job by it |
+//! | `supervisor.json` | the supervisor and the job that it started last, by which a new supervisor finds the job |
 //! | `supervisor.lock` | locked while a supervisor lives |
-//! | `launcher.pid` | the process id of the launcher, written by itself before it becomes the launcher |
+//! | `launcher.pid` | the process id of the launcher, written by the process before it becomes the launcher |
 //! | `attempts.jsonl` | a line for each attempt that has ended |
 //! | `timeline.jsonl` | a line for each event |
 #![forbid(unsafe_code)]
@@ -29,11 +29,11 @@ const SUPERVISOR_KIND: &str = "bivouac-supervisor";
 const SCHEMA: u32 = 1;
 /// Our files are never symbolic links.
 const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
-/// Where no terminal shows a live status, changes of it are printed, at most so often.
+/// If no terminal shows a live status, its changes are printed, at most this often.
 const CHANGES_EVERY: Duration = Duration::from_secs(30);
 const TICK_EVERY: Duration = Duration::from_secs(1);
 
-/// A process that can be told from another one that gets the same number later.
+/// A process, identified so that it can be told from a later one with the same number.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Process {
     /// Host.
@@ -47,7 +47,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// A process of this machine; `None` if it does not live.
+    /// A process of this machine; `None` if no such process lives.
     pub fn of(pid: u32) -> Option<Process> {
         let started = start_time(pid)?;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -55,7 +55,7 @@ impl Process {
         Some(Process { host, boot: boot.trim().to_owned(), pid, started })
     }
 
-    /// Does it live, on this machine?
+    /// Is it alive, on this machine?
     pub fn is_alive(&self) -> bool {
         Process::of(self.pid).as_ref() == Some(self)
     }
@@ -64,19 +64,19 @@ impl Process {
 /// The start of a living process (not of a zombie), in ticks since boot: field 22 of `/proc/PID/stat`.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name is in parentheses and may contain anything.
+    // The program's name is in parentheses and may contain anything.
     let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
     let state = fields.next()?;
     if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
 }
 
-/// Whom a new supervisor finds.
+/// What a new supervisor needs to find its predecessor's job.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Record {
-    /// 1.
+    /// Always 1.
     pub schema: u32,
-    /// `bivouac-supervisor`.
+    /// Always `bivouac-supervisor`.
     pub kind: String,
     /// The supervisor.
     pub supervisor: Process,
@@ -84,36 +84,36 @@ pub struct Record {
     pub run_began: f64,
     /// The attempt that was started last.
     pub attempt: u32,
-    /// When it was.
+    /// When that attempt was started.
     pub attempt_began: f64,
-    /// Its launcher; absent if only the file `launcher.pid` can tell.
+    /// The launcher of that attempt; absent if only the file `launcher.pid` can tell.
     pub launcher: Option<Process>,
-    /// The hosts that it computes on.
+    /// The hosts on which the job computes.
     pub seats: Vec<String>,
-    /// How many ranks it has; absent where the launcher alone knows.
+    /// The number of its ranks; absent if only the launcher knows it.
     pub ranks: Option<u32>,
-    /// How many it is to have where its hosts have room for them.
+    /// The number of ranks that it is to have if its hosts have room for them.
     pub goal: Option<u32>,
-    /// The numbers of ranks that it may have, as `--ranks` gives them; absent: only that one.
+    /// The numbers of ranks that it may have, as `--ranks` gives them; absent if the number never changes.
     pub allowed: Option<String>,
-    /// All hosts that it may compute on, with slots; empty: wherever the launcher puts it.
+    /// All hosts on which it may compute, with slots; empty if the launcher chooses them.
     pub hosts: Vec<String>,
     /// The hosts that did not answer when they were last asked.
     pub down: BTreeSet<String>,
-    /// Incarnations of the status files that were there before.
+    /// Incarnations of the status files that existed before the attempt.
     pub before: BTreeSet<String>,
-    /// Command line as given.
+    /// The command line as given.
     pub command: Vec<String>,
     /// The end of the allocation, if it is known.
     pub end_time: Option<u64>,
-    /// The attempt has ended, and with it this supervisor's interest.
+    /// The attempt has ended, and this supervisor has no more interest in it.
     pub ended: bool,
 }
 
 /// Reads the record of the last supervisor; `None` if there is none.
 ///
 /// # Errors
-/// Why it cannot be used.
+/// The record cannot be used; the error says why.
 pub fn read(directory: &RunDirectory) -> Result<Option<Record>, String> {
     let Some(bytes) = directory.read(SUPERVISOR_FILE).map_err(|error| error.to_string())? else { return Ok(None) };
     let path = directory.path().join(SUPERVISOR_FILE);
@@ -124,7 +124,7 @@ pub fn read(directory: &RunDirectory) -> Result<Option<Record>, String> {
     Ok(Some(record))
 }
 
-/// How the last attempt that has ended did so, if that is known.
+/// How the last attempt that has ended ended, if that is known.
 pub fn last_outcome(directory: &RunDirectory) -> Option<String> {
     let bytes = directory.read(ATTEMPTS_FILE).ok()??;
     let last = bytes.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty())?;
@@ -133,21 +133,21 @@ pub fn last_outcome(directory: &RunDirectory) -> Option<String> {
 }
 
 impl Record {
-    /// Writes it.
+    /// Writes the record.
     ///
     /// # Errors
-    /// The system's answer, with the path.
+    /// The system reports an error; the text has the path.
     pub fn write(&mut self, directory: &RunDirectory) -> Result<(), String> {
         (self.schema, self.kind) = (SCHEMA, SUPERVISOR_KIND.to_owned());
         let text = serde_json::to_vec_pretty(self).map_err(|error| error.to_string())?;
         directory.replace(SUPERVISOR_FILE, &text).map_err(|error| error.to_string())
     }
 
-    /// May the job be asked to continue with this many ranks? `binding`: why it could continue only with as many as took its newest
-    /// checkpoint.
+    /// May the job be asked to continue with this many ranks? `binding` says why the job could continue only with as many ranks as took
+    /// its newest checkpoint.
     ///
     /// # Errors
-    /// Why not, and what to do.
+    /// It may not; the error says why, and what to do.
     pub fn may_resize(&self, ranks: u32, binding: Option<&Binding>) -> Result<(), String> {
         let here = Process::of(std::process::id()).unwrap_or_default();
         let is_gone = if self.supervisor.host == here.host { !self.supervisor.is_alive() } else { self.ended };
@@ -197,7 +197,7 @@ impl Record {
     }
 }
 
-/// Where the launcher writes its process id.
+/// The file to which the launcher writes its process id.
 pub fn pid_file(directory: &RunDirectory) -> PathBuf {
     directory.path().join(PID_FILE)
 }
@@ -217,7 +217,7 @@ pub fn lock(directory: &RunDirectory) -> Result<File, String> {
             directory.path().display()
         )),
         Err(std::fs::TryLockError::Error(error)) => {
-            // A file system without locks: the record still tells of a supervisor on this machine.
+            // The file system has no locks; the record still shows a supervisor on this machine.
             log::warn!("event=no-lock path={} error={error}", path.display());
             Ok(file)
         }
@@ -227,19 +227,19 @@ pub fn lock(directory: &RunDirectory) -> Result<File, String> {
 /// An attempt that has ended, as a line of `attempts.jsonl`.
 #[derive(Serialize)]
 pub struct AttemptLine<'a> {
-    /// 1.
+    /// Always 1.
     pub schema: u32,
     /// When the run began: the same for all attempts of a run.
     pub run_began: f64,
     /// Its number within the run, from 1.
     pub attempt: u32,
-    /// Start and end, seconds since 1970.
+    /// Start and end, in seconds since 1970.
     pub began: f64,
     /// See `began`.
     pub ended: f64,
-    /// How many ranks it had; null where the launcher alone knows.
+    /// The number of ranks it had; null if only the launcher knows it.
     pub ranks: Option<u32>,
-    /// The hosts that it computed on, with slots; empty: wherever the launcher put it.
+    /// The hosts on which it computed, with slots; empty if the launcher chose them.
     pub hosts: Vec<String>,
     /// Hosts that were held back.
     pub spares: Vec<String>,
@@ -253,15 +253,15 @@ pub struct AttemptLine<'a> {
     pub signal: Option<i32>,
     /// Hosts that did not answer afterwards, and why.
     pub down: &'a BTreeMap<String, String>,
-    /// Generation of each group.
+    /// The generation of each group.
     pub generations: BTreeMap<String, u64>,
-    /// What each group had committed per level before.
+    /// What each group had committed at each level before the attempt.
     pub committed_before: BTreeMap<String, Vec<LevelStatus>>,
-    /// What it has committed in this attempt.
+    /// What each group has committed at each level in this attempt.
     pub committed: BTreeMap<String, Vec<LevelStatus>>,
     /// `restart`, `resized`, `success`, `halted`, `exhausted`, `no-progress`, `too-few-nodes`, `rank-bound` or `interrupted`.
     pub decision: &'static str,
-    /// Why.
+    /// Why this was decided.
     pub reason: String,
 }
 
@@ -275,7 +275,7 @@ struct EventLine<'a> {
     text: &'a str,
 }
 
-/// Prints and writes down.
+/// Prints and records what happens.
 pub struct Journal {
     directory: PathBuf,
     run_began: f64,
@@ -289,7 +289,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// A journal in the run directory.
+    /// Makes a journal in the run directory.
     pub fn new(directory: &RunDirectory, run_began: f64, quiet: bool) -> Journal {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let style = ProgressStyle::with_template("{spinner} {elapsed_precise} {wide_msg}");
@@ -308,7 +308,7 @@ impl Journal {
         }
     }
 
-    /// The run that this supervisor continues began earlier.
+    /// Continues a run that began earlier, under another supervisor.
     pub fn go_on(&mut self, run_began: f64) {
         self.run_began = run_began;
     }
@@ -318,12 +318,12 @@ impl Journal {
         self.run_began
     }
 
-    /// Something happened now.
+    /// Records an event that happens now.
     pub fn event(&mut self, attempt: u32, event: &str, text: &str) {
         self.event_at(unix_now(), attempt, event, text);
     }
 
-    /// Something happened at that time.
+    /// Records an event that happened at that time.
     pub fn event_at(&mut self, unix: f64, attempt: u32, event: &str, text: &str) {
         let line = EventLine { unix, run_began: self.run_began, attempt, event, text };
         self.append("timeline.jsonl", &line);
@@ -337,14 +337,14 @@ impl Journal {
         }
     }
 
-    /// A problem that is told once.
+    /// Reports a problem, once.
     pub fn complain(&mut self, text: &str) {
         if self.complained.insert(text.to_owned()) {
             self.say(&format!("bivouac: {text}"));
         }
     }
 
-    /// The live status.
+    /// Shows the live status.
     pub fn status(&mut self, text: &str) {
         if self.quiet || text == self.last_status {
             return;
@@ -361,7 +361,7 @@ impl Journal {
         text.clone_into(&mut self.last_status);
     }
 
-    /// Keeps the live status moving, seldom: the program may write to the same terminal.
+    /// Keeps the live status moving, but seldom: the program may write to the same terminal.
     pub fn tick(&mut self) {
         if let Some(bar) = self.bar.as_ref().filter(|_| self.last_tick.elapsed() >= TICK_EVERY) {
             bar.tick();
@@ -369,12 +369,12 @@ impl Journal {
         }
     }
 
-    /// An attempt has ended.
+    /// Records an attempt that has ended.
     pub fn attempt(&mut self, line: &AttemptLine<'_>) {
         self.append(ATTEMPTS_FILE, line);
     }
 
-    /// Takes the live status away.
+    /// Removes the live status.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -383,7 +383,7 @@ impl Journal {
 
     fn say(&self, text: &str) {
         let print = || {
-            // Standard error may be closed; there is nobody left to tell then.
+            // Standard error may be closed; then nobody is left to tell.
             let _ = writeln!(std::io::stderr(), "{}", crate::output::plain(text));
         };
         match &self.bar {
@@ -407,7 +407,7 @@ fn append(path: &Path, line: &impl Serialize) -> std::io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// Hosts as the files name them.
+/// The names of hosts as the files give them.
 pub fn texts(hosts: &[Host]) -> Vec<String> {
     hosts.iter().map(Host::to_string).collect()
 }

@@ -1,4 +1,4 @@
-//! Which of the hosts that did not answer do so again while an attempt runs: they are of use to a job that may have more ranks.
+//! Which of the silent hosts answer again while an attempt runs. Such hosts are useful to a job that may have more ranks.
 #![forbid(unsafe_code)]
 
 use super::probe::{Answer, Probe};
@@ -6,21 +6,21 @@ use crate::hosts::Host;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Instant;
 
-/// So many times the time-out of the probe pass between two rounds of questions.
+/// Between two rounds of questions, this many times the probe's time-out passes.
 const EVERY: u32 = 6;
 
 /// Asks silent hosts again from time to time, without waiting for them.
 #[derive(Default)]
 pub struct Returns {
-    /// The round that is under way, answered by those that answer.
+    /// The round that is under way; it delivers the hosts that answer.
     asked: Option<Receiver<Vec<String>>>,
-    /// When the next one begins.
+    /// When the next round begins.
     next: Option<Instant>,
 }
 
 impl Returns {
-    /// The hosts that answer again since the last call. Begins a round if one is due and any host is silent; the thread that asks ends with the
-    /// time-out of the probe, and nobody waits for it.
+    /// Returns the hosts that have answered again since the last call. Begins a round if one is due and any host is silent. The thread that
+    /// asks ends at the time-out of the probe, and nobody waits for it.
     pub fn look(&mut self, probe: &Probe, silent: impl FnOnce() -> Vec<Host>) -> Vec<String> {
         let now = Instant::now();
         if let Some(asked) = &self.asked {
@@ -43,10 +43,10 @@ impl Returns {
         let ((answer, asked), probe) = (channel(), probe.clone());
         let ask = move || {
             let up = hosts.iter().zip(probe.ask(&hosts)).filter(|(_, answer)| *answer == Answer::Up);
-            // The attempt may be over, and with it the interest.
+            // The attempt may be over, and then nobody wants the answer.
             let _ = answer.send(up.map(|(host, _)| host.name.clone()).collect());
         };
-        // Without a thread to be had the round is left out.
+        // If no thread can be started, the round is left out.
         let started = std::thread::Builder::new().name("bivouac-returns".into()).spawn(ask);
         self.asked = started.ok().map(|_| asked);
         Vec::new()

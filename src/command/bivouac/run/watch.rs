@@ -1,7 +1,7 @@
 //! What the status files of an attempt say: events, progress, and whether it still moves.
 //!
-//! Status files of earlier runs lie in the same directory. Those of this attempt are the ones whose incarnation is not
-//! among those that were there before it started.
+//! Status files of earlier runs are in the same directory. Those of this attempt are the ones whose incarnations did
+//! not exist there before it started.
 #![forbid(unsafe_code)]
 
 use super::decide::{Outcome, Reached};
@@ -24,16 +24,16 @@ pub struct Patience {
 pub struct Happened {
     /// One word: `opened`, `restored`, `first-step`, `committed`, `asked-to-exit`, `session-failed`, `closed`.
     pub event: &'static str,
-    /// In words.
+    /// The event in words.
     pub text: String,
-    /// When, by the clock of the job's root.
+    /// When it happened, by the clock of the job's root.
     pub unix: f64,
 }
 
-/// Follows one attempt. Times are those since its launch.
+/// Follows one attempt. Times are relative to the launch of the attempt.
 #[derive(Debug)]
 pub struct Watch {
-    /// Incarnations that were there before.
+    /// Incarnations that existed before the attempt.
     before: BTreeSet<String>,
     seen: BTreeMap<String, Status>,
     told: BTreeSet<(String, &'static str, String)>,
@@ -43,7 +43,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches an attempt that is about to start. `before` are the incarnations of all status files that lie there.
+    /// Watches an attempt that is about to start. `before` has the incarnations of all status files that exist.
     pub fn new(before: BTreeSet<String>) -> Watch {
         Watch {
             before,
@@ -55,7 +55,7 @@ impl Watch {
         }
     }
 
-    /// Takes in what the files say now, and returns what is new, in the order in which it happened.
+    /// Takes in what the files say now, and returns the new events in the order in which they happened.
     pub fn look(&mut self, statuses: Vec<Status>, now: Duration) -> Vec<Happened> {
         let mut happened = Vec::new();
         for status in statuses.into_iter().filter(|status| !self.before.contains(&status.incarnation)) {
@@ -82,22 +82,22 @@ impl Watch {
         if self.seen.is_empty() {
             return patience.start.filter(|limit| now >= *limit).map(|_| Outcome::NeverOpened);
         }
-        // A program may compute on for as long as it likes once it has closed all its sessions.
+        // After it has closed all its sessions, a program may compute for as long as it likes.
         let limit = patience.hang.filter(|_| !self.is_closed())?;
         (now.saturating_sub(self.moved) >= limit).then_some(Outcome::Hung)
     }
 
-    /// Has it opened a session?
+    /// Has the attempt opened a session?
     pub fn is_opened(&self) -> bool {
         !self.seen.is_empty()
     }
 
-    /// Has it committed anything?
+    /// Has the attempt committed anything?
     pub fn has_committed(&self) -> bool {
         self.seen.values().any(|status| !status.levels.is_empty())
     }
 
-    /// Has it closed all that it opened?
+    /// Has the attempt closed all sessions that it opened?
     pub fn is_closed(&self) -> bool {
         self.is_opened() && self.seen.values().all(|status| status.closed)
     }
@@ -107,7 +107,7 @@ impl Watch {
         self.seen.values().find_map(|status| status.exit.clone())
     }
 
-    /// When a session has told something last, by the clock of the job's root.
+    /// When a session last gave a sign of life, by the clock of the job's root.
     pub fn last_sign(&self) -> Option<f64> {
         self.seen.values().map(|status| status.unix).max_by(f64::total_cmp)
     }
@@ -117,7 +117,7 @@ impl Watch {
         self.seen.values()
     }
 
-    /// The newest version of each series that it has committed, at any level.
+    /// The newest version of each series that the attempt has committed, at any level.
     pub fn reached(&self) -> Reached {
         let mut reached = Reached::new();
         for status in self.seen.values() {
@@ -128,12 +128,12 @@ impl Watch {
         reached
     }
 
-    /// The newest version of each series that it has restored.
+    /// The newest version of each series that the attempt has restored.
     pub fn restored(&self) -> &Reached {
         &self.restored
     }
 
-    /// What is committed, in few words: `committed process 70, system 60; writing system 1.2 GiB/s`.
+    /// What is committed, in a few words: `committed process 70, system 60; writing system 1.2 GiB/s`.
     pub fn summary(&self) -> String {
         let several = self.seen.len() > 1;
         let group = |status: &Status| {
@@ -158,7 +158,7 @@ fn note_newest(reached: &mut Reached, group: &str, series: &str, version: u64) {
     *newest = version.max(*newest);
 }
 
-/// What a status tells, each with a key that is told once.
+/// The events that a status reports, each with a key so that it is reported only once.
 fn events(status: &Status) -> Vec<(String, Happened)> {
     let Status { group, generation, ranks, host, .. } = status;
     let mut events = Vec::new();

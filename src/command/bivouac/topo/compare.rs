@@ -1,8 +1,8 @@
-//! What differs between two snapshots, rank by rank. Pure.
+//! How two snapshots differ, rank by rank. Pure.
 //!
-//! Numbers of CPUs and nodes are compared as they are, also where the machines differ: the answer says how much alike those are. Bivouac's own
-//! threads are left out, as a restart leaves them out. Of a process nobody can see from outside where a region lies. But when it has less
-//! memory on a node than the regions had there, at least the difference lies elsewhere.
+//! Numbers of CPUs and nodes are compared as they are, even if the machines differ: the result says how much alike the machines are.
+//! Bivouac's own threads are left out, as in a restart. From outside a process, nobody can see where a region is. But if the process has
+//! less memory on a node than the regions had there, at least the difference is elsewhere.
 #![forbid(unsafe_code)]
 
 use super::gather::{Placed, Snapshot};
@@ -14,27 +14,27 @@ use bivouac_core::affinity::pages::PAGE_BYTES;
 use bivouac_core::affinity::record::{RegionPlace, Role};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What differs.
+/// How two snapshots differ.
 pub struct Comparison {
-    /// Titles of both.
+    /// The titles of both snapshots.
     pub titles: [String; 2],
-    /// Ranks of both.
+    /// The ranks that both snapshots have.
     pub ranks: Vec<RankDifference>,
-    /// Ranks that only one of them has a record of.
+    /// Ranks of which only one snapshot has a record.
     pub alone: [Vec<u32>; 2],
 }
 
-/// One rank.
+/// How one rank differs.
 pub struct RankDifference {
-    /// Which.
+    /// Its number.
     pub rank: u32,
-    /// How much alike its machines are.
+    /// How much alike its machines in both snapshots are.
     pub machine: Likeness,
-    /// Threads of the application that both have.
+    /// The number of the application's threads that are in both snapshots.
     pub threads: usize,
-    /// Those whose masks differ, and those that only one has.
+    /// The threads whose masks differ, and those that only one snapshot has.
     pub masks: Vec<MaskDifference>,
-    /// All its regions.
+    /// The differences of its regions.
     pub regions: Vec<RegionDifference>,
 }
 
@@ -42,20 +42,20 @@ pub struct RankDifference {
 pub struct MaskDifference {
     /// Role, name and order.
     pub thread: (Role, String, u32),
-    /// The CPUs that it might run on in both; `None` where it was not there.
+    /// The CPUs on which it might run in each snapshot; `None` where the thread did not exist.
     pub cpus: [Option<Cpus>; 2],
 }
 
-/// A region.
+/// How a region differs.
 #[derive(Default)]
 pub struct RegionDifference {
     /// Its name.
     pub name: String,
-    /// Pages of which both know where they lie, or should.
+    /// The number of pages whose place is, or should be, known in both snapshots.
     pub pages: u64,
-    /// Those that are on another node.
+    /// The number of these pages that are on another node.
     pub elsewhere: u64,
-    /// The pages whose place is no longer known.
+    /// The number of these pages whose place is no longer known.
     pub unknown: u64,
     /// What else differs, in words.
     pub other: Option<String>,
@@ -70,13 +70,13 @@ impl RankDifference {
 }
 
 impl Comparison {
-    /// Does nothing differ? Pages of which nothing is known count as alike.
+    /// Does nothing differ? Pages whose place is unknown count as alike.
     pub fn is_alike(&self) -> bool {
         self.ranks.iter().all(RankDifference::is_alike) && self.alone.iter().all(Vec::is_empty)
     }
 }
 
-/// Compares. Of processes only those that were looked at count, and the other ranks are not missed.
+/// Compares two snapshots. If one of them is of live processes, ranks that it lacks do not count as missing.
 pub fn compare(then: &Snapshot, now: &Snapshot) -> Comparison {
     let find = |snapshot: &'_ Snapshot, rank: u32| snapshot.ranks.iter().position(|placed| placed.number == rank);
     let both = then.ranks.iter().filter_map(|one| Some((one, &now.ranks[find(now, one.number)?])));
@@ -118,7 +118,7 @@ fn of_rank(then: &Placed, now: &Placed) -> RankDifference {
     }
 }
 
-/// Regions by name.
+/// Compares regions by name.
 fn of_regions(then: &Placed, now: &Placed) -> Vec<RegionDifference> {
     let places = [then, now].map(|placed| {
         let places = placed.record.regions.iter().map(|(name, place)| (name.as_str(), place));
@@ -151,7 +151,7 @@ fn of_regions(then: &Placed, now: &Placed) -> Vec<RegionDifference> {
     names.into_iter().map(one).collect()
 }
 
-/// All regions together against the memory of a process.
+/// Compares all regions together with the memory of a process.
 fn of_process(then: &Placed, now: &Placed) -> Vec<RegionDifference> {
     let bytes = [then, now].map(all_bytes_by_node);
     let is_seen =

@@ -1,5 +1,5 @@
-//! Reading the affinity records of checkpoints, from containers and memory segments. Reading is tolerant: what is damaged is said, and
-//! the rest is shown.
+//! Reads the affinity records of checkpoints, from containers and memory segments. Reading is tolerant: damaged records are reported,
+//! and the rest is shown.
 #![forbid(unsafe_code)]
 
 use crate::body;
@@ -23,11 +23,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where the things of one rank, or of one process, are.
+/// Where the threads and pages of one rank or one process are.
 pub struct Placed {
-    /// The rank; of a process that is nobody's rank its own number.
+    /// The rank; for a process that is not a rank, the number of the process.
     pub number: u32,
-    /// The process, if it was looked at itself.
+    /// The process, if a live process was examined.
     pub process: Option<u32>,
     /// What is known.
     pub record: Record,
@@ -36,7 +36,7 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// What its number counts.
+    /// What its number stands for.
     pub fn kind(&self) -> Kind {
         if self.process == Some(self.number) { Kind::Process } else { Kind::Rank }
     }
@@ -48,12 +48,12 @@ pub enum Kind {
     /// Ranks of a checkpoint.
     #[default]
     Rank,
-    /// Processes that are nobody's rank.
+    /// Processes that are not ranks.
     Process,
 }
 
 impl Kind {
-    /// One of them.
+    /// The word for one of them.
     pub fn one(self) -> &'static str {
         match self {
             Kind::Rank => "rank",
@@ -61,7 +61,7 @@ impl Kind {
         }
     }
 
-    /// Several.
+    /// The word for several of them.
     pub fn many(self) -> &'static str {
         match self {
             Kind::Rank => "ranks",
@@ -69,20 +69,20 @@ impl Kind {
         }
     }
 
-    /// These: `rank 3`, `ranks 0-3`.
+    /// These numbers in words: `rank 3`, `ranks 0-3`.
     pub fn list(self, numbers: &[u32]) -> String {
         let word = if numbers.len() == 1 { self.one() } else { self.many() };
         format!("{word} {}", output::ranks(numbers.iter().copied()))
     }
 }
 
-/// What was true at one time: the ranks of a checkpoint, or live processes.
+/// The state at one time, of the ranks of a checkpoint or of live processes.
 pub struct Snapshot {
-    /// In words.
+    /// What it is, in words.
     pub title: String,
-    /// Live processes were looked at.
+    /// It is of live processes.
     pub is_live: bool,
-    /// Folder, file or segment.
+    /// The folder, file or segment that was read.
     pub path: Option<String>,
     /// Job, group and name.
     pub series: Option<[String; 3]>,
@@ -90,20 +90,20 @@ pub struct Snapshot {
     pub key: Option<CheckpointKey>,
     /// Ranks in the group.
     pub group_size: Option<u32>,
-    /// Ascending by their numbers.
+    /// The ranks or processes, ascending by number.
     pub ranks: Vec<Placed>,
     /// Ranks that have no record, ascending.
     pub without: BTreeSet<u32>,
 }
 
 impl Snapshot {
-    /// Nothing yet.
+    /// An empty snapshot.
     pub fn new(title: String) -> Snapshot {
         let (ranks, without) = (Vec::new(), BTreeSet::new());
         Snapshot { title, is_live: false, path: None, series: None, key: None, group_size: None, ranks, without }
     }
 
-    /// Takes a shard's record in. Of two shards of one rank the first one with a record counts.
+    /// Adds a shard's record. If there are two shards of a rank, the first one with a record counts.
     fn add(&mut self, head: &Head, record: Option<Record>, problems: &mut Problems) {
         let (meta, rank) = (&head.meta, head.header.rank.0);
         self.series.get_or_insert_with(|| [meta.job.clone(), meta.group.clone(), meta.name.clone()]);
@@ -138,7 +138,7 @@ impl Snapshot {
     }
 }
 
-/// Does a place that a record names belong to a region of the shard?
+/// Checks whether a place that a record names belongs to a region of the shard.
 fn fits(bytes: Option<&u64>, place: &RegionPlace) -> Result<(), String> {
     let bytes = bytes.ok_or("the record places it, but the shard has no such region")?;
     match place {
@@ -147,7 +147,7 @@ fn fits(bytes: Option<&u64>, place: &RegionPlace) -> Result<(), String> {
     }
 }
 
-/// The snapshots of a path; what cannot be read goes to `problems`.
+/// The snapshots of a path; problems with reading are added to `problems`.
 pub fn of_path(path: &Path, problems: &mut Problems) -> Vec<Snapshot> {
     try_path(path, problems).unwrap_or_else(|problem| {
         problems.add(problem);
@@ -187,8 +187,8 @@ fn try_path(path: &Path, problems: &mut Problems) -> Result<Vec<Snapshot>, Probl
     }
 }
 
-/// Of each series the newest checkpoint that a restart could take, or the newest one if there is none. The list is by series and newest
-/// first.
+/// For each series, the newest checkpoint that a restart could take, or the newest of all if there is none. `found` is sorted by
+/// series, the newest first.
 fn newest(found: &[Checkpoint]) -> Vec<&Checkpoint> {
     let of_series = found.chunk_by(|a, b| a.series == b.series);
     let is_good = |found: &&Checkpoint| matches!(found.state, State::Committed | State::Restorable);
@@ -237,7 +237,7 @@ fn add_shard(
     read: impl FnMut(u64, &mut [u8]) -> Result<(), Problem>,
     problems: &mut Problems,
 ) {
-    // A parity part has no regions of the application, nor a record.
+    // A parity part has neither regions of the application nor a record.
     if head.header.content != Content::Shard {
         return;
     }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Host<'a> {
     /// The machine.
     pub machine: &'a Machine,
-    /// Which of the different machines of the snapshot that is.
+    /// The index of that machine among the different machines of the snapshot.
     pub kind: usize,
     /// Its ranks for which there are records.
     pub ranks: Vec<&'a Placed>,
@@ -47,7 +47,7 @@ pub fn hosts(snapshot: &Snapshot) -> Vec<Host<'_>> {
     hosts
 }
 
-/// Was the thread pinned? One that may use all that its job was given was not.
+/// Was the thread pinned? A thread that may use all CPUs that its job was given is not pinned.
 pub fn is_pinned(placed: &Placed, thread: &ThreadPlace) -> bool {
     thread.cpus != placed.record.given
 }
@@ -64,7 +64,7 @@ pub fn nodes_of_threads(placed: &Placed) -> BTreeSet<u32> {
     own.map(|cpu| cpu.node).collect()
 }
 
-/// Bytes of a place in host memory on each node; `None`: nobody knows where.
+/// The bytes of a place in host memory, by node; `None` stands for an unknown node.
 pub fn bytes_by_node(place: &RegionPlace) -> BTreeMap<Option<u32>, u64> {
     match place {
         RegionPlace::Host { pages, .. } => {
@@ -74,7 +74,7 @@ pub fn bytes_by_node(place: &RegionPlace) -> BTreeMap<Option<u32>, u64> {
     }
 }
 
-/// Bytes of all regions of a rank in host memory on each node; `None`: nobody knows where.
+/// The bytes of all regions of a rank in host memory, by node; `None` stands for an unknown node.
 pub fn all_bytes_by_node(placed: &Placed) -> BTreeMap<Option<u32>, u64> {
     let mut all: BTreeMap<Option<u32>, u64> = BTreeMap::new();
     for (node, bytes) in placed.record.regions.iter().flat_map(|(_, place)| bytes_by_node(place)) {
@@ -84,7 +84,7 @@ pub fn all_bytes_by_node(placed: &Placed) -> BTreeMap<Option<u32>, u64> {
     all
 }
 
-/// How many packages, last-level caches and cores a machine has.
+/// The numbers of packages, last-level caches and cores of a machine.
 pub fn counts(machine: &Machine) -> [usize; 3] {
     let count = |of: fn(&bivouac_core::affinity::machine::Cpu) -> u32| {
         machine.cpus.iter().map(of).max().map_or(0, |last| last as usize + 1)

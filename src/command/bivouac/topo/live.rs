@@ -10,13 +10,13 @@ use bivouac_core::affinity::{given, threads};
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-/// The name of what stands for the memory of a process: which of it is a region nobody can see from outside.
+/// The name that stands for the memory of a process: nobody can see from outside which part of it is a region.
 pub const MEMORY: &str = "anonymous memory";
 
 /// A process as it is named on the command line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Process {
-    /// Which rank it is, if that is said.
+    /// The rank that the process is, if the user says so.
     rank: Option<u32>,
     pid: u32,
 }
@@ -33,7 +33,7 @@ impl FromStr for Process {
     }
 }
 
-/// What these processes are doing. With `ranks`, those to which no rank was given are these, in order.
+/// The state of these processes. With `ranks`, those to which the user gave no rank take these ranks, in order.
 pub fn snapshot(processes: &[Process], ranks: Option<&[u32]>, problems: &mut Problems) -> Snapshot {
     let mut snapshot = Snapshot { is_live: true, ..Snapshot::new("processes of this machine".to_owned()) };
     let numbers = numbers(processes, ranks);
@@ -57,7 +57,7 @@ pub fn snapshot(processes: &[Process], ranks: Option<&[u32]>, problems: &mut Pro
     snapshot
 }
 
-/// Which rank each process is.
+/// The number of each process: its rank or, without `ranks`, its process id if the user gave no rank.
 fn numbers(processes: &[Process], ranks: Option<&[u32]>) -> Vec<Option<u32>> {
     let named: BTreeSet<u32> = processes.iter().filter_map(|process| process.rank).collect();
     let mut left = ranks.unwrap_or_default().iter().copied().filter(|rank| !named.contains(rank));
@@ -70,7 +70,7 @@ fn numbers(processes: &[Process], ranks: Option<&[u32]>) -> Vec<Option<u32>> {
     processes.iter().map(number).collect()
 }
 
-/// Looks at one process. That its memory is hidden is a problem, and no error.
+/// Examines one process. If its memory is hidden, this is a problem, but not an error.
 fn look(pid: u32, problems: &mut Problems) -> Result<(Record, BTreeMap<String, u64>), String> {
     let unknown = |error: String| format!("cannot look at process {pid}: {error}");
     let threads = threads::list_of(pid).map_err(|error| unknown(error.to_string()))?;
@@ -98,8 +98,8 @@ fn look(pid: u32, problems: &mut Problems) -> Result<(Record, BTreeMap<String, u
     Ok((record, bytes))
 }
 
-/// Bytes on each node of all memory that is not backed by a file, from the text of `/proc/PID/numa_maps`. Lines are
-/// such as `7f0a00000000 default anon=512 dirty=512 N0=256 N1=256 kernelpagesize_kB=4`.
+/// The bytes of memory on each node that are not backed by a file, from the text of `/proc/PID/numa_maps`. That text
+/// has lines such as `7f0a00000000 default anon=512 dirty=512 N0=256 N1=256 kernelpagesize_kB=4`.
 fn parse_numa_maps(text: &str) -> BTreeMap<u32, u64> {
     let mut nodes: BTreeMap<u32, u64> = BTreeMap::new();
     for line in text.lines().filter(|line| !line.contains(" file=")) {

@@ -1,6 +1,7 @@
 //! The drawing: each machine as packages, NUMA nodes, caches and cores, with the ranks on them.
 //!
-//! [`plan`] says what is drawn, [`panel`] how large it is and where it stands, [`canvas`] writes it, [`colour`] gives each rank its colour.
+//! [`plan`] says what is drawn, [`panel`] says how large it is and where it is, [`canvas`] writes it, and [`colour`] gives
+//! each rank its colour.
 #![forbid(unsafe_code)]
 
 mod canvas;
@@ -14,28 +15,28 @@ use bivouac_core::affinity::machine::Machine;
 use canvas::{Anchor, Canvas, Type, fitted};
 use panel::Panel;
 
-/// Machines of one drawing.
+/// The maximum number of machines in one drawing.
 const MACHINES_MAX: usize = 32;
-/// Around it.
+/// The margin around the drawing.
 const MARGIN: f64 = 18.0;
-/// No drawing is narrower: legends need some room.
+/// The minimum width of a drawing: legends need some room.
 const WIDTH_MIN: f64 = 760.0;
 
 /// The text of an SVG document.
 pub struct Drawing {
-    /// It.
+    /// The document.
     pub text: String,
     /// What was left out, in words.
     pub notes: Vec<String>,
 }
 
-/// What is below a title.
+/// A title and the machines below it.
 struct Section {
     title: String,
     panels: Vec<Panel>,
 }
 
-/// Draws this machine, or those of all snapshots.
+/// Draws this machine, or the machines of all snapshots.
 pub fn draw(here: Option<&Machine>, snapshots: &[Snapshot]) -> Drawing {
     let (mut sections, mut left, mut notes) = (Vec::new(), MACHINES_MAX, Vec::new());
     if let Some(machine) = here {

@@ -13,9 +13,9 @@ use bivouac_core::base::units::show_cpus;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// Masks of threads of the same name that are shown one by one.
+/// The maximum number of masks, of threads with the same name, that are shown one by one.
 const MASKS_MAX: usize = 16;
-/// Differing threads of a rank that are shown one by one.
+/// The maximum number of differing threads of a rank that are shown one by one.
 const DIFFERENCES_MAX: usize = 8;
 
 /// Writing to a `String` cannot fail.
@@ -23,7 +23,7 @@ macro_rules! line {
     ($text:expr, $($part:tt)*) => { writeln!($text, $($part)*).expect("a String takes everything") };
 }
 
-/// This machine, or all snapshots.
+/// The tables of this machine, or of all snapshots.
 pub fn all(here: Option<&Machine>, snapshots: &[Snapshot]) -> String {
     let mut parts: Vec<String> = snapshots.iter().map(snapshot).collect();
     if let Some(here) = here {
@@ -46,7 +46,7 @@ fn machine(machine: &Machine) -> String {
         text += &nodes(machine);
     }
     let caches: BTreeSet<(u32, u32)> = machine.cpus.iter().map(|cpu| (cpu.cache, cpu.node)).collect();
-    // One for each node says nothing that the nodes have not said.
+    // One cache for each node says nothing that the nodes have not said.
     if caches.len() > machine.nodes.len() {
         text += "\n";
         text += &caches_text(machine, &caches);
@@ -126,12 +126,12 @@ fn snapshot(snapshot: &Snapshot) -> String {
     text
 }
 
-/// The head of the column of their numbers.
+/// The head of the column with the numbers of ranks or processes.
 fn head(ranks: &[Placed]) -> String {
     ranks.first().map(Placed::kind).unwrap_or_default().one().to_uppercase()
 }
 
-/// Threads of one role and name in one row.
+/// A table of threads; those of one role and name are in one row.
 fn threads(ranks: &[Placed]) -> String {
     let mut rows = Vec::new();
     for placed in ranks {
@@ -148,7 +148,7 @@ fn threads(ranks: &[Placed]) -> String {
     table(&[&head(ranks), "THREADS", "NAME", "COUNT", "CPUS"], &[0, 3], &rows)
 }
 
-/// The masks of some threads, one after the other; those in a row that are equal are one.
+/// The masks of some threads, one after the other; equal masks of consecutive threads are shown once.
 fn masks(placed: &Placed, threads: &[ThreadPlace]) -> String {
     let mask = |group: &[ThreadPlace]| {
         let unpinned = if is_pinned(placed, &group[0]) { "" } else { " (not pinned)" };
@@ -203,7 +203,7 @@ fn regions(ranks: &[Placed]) -> String {
 
 // ------------------------------------------------------------------------------------------- comparisons
 
-/// What differs.
+/// A comparison as text.
 pub fn comparison(comparison: &Comparison) -> String {
     let mut text = String::new();
     let [first, second] = &comparison.titles;

@@ -11,12 +11,12 @@ use bivouac_core::affinity::record::{RegionPlace, Role};
 use bivouac_core::base::units::show_cpus;
 use serde::Serialize;
 
-/// The whole of it.
+/// The whole document.
 #[derive(Serialize)]
 pub struct Document<'a> {
     schema: u32,
     command: &'static str,
-    /// This machine, if nothing else was named.
+    /// This machine, if the user named nothing else.
     machine: Option<MachineView<'a>>,
     snapshots: Vec<SnapshotView<'a>>,
     comparison: Option<ComparisonView<'a>>,
@@ -26,7 +26,7 @@ pub struct Document<'a> {
 /// A machine. Sets of CPUs are text everywhere, as the kernel writes them: `0-3,8`.
 #[derive(Serialize)]
 struct MachineView<'a> {
-    /// In logical order, as are the nodes.
+    /// The CPUs in logical order, as the nodes are.
     cpus: &'a [Cpu],
     nodes: Vec<NodeView>,
     devices: Vec<DeviceView<'a>>,
@@ -37,7 +37,7 @@ struct NodeView {
     number: u32,
     bytes: u64,
     cpus: String,
-    /// To each node in the order of the list; empty if they are not known.
+    /// The distance to each node, in the order of the list; empty if the distances are not known.
     distances: Vec<u16>,
 }
 
@@ -64,18 +64,18 @@ struct SnapshotView<'a> {
     /// The different machines.
     machines: Vec<MachineView<'a>>,
     ranks: Vec<RankView<'a>>,
-    /// Ranks without a record.
+    /// The ranks without a record.
     without: Vec<u32>,
 }
 
 #[derive(Serialize)]
 struct RankView<'a> {
     rank: u32,
-    /// Its number, if a process was looked at.
+    /// The number of the process, if one was examined.
     process: Option<u32>,
     /// The index of its machine in the list.
     machine: usize,
-    /// The ranks that ran beside it.
+    /// The ranks that ran on the same host.
     neighbours: &'a [u32],
     /// The CPUs that its job was given.
     given: String,
@@ -104,7 +104,7 @@ struct RegionView<'a> {
     nodes: Vec<NodeBytes>,
     unknown_bytes: u64,
     age_ms: Option<u64>,
-    /// Every page was asked for; otherwise one in so many.
+    /// Was every page asked for? Otherwise, only one in several pages was.
     exact: Option<bool>,
 }
 
@@ -115,7 +115,7 @@ struct NodeBytes {
     bytes: u64,
 }
 
-/// What differs.
+/// How two snapshots differ.
 #[derive(Serialize)]
 struct ComparisonView<'a> {
     alike: bool,
@@ -140,7 +140,7 @@ struct MaskView<'a> {
     role: &'static str,
     name: &'a str,
     order: u32,
-    /// `None` where the thread was not there.
+    /// `None` where the thread did not exist.
     first: Option<String>,
     second: Option<String>,
 }
@@ -154,7 +154,7 @@ struct RegionDifferenceView<'a> {
     other: Option<&'a str>,
 }
 
-/// The word for whose a thread is.
+/// The word for a thread's role.
 pub fn role(role: Role) -> &'static str {
     match role {
         Role::Main => "main",
@@ -163,7 +163,7 @@ pub fn role(role: Role) -> &'static str {
     }
 }
 
-/// The word for how much alike machines are.
+/// The word for how much alike two machines are.
 pub fn likeness(likeness: Likeness) -> &'static str {
     match likeness {
         Likeness::Same => "same",

@@ -1,9 +1,10 @@
 //! How the regions of a checkpoint are spread over the ranks: does each shard's record fit its shard, and do the records of all shards fit
 //! together?
 //!
-//! The first is asked of each shard when it is read ([`check_record`]). The second needs all shards of a checkpoint, and is asked at the end, one
-//! checkpoint after the other ([`prove`]): all say the same, each identity is the sum of what the ranks add to it, what is shared is the same
-//! everywhere, the parts of each array [tile](super::tiling) it, and each number is in one [list](super::lists).
+//! The first question is asked for each shard when it is read ([`check_record`]). The second needs all shards of a checkpoint, and is asked
+//! at the end for one checkpoint after the other ([`prove`]): all shards say the same, each identity is the sum of what the ranks add to
+//! it, shared values are the same everywhere, the parts of each array [tile](super::tiling) it, and each number is in one
+//! [list](super::lists).
 #![forbid(unsafe_code)]
 
 use super::tiling::{PIECES_MAX, Verdict};
@@ -28,10 +29,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Records of one checkpoint that are in memory together, in bytes.
+/// The maximum bytes of the records of one checkpoint that are in memory together.
 const RECORDS_MAX: u64 = RECORD_MAX;
 
-/// Looks whether the record of a shard, if it has one, can be read and fits its regions.
+/// Checks whether the record of a shard, if it has one, can be read and fits its regions.
 pub fn check_record(
     path: &Path,
     head: &Head,
@@ -41,7 +42,7 @@ pub fn check_record(
     let Some(region) = head.region(DECOMPOSITION) else { return };
     outcome.has_record = true;
     let found = match body::decomposition_record(head, &mut read) {
-        // It is too long to be looked at here, and may be good.
+        // The record is too long to be examined here, and may be good.
         Err(Problem { text, .. }) if region.bytes > RECORD_MAX => Some((Kind::Note, text)),
         Err(Problem { ending, text }) => Some((Kind::of(ending), text)),
         Ok(record) => {
@@ -59,7 +60,7 @@ pub fn check_record(
     }
 }
 
-/// The first list of a shard that cannot be read, or is none.
+/// The first list of a shard that cannot be read or is not valid.
 fn wrong_list(
     head: &Head,
     view: &View<'_>,
@@ -68,19 +69,19 @@ fn wrong_list(
     view.lists.iter().enumerate().find_map(|(place, (_, list))| match body::list(head, place, &mut *read) {
         Ok(numbers) if lists::is_one(*list, &numbers) => None,
         Ok(_) => Some((Kind::Damage, format!("region {:?} is invalid", ids::region_name(place)))),
-        // It is too long to be looked at here, and may be good.
+        // Errors other than damage mean that the list is too long to be examined here; it may be good.
         Err(Problem { ending: Ending::Damage, text }) => Some((Kind::Damage, text)),
         Err(Problem { text, .. }) => Some((Kind::Note, text)),
     })
 }
 
-/// Files that may hold the shards of one checkpoint, or a container alone.
+/// Files that may hold the shards of one checkpoint, or only a container.
 pub struct Group<'a> {
     folder: PathBuf,
     files: Vec<(&'a Arc<dyn Tier>, &'a Path, Option<&'a Expected>)>,
 }
 
-/// The folders with records in which nothing is damaged.
+/// The folders that have records and in which nothing is damaged.
 pub fn groups<'a>(items: &'a [Item], outcomes: &[Outcome]) -> Vec<Group<'a>> {
     let mut of_folder: BTreeMap<&Path, (Vec<_>, bool, bool)> = BTreeMap::new();
     for (item, outcome) in items.iter().zip(outcomes) {
@@ -104,25 +105,25 @@ struct Said {
     record: Option<Record>,
 }
 
-/// A decomposition: its identity, the parts of a rank as they are recorded, and the first region that lies on it.
+/// A decomposition: its identity, the parts of a rank as recorded, and the first region that is spread by it.
 type Part = (Identity, Vec<u8>, String);
 
-/// A list of numbers: its identity, the list of a rank as it is recorded, and the first region that has its elements.
+/// A list of numbers: its identity, the list of a rank as recorded, and the first region that has its elements.
 type OfList = (Identity, (Listed, Vec<u8>), String);
 
-/// What its record says, as far as it is looked at together with those of others.
+/// The part of a record that is compared with the records of other shards.
 struct Record {
     decompositions: Vec<Part>,
     lists: Vec<OfList>,
-    /// Hash of the rules.
+    /// A hash of the rules.
     rules: u64,
-    /// Values that all ranks share, with a hash of what they are.
+    /// Values that all ranks share, with a hash of their contents.
     shared: Vec<(String, u64)>,
 }
 
-/// Why the shards of a checkpoint are not looked at together.
+/// Why the shards of a checkpoint are not examined together.
 enum Stop {
-    /// Something cannot be read, or is not there: whoever read the shards has said it.
+    /// Something cannot be read or does not exist: the code that read the shards has reported it.
     Told,
     /// The records are too long.
     TooLong,
@@ -153,7 +154,7 @@ impl Group<'_> {
             let is_own = path.file_name().and_then(|name| name.to_str()).and_then(parse_rank_file).is_some();
             for entry in &container.entries {
                 let is_replaced = expected.is_some_and(|expected| expected.is_replaced(path, Some(entry.rank)));
-                // Where no manifest decides, a file of the rank's own counts.
+                // If no manifest decides, a file of the rank's own takes precedence.
                 if is_replaced || all.contains_key(&entry.rank) && !is_own {
                     continue;
                 }
@@ -171,7 +172,7 @@ impl Group<'_> {
         if is_complete { Ok(all) } else { Err(Stop::Told) }
     }
 
-    /// The first thing in which a shard says something else than that of the first rank.
+    /// The first respect in which a shard differs from that of the first rank.
     fn compare(&self, all: &[Said]) -> Option<Finding> {
         let first = all.first()?;
         all[1..].iter().find_map(|said| {
@@ -182,7 +183,7 @@ impl Group<'_> {
         })
     }
 
-    /// Proves each array of a checkpoint whose shards say the same of it.
+    /// Proves each array of a checkpoint whose shards say the same about it.
     fn prove_arrays(&self, all: &[Said], checked: &mut Checked) -> Vec<Finding> {
         let Some(first) = all.first().and_then(|said| said.record.as_ref()) else { return Vec::new() };
         let mut findings = Vec::new();
@@ -212,7 +213,7 @@ impl Group<'_> {
         findings
     }
 
-    /// Is each number in one list, and is the identity that is recorded the sum of what the lists add to it?
+    /// Is each number in one list, and is the recorded identity the sum of what the lists add to it?
     fn wrong_lists(
         &self,
         lists: &[(Rank, Listed, &[u8])],
@@ -245,7 +246,7 @@ impl Group<'_> {
         findings
     }
 
-    /// Is the identity that is recorded the sum of what the ranks add to it?
+    /// Is the recorded identity the sum of what the ranks add to it?
     fn wrong_identity(
         &self,
         parts: &[(Rank, PackedParts<'_>)],
@@ -281,14 +282,14 @@ impl Group<'_> {
         Finding { region: region.map(str::to_owned), ..finding }
     }
 
-    /// A proof that was not made.
+    /// A finding that says that a proof was not made.
     fn open(&self, what: &str, why: &str) -> Finding {
         let message = format!("{}: {what}: not proved: {why}", self.folder.display());
         Finding::new(Kind::Note, &self.folder, message)
     }
 }
 
-/// An array in words, by the first region that is on it.
+/// An array in words, named by the first region that is on it.
 fn what(region: Option<&str>, parts: &[(Rank, PackedParts<'_>)]) -> String {
     let shape = parts.first().map_or(&[][..], |(_, parts)| parts.shape());
     match region {
@@ -297,7 +298,7 @@ fn what(region: Option<&str>, parts: &[(Rank, PackedParts<'_>)]) -> String {
     }
 }
 
-/// In which region two shards of a checkpoint say different things, and what of it, but for the rank of the first.
+/// The region about which two shards of a checkpoint say different things, and the difference in words up to the rank of the first shard.
 fn unlike(first: &Said, said: &Said) -> Option<(String, String)> {
     let of_record = |what: &str| Some((DECOMPOSITION.to_owned(), what.to_owned()));
     let (one, other) = match (&first.record, &said.record) {
@@ -330,7 +331,7 @@ fn unlike(first: &Said, said: &Said) -> Option<(String, String)> {
     Some((name.clone(), format!("value {:?}, which all ranks share, differs from that of", short(name))))
 }
 
-/// The array that parts are of.
+/// The array to which parts belong.
 fn array_of(parts: &[u8]) -> Option<(Vec<u64>, bool)> {
     PackedParts::of(parts).map(|parts| (parts.shape().to_vec(), parts.is_sparse()))
 }
@@ -344,7 +345,7 @@ fn whole(tier: &dyn Tier, shard: FileShard) -> Result<Option<FileShard>, TierErr
     }
 }
 
-/// What a shard says; `left` is how many bytes its record may have.
+/// Reads what a shard says; `left` is how many more bytes all records together may have.
 fn said(path: &Path, shard: &FileShard, left: &mut u64) -> Result<Said, Stop> {
     let head = shard.head();
     let bytes = head.region(DECOMPOSITION).map_or(0, |region| region.bytes);

@@ -1,7 +1,7 @@
 //! A proof that each number is in one list, from the lists of all ranks. Pure.
 //!
-//! It has nothing in common with the proof that sessions make: it uses a bit for each number, for as many numbers at a time as there is
-//! room for.
+//! This proof has nothing in common with the one that sessions make: it uses a bit for each number, for as many numbers at a time
+//! as there is room for.
 #![forbid(unsafe_code)]
 
 use bivouac_core::base::Rank;
@@ -9,35 +9,35 @@ use bivouac_core::decomposition::ids::Listed;
 use bivouac_core::decomposition::ids::counter::Wrong;
 use bivouac_core::decomposition::ids::list::Reader;
 
-/// Numbers that are looked at at once: 128 MiB of bits.
+/// The count of numbers that are examined at a time: 128 MiB of bits.
 const AT_ONCE: u64 = 1 << 30;
-/// So often the lists are gone through at most.
+/// The maximum number of passes over the lists.
 const TIMES_MAX: u64 = 64;
 
-/// What was found.
+/// The result of a proof.
 pub enum Verdict {
-    /// It is so.
+    /// Each number is in one list; in a sparse array, in at most one.
     Proved,
-    /// It is not.
+    /// A number is not in one list.
     Wrong(Wrong),
-    /// It takes too long.
+    /// The proof would take too long.
     Open,
 }
 
-/// Are the bytes such a list?
+/// Are the bytes a valid list?
 pub fn is_one(head: Listed, numbers: &[u8]) -> bool {
     let mut reader = Reader::new(head.total, head.count);
     reader.take(numbers, |_, _| ()).is_some() && reader.is_through()
 }
 
-/// Of the lists of all ranks, each of which is one.
+/// Examines the lists of all ranks, each of which is valid.
 pub fn prove(lists: &[(Rank, Listed, &[u8])]) -> Verdict {
     prove_by(lists, AT_ONCE)
 }
 
 fn prove_by(lists: &[(Rank, Listed, &[u8])], at_once: u64) -> Verdict {
     let Some((_, head, _)) = lists.first() else { return Verdict::Proved };
-    // Numbers behind the last one that somebody has need no bits.
+    // Numbers after the last one in any list need no bits.
     let mut end = 0;
     for (_, head, numbers) in lists {
         each(*head, numbers, |number| end = end.max(number + 1));
@@ -74,12 +74,12 @@ fn prove_by(lists: &[(Rank, Listed, &[u8])], at_once: u64) -> Verdict {
     }
 }
 
-/// The numbers of a list.
+/// Passes each number of a list to `take`.
 fn each(head: Listed, numbers: &[u8], mut take: impl FnMut(u64)) {
     Reader::new(head.total, head.count).take(numbers, |_, some| some.iter().for_each(|number| take(*number)));
 }
 
-/// The first two that have a number; one list may have it twice.
+/// The first two ranks that have a number; they are the same if one list has it twice.
 fn owners(lists: &[(Rank, Listed, &[u8])], of: u64) -> Wrong {
     let mut owners = Vec::new();
     for (rank, head, numbers) in lists {
@@ -89,7 +89,7 @@ fn owners(lists: &[(Rank, Listed, &[u8])], of: u64) -> Wrong {
     Wrong::Twice(of, one, owners.get(1).copied().unwrap_or(one))
 }
 
-/// The first bits that are not set, among so many.
+/// The first range of bits that are not set, among the first `length` bits.
 fn first_zeros(bits: &[u64], length: u64) -> Option<(u64, u64)> {
     let is_set = |at: &u64| bits[(*at / 64) as usize] >> (at % 64) & 1 == 1;
     let word = bits.iter().position(|word| *word != u64::MAX)? as u64 * 64;

@@ -1,16 +1,17 @@
 //! Do the parts of all ranks tile an array? Pure.
 //!
-//! The ranks have proved it themselves when the array was decomposed, by cells (`decomposition::proof`). This is another way to the same answer, so
-//! that one of the two finds what the other is blind to:
+//! The ranks themselves proved this when the array was decomposed, by cells (`decomposition::proof`). This module finds the same answer in
+//! another way, so that each of the two finds what the other cannot see:
 //!
-//! 1. No two boxes have an element in common. Of two that do, in each dimension one begins inside the other. So in the last dimension the boxes are
-//!    dealt to the ranges that they span, as in a segment tree whose leaves are the beginnings; those that span a range and those that begin in it are
-//!    looked at in the dimension before, and in the first one they are sorted by their beginnings and swept. This takes n log^d n steps,
-//!    whatever the boxes are.
-//! 2. Then the array is tiled if the boxes have as many elements as it has. If not, the first half in which some are missing has the first gap.
+//! 1. No two boxes have an element in common. If two boxes do, then in each dimension, one of them begins inside the other. Therefore, in
+//!    the last dimension, boxes are assigned to the ranges that they span, as in a segment tree whose leaves are the beginnings. The boxes
+//!    that span a range and those that begin in it are examined in the dimension before; in the first dimension, they are sorted by their
+//!    beginnings and swept. This takes n log^d n steps, whatever the boxes are.
+//! 2. Then the array is tiled if the boxes have as many elements as the array. If not, the first gap is in the first half in which
+//!    elements are missing.
 //!
-//! Where there are more boxes than are to be in memory, the array is halved until there are not. Half a million boxes of random cuts take three seconds,
-//! four million a minute.
+//! If there are more boxes than may be in memory, the array is halved until there are not. Half a million boxes from random cuts take three
+//! seconds, and four million take a minute.
 //!
 //! Source of 1: Zomorodian and Edelsbrunner, Fast Software for Box Intersections, IJCGA 2002.
 #![forbid(unsafe_code)]
@@ -20,45 +21,45 @@ use bivouac_core::decomposition::proof::{Finding, Overlap};
 use bivouac_core::decomposition::{Cuboid, PackedParts};
 use std::borrow::Cow;
 
-/// Boxes that are in memory at a time, 136 bytes each.
+/// The maximum number of boxes in memory at a time, 136 bytes each.
 pub const PIECES_MAX: usize = 1 << 19;
-/// How often all boxes are gone through at most.
+/// The maximum number of passes over all boxes.
 const PASSES_MAX: usize = 1024;
-/// So many boxes are looked at together without parting them first.
+/// Up to this many boxes are examined together, without parting them first.
 const TOGETHER: usize = 4096;
-/// Not more than one in so many boxes is torn when a region is halved; else it is not.
+/// A region is halved only if this tears at most one in this many boxes.
 const TORN: usize = 4;
-/// So few boxes are compared one by one.
+/// Up to this many boxes are compared one by one.
 const FEW: usize = 16;
 
-/// What was found.
+/// The result of a proof.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// They tile it; of a sparse array: no element has two owners.
+    /// The parts tile the array; in a sparse array, no element has two owners.
     Proved,
     /// Something is wrong.
     Wrong(Finding),
-    /// It takes too long to find out.
+    /// It would take too long to find out.
     Open,
 }
 
-/// What a rank has of the part of the array that is looked at.
+/// A part of a rank's box that is in the examined part of the array.
 #[derive(Clone, Copy)]
 struct Piece {
     rank: Rank,
-    /// The place of the box among those of its rank.
+    /// The index of the box among those of its rank.
     number: u32,
     cuboid: Cuboid,
 }
 
-/// Looks at the parts of all ranks, which are parts of the same array, with at most `most` boxes in memory, two or more.
+/// Examines the parts of all ranks, which are parts of the same array, with at most `most` boxes in memory; `most` is two or more.
 pub fn prove(all: &[(Rank, PackedParts<'_>)], most: usize) -> Verdict {
     let Some((_, first)) = all.first() else { return Verdict::Proved };
     prove_in(all, first.whole(), !first.is_sparse(), most)
 }
 
-/// Looks at the parts of all ranks within a section of the array. With `is_covered` all elements of the section have to be there, otherwise
-/// some of them.
+/// Examines the parts of all ranks within a section of the array. If `is_covered`, all elements of the section must exist; otherwise,
+/// some may be missing.
 pub fn prove_in(all: &[(Rank, PackedParts<'_>)], section: &Cuboid, is_covered: bool, most: usize) -> Verdict {
     let Some((_, first)) = all.first() else { return Verdict::Proved };
     let dims = first.dims();
@@ -66,7 +67,7 @@ pub fn prove_in(all: &[(Rank, PackedParts<'_>)], section: &Cuboid, is_covered: b
     for _ in 0..PASSES_MAX {
         let Some(region) = open.pop() else { return Verdict::Proved };
         let (pieces, are_all) = pieces_in(all, &region, most);
-        // What cannot be halved has one element, and two boxes have it.
+        // A region that cannot be halved has one element, and two boxes have it.
         if !are_all && let Some([low, high]) = halves(&region, &pieces) {
             open.extend([high, low]);
             continue;
@@ -85,7 +86,7 @@ pub fn prove_in(all: &[(Rank, PackedParts<'_>)], section: &Cuboid, is_covered: b
     if open.is_empty() { Verdict::Proved } else { Verdict::Open }
 }
 
-/// What of all boxes is in a part of the array, up to so many; and whether these are all.
+/// The parts of all boxes that are in a region of the array, at most `most` of them; and whether these are all.
 fn pieces_in(all: &[(Rank, PackedParts<'_>)], region: &Cuboid, most: usize) -> (Vec<Piece>, bool) {
     let mut pieces = Vec::new();
     for (rank, parts) in all {
@@ -100,7 +101,7 @@ fn pieces_in(all: &[(Rank, PackedParts<'_>)], region: &Cuboid, most: usize) -> (
     (pieces, true)
 }
 
-/// Halves a region in the dimension in which it is the most times as wide as the boxes in it.
+/// Halves a region in the dimension in which it is the widest, compared with the mean width of the boxes in it.
 fn halves(region: &Cuboid, pieces: &[Piece]) -> Option<[Cuboid; 2]> {
     let times = |dim: usize| {
         let sum: f64 = pieces.iter().map(|piece| piece.cuboid.extent(dim) as f64).sum();
@@ -118,8 +119,8 @@ fn halves_in(region: &Cuboid, dim: usize) -> [Cuboid; 2] {
     [low, high]
 }
 
-/// Two of the pieces in a region that have an element in common. They are parted by halving the region as long as that parts them well: what lies
-/// together in a cache is faster.
+/// Finds two of the pieces in a region that have an element in common. The pieces are parted by halving the region for as long as this
+/// parts them well: pieces that are together in a cache are compared faster.
 fn overlap_in(region: &Cuboid, pieces: &[Piece], dims: usize) -> Option<Finding> {
     let mut open = vec![(*region, Cow::Borrowed(pieces))];
     while let Some((region, pieces)) = open.pop() {
@@ -151,7 +152,7 @@ fn in_common(one: &Piece, other: &Piece) -> Finding {
     Finding::Overlap(Overlap { one, other, first: common.first_row() })
 }
 
-/// Two of the pieces that have an element in common. None of them is empty.
+/// Finds two of the pieces that have an element in common. No piece is empty.
 fn overlap(pieces: &[Piece], dims: usize) -> Option<(usize, usize)> {
     let all: Vec<u32> = (0..pieces.len() as u32).collect();
     let found = Search { pieces }.meet(&all, &all, dims - 1);
@@ -171,8 +172,8 @@ impl Search<'_> {
         self.pieces[piece as usize].cuboid.to[dim]
     }
 
-    /// One of `around`, and another one of `starting` that begins inside it in dimension `dim`, that have an element in common. All of the former meet
-    /// all of the latter in the dimensions after that.
+    /// Finds one piece of `around`, and another one of `starting` that begins inside it in dimension `dim`, that have an element in common.
+    /// In the dimensions after `dim`, all pieces of `around` meet all pieces of `starting`.
     fn meet(&self, around: &[u32], starting: &[u32], dim: usize) -> Option<(u32, u32)> {
         if around.len().min(starting.len()) <= FEW {
             return self.one_by_one(around, starting);
@@ -191,7 +192,7 @@ impl Search<'_> {
                 _ => {}
             }
         }
-        // Which of the two begins in the other is open in the next dimension.
+        // In the next dimension, either of the two may begin inside the other.
         let mut found = self.meet(&spanning, starting, dim - 1);
         if found.is_none() && spanning != starting {
             found = self.meet(starting, &spanning, dim - 1);
@@ -203,7 +204,7 @@ impl Search<'_> {
         let mut begins: Vec<u64> = begins.collect();
         let half = begins.len() / 2;
         let middle = match *begins.select_nth_unstable(half).1 {
-            // One that leaves something before it. There is one: what all begin together is spanned.
+            // A beginning that leaves something before it. There is one: if all pieces began together, they would be spanned.
             middle if middle == low => begins.iter().copied().filter(|at| *at > low).min()?,
             middle => middle,
         };
@@ -222,21 +223,21 @@ impl Search<'_> {
         })
     }
 
-    /// Finds two pieces that meet along the first dimension, where no other dimension is open: a piece that begins next after another one
-    /// has begun, and before that one has ended.
+    /// Finds two pieces that meet along the first dimension, if no other dimension remains: a piece that begins next after another one has
+    /// begun, and before that one has ended.
     fn sweep(&self, around: &[u32], starting: &[u32]) -> Option<(u32, u32)> {
         let mut begins: Vec<(u64, u32)> = starting.iter().map(|piece| (self.from(*piece, 0), *piece)).collect();
         begins.sort_unstable();
         around.iter().find_map(|one| {
             let first = begins.partition_point(|(at, _)| *at < self.from(*one, 0));
-            // One of the next two is not itself.
+            // At least one of the next two is another piece.
             let next = begins[first..].iter().take(2).find(|(_, other)| other != one);
             next.filter(|(at, _)| *at < self.to(*one, 0)).map(|(_, other)| (*one, *other))
         })
     }
 }
 
-/// The first elements of `region`, along a row, that none of the boxes has. They are inside it, and have no element in common.
+/// The first elements of `region`, along a row, that no box has. The boxes are inside the region, and have no element in common.
 fn first_gap(mut inside: Vec<Cuboid>, mut region: Cuboid, dims: usize) -> Option<Cuboid> {
     let is_full = |region: &Cuboid, inside: &[Cuboid]| {
         inside.iter().map(|own| u128::from(own.volume())).sum::<u128>() == u128::from(region.volume())
@@ -291,7 +292,7 @@ mod tests {
         prove(&parts, most)
     }
 
-    /// Cuts an array again and again, and deals the pieces out.
+    /// Cuts an array repeatedly, and distributes the pieces.
     fn dealt(shape: [u64; 3], cuts: &[(prop::sample::Index, usize, u64)], ranks: usize) -> Vec<Boxes> {
         let mut pieces = vec![Cuboid::at(&[0; 3], &shape).expect("three")];
         for (which, dim, at) in cuts {
@@ -310,7 +311,7 @@ mod tests {
         all
     }
 
-    /// How many own each element.
+    /// The ranks that own each element.
     fn owners(all: &[Boxes], shape: [u64; 3]) -> BTreeMap<[u64; 3], Vec<u32>> {
         let mut owners = BTreeMap::new();
         for z in 0..shape[0] {
@@ -345,7 +346,7 @@ mod tests {
                 let origin: [u64; 3] = std::array::from_fn(|dim| u64::from(origin[dim]) % shape[dim]);
                 let extent: [u64; 3] = std::array::from_fn(|dim| u64::from(extent[dim]) % (shape[dim] - origin[dim] + 1));
                 let rank = rank.index(ranks);
-                // One rank loses all it has, or gets something that is another's.
+                // One rank loses all its boxes, or gets elements that another rank has.
                 all[rank] = if extent[0].is_multiple_of(2) { Boxes::of(shape) } else { all[rank].clone().own(origin, extent) };
             }
             if sparse {
@@ -360,7 +361,7 @@ mod tests {
                     prop_assert!(missing.is_none() && owners.values().all(|owners| owners.len() < 2));
                 }
                 Verdict::Wrong(Finding::Gap(gap)) => {
-                    // All elements of it, and nothing before it, where all boxes were in memory at once.
+                    // No element of the gap has an owner, and nothing before it is missing, if all boxes were in memory at once.
                     let mut elements = (gap.from[2]..gap.to[2]).map(|x| [gap.from[0], gap.from[1], x]);
                     prop_assert!(!sparse && gap.to[2] > gap.from[2] && elements.all(|at| owners[&at].is_empty()));
                     prop_assert!(most < PIECES_MAX || Some(at(&gap)) == missing);
@@ -378,7 +379,7 @@ mod tests {
         }
     }
 
-    /// Boxes of 2 elements along each dimension that tile an array, but for one of them.
+    /// Boxes of 2 elements along each dimension that tile an array, except for one box.
     fn grid(side: u64, dims: usize, left_out: Option<u64>) -> Vec<Boxes> {
         let mut all = [(); 3].map(|()| Boxes::of(vec![2 * side; dims]));
         for number in (0..side.pow(dims as u32)).filter(|number| Some(*number) != left_out) {
@@ -405,7 +406,7 @@ mod tests {
             let Verdict::Wrong(Finding::Gap(gap)) = prove_boxes(&all, most) else { panic!("{side} {dims}") };
             let origin: Vec<u64> = (0..dims as u32).map(|dim| middle / side.pow(dim) % side * 2).collect();
             let row = [vec![1; dims - 1], vec![2]].concat();
-            // As much of its first row as was looked at together.
+            // The gap is the part of the box's first row that was examined together.
             let row = Cuboid::at(&origin, &row).expect("inside");
             assert!(gap.from == row.from && row.contains(&gap) && !gap.is_empty(), "{gap:?}");
             let sparse: Vec<Boxes> = all.into_iter().map(Boxes::sparse).collect();
@@ -423,7 +424,7 @@ mod tests {
         assert_eq!(gap, Verdict::Wrong(Finding::Gap(Cuboid::at(&[7], &[2]).expect("inside"))));
     }
 
-    /// Bars through the whole array in each dimension that do not meet, all of which any plane cuts; and one box again and again.
+    /// Bars through the whole array in each dimension, which do not meet and all of which any plane cuts; and the same box many times.
     #[test]
     fn boxes_that_are_made_to_take_long_do_not() {
         let side = 400u64;
@@ -433,7 +434,7 @@ mod tests {
             boxes.own([a + 1, 0, b], [1, side, 1]).own([0, a + 1, b + 1], [side, 1, 1])
         });
         assert_eq!(prove_boxes(std::slice::from_ref(&bars), PIECES_MAX), Verdict::Proved);
-        // One element of the last bars is another's.
+        // Another box has one element of the last bars.
         let one_more = bars.own([side - 1; 3], [1; 3]);
         assert!(matches!(prove_boxes(&[one_more], PIECES_MAX), Verdict::Wrong(Finding::Overlap(_))));
         let same = (0..200_000).fold(Boxes::of([9; 3]).sparse(), |boxes, _| boxes.own([1, 2, 3], [4, 5, 6]));

@@ -1,7 +1,7 @@
-//! The threads of one rank, and where they are to go: those that are there, and those that start later.
+//! The threads of one rank, those that exist and those that start later, and where they are to go.
 //!
-//! A thread is told by its role, its name, and its place by age among those of that name. It is served once: what the application does
-//! with it afterwards is the application's business, and a thread that ends does not make others move up.
+//! A thread is identified by its role, its name, and its place by age among the threads of that role and name. It is served once: what
+//! the application does with it afterwards is the application's business, and when a thread ends, the others do not move up.
 #![forbid(unsafe_code)]
 
 use crate::affinity::cpus::Cpus;
@@ -22,16 +22,16 @@ pub(super) enum Wish {
     Pinned(Pin),
 }
 
-/// What a record wants of threads, on this machine.
+/// What a record wants for threads, on this machine.
 pub(super) struct Recorded {
-    /// It is mapped again when more turns out to be given than was known.
+    /// It is mapped again when it turns out that the job was given more CPUs than was known.
     pub record: Record,
     /// Threads that were pinned, with the masks that they get.
     pub pinned: Vec<ThreadPlace>,
     /// Threads that were free to run where the job may. They are left alone.
     pub free: Vec<ThreadPlace>,
-    /// The mask of the main thread before the restart: threads that start later and inherit what the restart gave it, without being among the
-    /// pinned ones, get this one.
+    /// The mask of the main thread before the restart. Threads that start later get this mask if they inherit what the restart gave the
+    /// main thread, and are not among the pinned ones.
     pub before: Cpus,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Arrival<'a> {
     pub thread: &'a Thread,
     /// How a record names it.
     pub place: ThreadPlace,
-    /// It was not there when the wish was made.
+    /// The thread did not exist when the wish was made.
     pub is_late: bool,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Crew {
     served: BTreeSet<(i32, u64)>,
     /// Threads that a policy has placed.
     pub placed: usize,
-    /// The main thread has its own place, and not those of all.
+    /// The main thread has its own place, rather than the places of all pinned threads.
     pub is_main_placed: bool,
     has_widened: bool,
     /// The next place by age, for each role and name.
@@ -83,7 +83,7 @@ impl Crew {
         }
     }
 
-    /// Makes a wish: all threads are to be served anew.
+    /// Makes a wish, for which all threads are to be served anew.
     pub fn wish(&mut self, wish: Wish) {
         self.wish = wish;
         self.begin();
@@ -124,7 +124,7 @@ impl Crew {
         arrivals
     }
 
-    /// Takes note of where the application's threads may run: nobody else says what was given, if no launcher does.
+    /// Takes note of where the application's threads may run: without a launcher, nothing else says what the job was given.
     pub fn widen(&mut self, live: &[Thread]) {
         if !self.given.is_jobs {
             let before = self.given.cpus.len();
@@ -134,7 +134,7 @@ impl Crew {
         }
     }
 
-    /// Is more known to be given than when this was asked last?
+    /// Has it become known since the last call that the job was given more?
     pub fn take_widened(&mut self) -> bool {
         std::mem::take(&mut self.has_widened)
     }
@@ -151,12 +151,12 @@ impl Recorded {
         self.pinned.iter().find(|place| place.role == Role::Main).map(|place| &place.cpus)
     }
 
-    /// What the main thread has until the others are there: libraries that start threads count the CPUs that it may use.
+    /// The mask of the main thread until the other threads exist: libraries that start threads count the CPUs that it may use.
     pub fn all(&self) -> Cpus {
         self.pinned.iter().flat_map(|place| &place.cpus).copied().collect()
     }
 
-    /// What was bound before the restart, within what is `given`, and is taken out of that.
+    /// The loss to report if the threads were bound within `given` before the restart, and now leave the CPUs that they were bound to.
     pub fn rebound(&self, given: &Cpus) -> Option<Loss> {
         let all = self.all();
         let is_bound = self.before != *given && self.before.is_subset(given);
@@ -179,7 +179,7 @@ impl Recorded {
     }
 }
 
-/// Do these say the same thread? The one that holds the session may have another name.
+/// Do these name the same thread? The thread that holds the session may have another name.
 pub(super) fn is_same(a: &ThreadPlace, b: &ThreadPlace) -> bool {
     (a.role, a.order) == (b.role, b.order) && (a.role == Role::Main || a.name == b.name)
 }

@@ -8,29 +8,29 @@ use super::super::scan;
 use super::{MAP_AGE, State};
 use std::time::Instant;
 
-/// Pages that are asked for while a checkpoint is captured: of a region whose pages are asked for one by one, of one that is sampled,
-/// and of all regions one by one (about a millisecond).
+/// The maximum number of pages to query while a checkpoint is captured: of a region that is queried page by page, of a region that is
+/// sampled, and of all regions that are queried page by page, taken together (about a millisecond).
 const EXACT_MAX: u64 = 2048;
 const SAMPLES_MAX: usize = 2048;
 pub(super) const EXACT_BUDGET: u64 = 8192;
-/// Runs from which on a map is one of pages that were dealt to nodes one by one, and its end is not known.
+/// With at least this many runs, a map is one of pages that are spread over nodes one by one, and its end is not known.
 const DEALT_RUNS: usize = scan::WHOLE_RUNS_MAX;
-/// Regions whose maps are kept, and for how many checkpoints without them.
+/// The maximum number of regions whose maps are kept, and for how many checkpoints a map is kept without its region.
 const MAPS_MAX: usize = 4096;
 pub(super) const MAP_UNUSED_MAX: u64 = 2;
 
 /// The map of one region.
 pub(super) struct Mapped {
     pub(super) map: PageMap,
-    /// The page behind each of its runs.
+    /// The page after each of its runs.
     ends: Vec<u64>,
-    /// The map as it is recorded: short runs put together.
+    /// The map as it is recorded, with short runs merged.
     pub(super) coarse: PageMap,
     pub(super) taken: Instant,
     pub(super) is_whole: bool,
     /// A whole map is to be made in the background.
     pub(super) is_wished: bool,
-    /// The number of the last record that had it.
+    /// The number of the last record that included it.
     pub(super) used: u64,
 }
 
@@ -46,13 +46,13 @@ impl Mapped {
         Mapped { map, ends, coarse, taken: Instant::now(), is_whole: true, is_wished: false, used: 0 }
     }
 
-    /// One in the place of this one.
+    /// A new map in place of this one.
     pub(super) fn remade(&self, map: PageMap, address: usize) -> Mapped {
         Mapped { used: self.used, ..Mapped::whole(map, address) }
     }
 
-    /// Pages lie one by one on changing nodes: by the policy of the process, which does it again after a restart, or so many of them
-    /// that the end of the map is not known.
+    /// Do the pages alternate between nodes one by one? Either the policy of the process places them so, which it will do again
+    /// after a restart, or there are so many of them that the end of the map is not known.
     pub(super) fn is_dealt(&self, is_interleaved: bool) -> bool {
         self.map.runs.len() >= DEALT_RUNS || is_interleaved && self.map.is_short()
     }
@@ -64,8 +64,8 @@ impl Mapped {
 }
 
 impl State {
-    /// Where a region is. As far as the budget goes a small one is asked for page by page; of others the background makes whole maps, which
-    /// are used as long as they are right where a few pages are asked for. The calling thread is about to read the region.
+    /// Where a region is. A small region is queried page by page while the budget lasts. Of other regions, whole maps are made in the
+    /// background, and are used as long as they agree with the answers for a few pages. The calling thread is about to read the region.
     pub(super) fn pages_of(
         &mut self,
         address: usize,
@@ -85,7 +85,7 @@ impl State {
         let last = self.records;
         let known = self.maps.get(&key).filter(|mapped| mapped.is_whole);
         if let Some(dealt) = known.filter(|mapped| mapped.is_dealt(is_interleaved)) {
-            // Nothing that a few pages say is worth much. A policy does that, and the record has the policy.
+            // The answers for a few pages are worth little. If a policy spreads the pages, the record has the policy.
             let (is_old, age) = (dealt.taken.elapsed() >= MAP_AGE, dealt.taken.elapsed());
             let unknown = Run { pages: dealt.map.pages(), node: None };
             let pages = PageMap::from_runs(address as u64, [unknown]);
@@ -104,7 +104,7 @@ impl State {
             Ok(answers)
         };
         let map = scan::bounded(address, bytes as u64, SAMPLES_MAX, &mut query).inspect_err(refused).ok()?;
-        // Single pages wander; a region that was made anew is wrong all over.
+        // If single pages have wandered, few answers differ from the map; if the region was made anew, many do.
         if known.is_some() && wrong * 10 <= asked {
             let mapped = self.maps.get_mut(&key)?;
             mapped.used = last;

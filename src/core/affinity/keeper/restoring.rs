@@ -1,4 +1,4 @@
-//! A restart: the record of a checkpoint becomes wishes for threads, and NUMA nodes for pages before regions are loaded.
+//! What a restart does: the record of a checkpoint becomes wishes for threads, and, before regions are loaded, NUMA nodes for pages.
 #![forbid(unsafe_code)]
 
 use super::super::cpus::{self, Cpus};
@@ -40,7 +40,7 @@ impl Keeper {
         let mapping = self.map(&state, &machine, &record);
         state.report.losses.clear();
         self.lose(&mut state, mapping.losses());
-        // What is loaded now may be put elsewhere: it has not wandered then.
+        // A region that is loaded now may be placed elsewhere, which does not mean that it has wandered.
         state.maps.clear();
         let cpus: BTreeMap<u32, Cpus> = machine
             .nodes_with_memory()
@@ -57,7 +57,7 @@ impl Keeper {
             if let Wish::Recorded(last) = &state.crew.wish
                 && (Some(&wanted.before) == last.main() || wanted.before == last.all())
             {
-                // The attempt before has set it.
+                // The previous attempt has set this mask.
                 wanted.before = last.before.clone();
                 if wanted.main().is_none()
                     && let Err(error) = threads::set(state.crew.main, &wanted.before)
@@ -69,7 +69,7 @@ impl Keeper {
             state.report.threads_wanted = wanted.pinned.len() as u64;
             state.report.threads_left = wanted.free.len() as u64;
             (state.report.threads_set, state.report.threads_failed) = (0, 0);
-            // What a policy has placed is not let go for a record of threads that were nowhere in particular.
+            // Threads that a policy has placed are not released for a record whose threads were nowhere in particular.
             if !wanted.pinned.is_empty() || !matches!(state.crew.wish, Wish::Pinned(_)) {
                 state.crew.wish(Wish::Recorded(Box::new(wanted)));
                 self.serve_threads(&mut state);
@@ -96,8 +96,8 @@ impl Keeper {
         Mapping::new(record, &now)
     }
 
-    /// The masks of a record's threads on this machine. Where nobody says what was given, and it seems to be less than the threads had, they
-    /// are left alone until more of it is known: the main thread may have been bound before the others were started.
+    /// The masks of a record's threads on this machine. If nobody says what the job was given, and it seems to be less than the threads
+    /// had, the threads are left alone until more is known: the main thread may have been bound before the others were started.
     pub(super) fn wanted(&self, state: &State, record: Record, mapping: &Mapping) -> Recorded {
         let is_less = |loss: &Loss| matches!(loss, Loss::FewerCpus { .. } | Loss::NotAllowed(_));
         let is_named = self.settings.config.cpus.is_some();
@@ -114,8 +114,8 @@ impl Keeper {
     }
 }
 
-/// Policies of the system by number: a policy that binds is not restored, because memory that runs out on few nodes has the
-/// system end processes.
+/// Policies of the system by number. A policy that binds is not restored, because the system ends processes when the
+/// memory of a few nodes runs out.
 const PREFERRED: u32 = 1;
 const BIND: u32 = 2;
 pub(super) const INTERLEAVE: u32 = 3;
@@ -139,7 +139,7 @@ fn restore_policy(policy: &Policy, mapping: &Mapping) {
     }
 }
 
-/// The machine without the memory that this thread may not use: it counts as nodes that have none.
+/// The machine without the memory that this thread may not use: nodes with such memory count as nodes without memory.
 pub(super) fn with_allowed_memory(machine: &Machine) -> Machine {
     let mut machine = machine.clone();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -154,8 +154,8 @@ pub(super) fn with_allowed_memory(machine: &Machine) -> Machine {
     machine
 }
 
-/// The map with unknown pages placed beside their neighbours: the pages before them, at the start those after them. The load gives them
-/// memory in any case.
+/// The map with unknown pages placed on the node of their neighbours: the pages before them or, at the start, the pages after them. The
+/// load gives them memory in any case.
 pub(super) fn known_all_over(map: &PageMap) -> PageMap {
     let mut last = map.runs.iter().find_map(|run| run.node);
     let runs = map.runs.iter().map(|run| {
@@ -184,10 +184,11 @@ impl Placement {
         Placement { keeper: keeper.clone(), maps, mapping, cpus }
     }
 
-    /// Makes the memory of a region present on the nodes that it was on, before its bytes are loaded. What it holds may be lost.
+    /// Gives the pages of a region memory on the nodes on which they were, before the bytes of the region are loaded. The content
+    /// of its memory may be lost.
     ///
     /// # Blocking
-    /// For a look at all of its pages, and for making them present or moving them.
+    /// For a query of all its pages, and for giving them memory or moving them.
     pub fn before_load(&self, region: &str, target: &mut [u8]) {
         let bytes = target.len() as u64;
         let Some(map) = self.maps.get(region).filter(|map| map.check(bytes).is_ok()) else { return };

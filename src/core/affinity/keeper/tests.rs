@@ -8,7 +8,7 @@ use crate::base::limit::wait_until;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Of a rank that is alone on its node.
+/// A keeper of a rank that is alone on its node.
 fn keeper(config: AffinityConfig) -> Arc<Keeper> {
     Machine::here();
     let settings = Settings { mode: AffinityMode::Full, config, rank: 0, neighbours: vec![0] };
@@ -45,7 +45,7 @@ fn what_another_number_of_ranks_recorded_is_left_alone_and_said_once() {
             "{losses:?}"
         );
     }
-    // Nothing that would not have been restored is lost.
+    // What would not have been restored does not count as lost.
     for mode in [AffinityMode::Capture, AffinityMode::Off] {
         let settings = Settings { mode, config: quiet(), rank: 0, neighbours: vec![0] };
         let keeper = Keeper::new(settings);
@@ -54,7 +54,7 @@ fn what_another_number_of_ranks_recorded_is_left_alone_and_said_once() {
     }
 }
 
-/// Two CPUs of this thread, if it has as many.
+/// Two CPUs of this thread, if it has two.
 fn two_cpus() -> Option<[Cpus; 2]> {
     let own = cpus::of_this_thread();
     let mut own = own.into_iter().map(|cpu| Cpus::from([cpu]));
@@ -85,7 +85,7 @@ fn what_a_restart_brings_back_has_not_wandered_and_what_goes_then_has() {
     assert_eq!(restoring.wandered(), (1, 0));
 }
 
-/// Threads that do nothing until they are dropped, of which each first binds itself if it has a mask.
+/// Threads that do nothing until they are dropped. Each of them first binds itself if it has a mask.
 struct Pool {
     end: Vec<std::sync::mpsc::Sender<()>>,
     threads: Vec<std::thread::JoinHandle<()>>,
@@ -125,7 +125,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.end.clear();
         self.threads.drain(..).for_each(|thread| thread.join().expect("no panic"));
-        // A thread that has been joined may be listed for a moment.
+        // A thread that has been joined may still be listed for a moment.
         wait_until("they have ended", || self.ids().is_empty());
     }
 }
@@ -158,7 +158,7 @@ fn a_pool_that_starts_after_the_restart_gets_its_masks_with_the_next_call_and_mo
     keeper.catch_up();
     assert_eq!(pool.masks(), [&other, &one, &other, &free].map(Clone::clone), "one more than there were");
     assert_eq!((stranger.masks(), cpus::of_this_thread()), (vec![free.clone()], one.clone()));
-    // Started now, they inherit the main thread's own CPU.
+    // Threads that are started now inherit the main thread's own CPU.
     let late = Pool::start("late", &[None, Some(&other)]);
     assert_eq!(late.masks(), [one.clone(), other.clone()]);
     keeper.catch_up();
@@ -183,7 +183,8 @@ fn a_pool_that_binds_itself_is_put_where_it_was_once() {
     alone!();
     let Some([one, other]) = two_cpus() else { return };
     let keeper = restored(&one, &[Some(&other), Some(&one)]);
-    // As with OMP_PROC_BIND: the runtime has bound its threads before the session is called again, in an order of its own.
+    // As with OMP_PROC_BIND, the runtime has bound its threads, in an order of its own, before
+    // the session is called again.
     let pool = Pool::start("pool", &[Some(&one), Some(&other)]);
     keeper.catch_up();
     assert_eq!(pool.masks(), [other.clone(), one.clone()]);
@@ -203,7 +204,7 @@ fn among_strangers_nothing_is_dealt_and_the_report_says_so() {
             Settings { mode: AffinityMode::Full, config: quiet(), rank: ranks.start, neighbours: ranks.collect() };
         Arc::new(Keeper { processes, ..Keeper::new(settings) })
     };
-    // More processes than ranks; and ranks of which nobody says what they were given together.
+    // First more processes than ranks; then several ranks, for which nobody says what they were given together.
     for (processes, ranks) in [(Some(2), 0..1), (None, 0..2)] {
         let keeper = among(processes, ranks.clone());
         for pin in [Pin::Compact, Pin::Scatter] {
@@ -254,7 +255,7 @@ fn pages_of_which_nothing_is_known_go_with_their_neighbours() {
     assert_eq!(known_all_over(&map(&[(2, None)])), map(&[(2, None)]));
 }
 
-/// What a library shows to be given comes up between a call and the next: the policy stands.
+/// Between two calls, a library shows that more was given than was known. The policy stands.
 #[test]
 fn a_policy_is_not_lost_when_more_turns_out_to_be_given() {
     alone!();
@@ -274,7 +275,7 @@ fn a_policy_is_not_lost_when_more_turns_out_to_be_given() {
     cpus::run_on(&free);
 }
 
-/// The newest version may have no copy that is any good: then an older one is restored, with its record.
+/// The newest version may have no copy that is any good. An older one is then restored, with its record.
 #[test]
 fn a_second_attempt_knows_the_mask_from_before_the_first() {
     alone!();

@@ -18,7 +18,7 @@ fn with_pci(builder: TopologyBuilder) -> Result<TopologyBuilder, String> {
     builder.with_type_filter(ObjectType::OSDevice, TypeFilter::KeepNone).map_err(|error| error.to_string())
 }
 
-/// The display devices of this node, also those that this process may not use.
+/// The display devices of this node, including those that this process may not use.
 ///
 /// # Errors
 /// What hwloc says, in words.
@@ -39,13 +39,13 @@ fn gpus(topology: &Topology) -> Vec<Gpu> {
     found.collect()
 }
 
-/// The topmost bridge above a device that is itself a PCI device; the host bridge is none.
+/// The topmost of the bridges above a device that are themselves PCI devices, which the host bridge is not.
 fn root_port(device: &TopologyObject) -> Option<BusId> {
     let bridges = device.ancestors().filter_map(|object| match object.attributes() {
         Some(ObjectAttributes::Bridge(bridge)) => bridge.upstream_attributes(),
         _ => None,
     });
-    // Ancestors come from below.
+    // Ancestors are listed from the bottom up.
     bridges.last().map(|UpstreamAttributes::PCI(attributes)| bus_id(attributes))
 }
 

@@ -37,7 +37,7 @@ pub(super) fn here(root: &Path) -> Result<Machine, String> {
     let mut parts = parts(&topology);
     let (nodes, distances) = sysfs::nodes(root);
     for (node, cpus) in &nodes {
-        // For hwloc, CPUs of a node without memory belong to the next best node; for the kernel, to this one.
+        // hwloc assigns the CPUs of a node without memory to the next best node; the kernel assigns them to this one.
         let own = parts.cpus.iter_mut().filter(|cpu| cpus.contains(&(cpu.number as usize)));
         own.for_each(|cpu| cpu.node = Some(node.number));
         if parts.nodes.iter().all(|known| known.number != node.number) {
@@ -73,11 +73,11 @@ fn one_cpu(cpu: &TopologyObject, nodes: &[(u32, Cpus)]) -> Option<CpuPart> {
     let own = number(cpu)?;
     let first = |object: Option<&TopologyObject>| object.and_then(|object| cpus(object).first().copied());
     let package = first(cpu.first_ancestor_with_type(ObjectType::Package));
-    // Ancestors come from below.
+    // Ancestors are listed from the bottom up.
     let cache = first(cpu.ancestors().filter(|object| object.object_type().is_cpu_data_cache()).last());
     let core = first(cpu.first_ancestor_with_type(ObjectType::Core));
-    // Of several (a package with two kinds of memory) the one that is near the fewest CPUs, and then the first: the kernel
-    // numbers ordinary memory before other kinds.
+    // If there are several nodes (in a package with two kinds of memory), the one that is near the fewest CPUs counts, and
+    // of these the first: the kernel numbers ordinary memory before other kinds.
     let near = nodes.iter().filter(|(_, cpus)| cpus.contains(&(own as usize)));
     Some(CpuPart {
         number: own,
@@ -103,7 +103,7 @@ fn bytes(node: &TopologyObject) -> u64 {
     }
 }
 
-/// The firmware's distances between nodes; of several tables the first that names all nodes.
+/// The firmware's distances between nodes; if there are several tables, those of the first that names all nodes.
 fn distances(topology: &Topology) -> BTreeMap<(u32, u32), u16> {
     let count = topology.objects_with_type(ObjectType::NUMANode).count();
     for table in topology.distances(Some(DistancesKind::MEANS_LATENCY)).unwrap_or_default() {
@@ -127,7 +127,7 @@ fn devices(topology: &Topology) -> Vec<DevicePart> {
         let cpus = object.first_non_io_ancestor().map(cpus).unwrap_or_default();
         Some(DevicePart { address, kind: kind(at.class_id())?, cpus })
     });
-    // hwloc lists a device once; a forged XML need not.
+    // hwloc lists a device once; a forged XML file may list it more often.
     let mut seen = BTreeSet::new();
     found.filter(|device| seen.insert(device.address.clone())).collect()
 }

@@ -1,4 +1,4 @@
-//! What a reader found, and how a machine is made of it: the part that all readers share. Pure.
+//! What a reader found, and how a machine is made from it: the part that all readers share. Pure.
 #![forbid(unsafe_code)]
 
 use super::{Cpu, Cpus, DEVICE_NODES_MAX, Machine, Node, PciDevice, PciKind};
@@ -26,7 +26,7 @@ pub(super) struct DevicePart {
 pub(super) struct Parts {
     /// In logical order.
     pub cpus: Vec<CpuPart>,
-    /// In any order; of nodes that nothing else tells apart the first comes first.
+    /// In any order; nodes that nothing else tells apart keep this order.
     pub nodes: Vec<Node>,
     /// By the numbers of the nodes.
     pub distances: BTreeMap<(u32, u32), u16>,
@@ -73,8 +73,8 @@ fn count(of: impl Iterator<Item = u64>) -> Vec<u32> {
     .collect()
 }
 
-/// Nodes with memory first; of those, nodes with CPUs first, in the order of their first CPU; the others in the order of the
-/// nodes with CPUs that are nearest to them.
+/// Sorts nodes: nodes with memory come first. Among these, nodes with CPUs come first, in the order of their first CPU; the
+/// others follow in the order of the nodes with CPUs that are nearest to them.
 fn order(nodes: &mut [Node], cpus: &[Cpu], distances: &BTreeMap<(u32, u32), u16>) {
     let mut first_cpu: BTreeMap<u32, usize> = BTreeMap::new();
     for (at, cpu) in cpus.iter().enumerate() {

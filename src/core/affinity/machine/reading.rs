@@ -10,11 +10,11 @@ use std::sync::OnceLock;
 static HERE: OnceLock<Machine> = OnceLock::new();
 
 impl Machine {
-    /// The machine that this process runs on, read once per process; of nothing else does it depend on the process. Where
-    /// neither hwloc nor `/sys` can be read it is `Machine::default()`.
+    /// The machine that this process runs on, read once per process. In all other respects, it does not depend on the
+    /// process. If neither hwloc nor `/sys` can be read, it is `Machine::default()`.
     ///
     /// # Blocking
-    /// The first call, for a look at the node's topology: some tens of milliseconds. No driver of a device is started.
+    /// The first call blocks, for a look at the node's topology: some tens of milliseconds. No device driver is started.
     pub fn here() -> &'static Machine {
         HERE.get_or_init(|| {
             let machine = read();

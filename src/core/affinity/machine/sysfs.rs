@@ -16,7 +16,7 @@ pub(super) fn read(root: &Path) -> Option<Parts> {
     let cpus = cpus.into_iter().map(|(_, part)| part).collect();
     let mut found: Vec<Node> = nodes.iter().map(|(node, _)| *node).collect();
     if found.is_empty() {
-        // A kernel without NUMA: one node with all that there is.
+        // A kernel without NUMA has one node, with all of the memory.
         let bytes = std::fs::read_to_string("/proc/meminfo").map_or(0, |text| total(&text));
         found.push(Node { number: 0, bytes });
     }
@@ -51,8 +51,8 @@ pub(super) fn nodes(root: &Path) -> (Vec<(Node, Cpus)>, Distances) {
 
 /// A CPU, and where it is in the logical order.
 ///
-/// The sets of CPUs that it shares something with lie in one another. From the largest to the smallest, each named
-/// by its first CPU: that is a path from the root of a tree to the CPU, and the order of the paths is the order of hwloc.
+/// The sets of CPUs that share something with it are nested. From the largest to the smallest, each named by its first
+/// CPU, they form a path from the root of a tree to the CPU, and the order of the paths is the order of hwloc.
 fn one_cpu(root: &Path, cpu: usize, online: &Cpus, nodes: &[(Node, Cpus)]) -> (Vec<usize>, CpuPart) {
     let folder = root.join(format!("devices/system/cpu/cpu{cpu}"));
     let shared = |names: &[&str]| {
@@ -80,7 +80,7 @@ fn one_cpu(root: &Path, cpu: usize, online: &Cpus, nodes: &[(Node, Cpus)]) -> (V
     (path, part)
 }
 
-/// Which CPUs share each of its caches for data, from the first level up.
+/// Which CPUs share each of its data caches, from the first level up.
 fn caches(cpu_folder: &Path, cpu: usize, online: &Cpus) -> Vec<Cpus> {
     let indexes = (0..).map(|index| cpu_folder.join(format!("cache/index{index}"))).take_while(|path| path.is_dir());
     let mut caches: Vec<(u32, Cpus)> = indexes
@@ -100,7 +100,7 @@ fn devices(root: &Path) -> Vec<DevicePart> {
     let entries: Vec<PathBuf> =
         std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect();
     let found = entries.into_iter().filter_map(|path| {
-        // Such as 0x030200: base class, subclass, programming interface.
+        // The text is a number such as 0x030200: base class, subclass, programming interface.
         let class = text(&path.join("class"))?;
         let class = u32::from_str_radix(class.trim().trim_start_matches("0x"), 16).ok()?;
         let address = path.file_name()?.to_str()?.to_owned();

@@ -1,10 +1,11 @@
-//! Readers against each other and against machines that were written by hand.
+//! Compares the readers with each other and with machines that were written down for the tests.
 
 use super::*;
 use std::fs;
 use std::path::Path;
 
-/// So many packages of nodes of cores, one CPU each; a cache for each node, and memory on all.
+/// A machine with this many packages, nodes per package, and cores per node, with one CPU each. Each
+/// node has a cache and memory.
 pub(crate) fn flat(packages: u32, nodes: u32, cores: u32) -> Machine {
     let cpu = |number: u32| {
         let node = number / cores;
@@ -68,7 +69,7 @@ fn both_readers_agree_on_this_machine() {
     }
 }
 
-/// The environment is the process's, so another process has it: this test once more.
+/// The environment belongs to the whole process, so this test runs a second time, in another process.
 #[cfg(feature = "hwloc")]
 #[test]
 fn a_machine_that_hwlocs_environment_describes_is_not_this_one() {
@@ -85,8 +86,8 @@ fn a_machine_that_hwlocs_environment_describes_is_not_this_one() {
     assert!(output.status.success() && out.contains("1 passed"), "{out}");
 }
 
-/// Two packages of two cores with two CPUs, numbered as common firmware does: siblings are half of all apart. The node of the
-/// second package has no memory, and a third node has memory and no CPUs.
+/// Two packages of two cores with two CPUs each, numbered as common firmware does it: the numbers of siblings differ by half
+/// the number of CPUs. The node of the second package has no memory, and a third node has memory but no CPUs.
 fn write_odd_machine(root: &Path) {
     write(root, &[("devices/system/cpu/online", "0-7\n"), ("devices/system/node/online", "0-2\n")]);
     for cpu in 0..8 {
@@ -246,7 +247,7 @@ mod with_hwloc {
         assert_eq!(counts(&machine), (128, 64, 16, 2, 8));
         assert_eq!(machine.cpus_of_node(1), (16..32).collect::<Cpus>());
         assert!(machine.nodes.iter().all(|node| node.bytes > 0));
-        // Without a last-level cache the package is one, and SNC has one cache over several nodes.
+        // Without a last-level cache, the package counts as one; with SNC, several nodes have one cache.
         assert_eq!(counts(&synthetic("pack:2 numa:2 core:4 pu:1")), (16, 16, 2, 2, 4));
         assert_eq!(counts(&synthetic("pack:2 l3:1 numa:2 core:4 pu:1")), (16, 16, 2, 2, 4));
         assert!(Machine::from_synthetic("pack:0 and so on").is_err());
@@ -255,7 +256,7 @@ mod with_hwloc {
 
     #[test]
     fn memory_without_cpus_stands_behind_and_is_no_cpus_nearest_node() {
-        // As a KNL in mode SNC4: ordinary and high-bandwidth memory in each quarter.
+        // As on a KNL in mode SNC4: ordinary and high-bandwidth memory in each quarter.
         let machine = synthetic("[numa(memory=16GB)] [numa(memory=4GB)] core:4 pu:2");
         assert_eq!(machine.nodes.iter().map(|node| node.number).collect::<Vec<_>>(), [0, 1]);
         assert!(machine.cpus.iter().all(|cpu| cpu.node == 0));

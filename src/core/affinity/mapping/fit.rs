@@ -1,9 +1,9 @@
 //! Fits groups of old CPUs into nodes, caches and cores of a new machine, from the large to the small. Pure.
 //!
-//! At each level the old CPUs form groups and the new ones bins, by node first, then by cache, by core, and one by one. The largest groups
-//! choose first. A group goes to a bin that has room for all of it; if no bin has, it is divided into the groups of the next level, which
-//! stay as close as they can. Then the same is done inside each bin at the next level. Where there are fewer new CPUs than old ones each has
-//! room for as many as it takes, and groups fill bins singly before they double up.
+//! At each level, the old CPUs form groups and the new ones form bins: by node first, then by cache, by core, and one by one. The largest
+//! groups choose first. A group goes to a bin that has room for all of it. If no bin has, the group is divided into the groups of the next
+//! level, which stay as close together as they can. The same is then done inside each bin at the next level. If there are fewer new CPUs
+//! than old ones, each new CPU has room for as many as it must take, and groups fill bins singly before they double up.
 #![forbid(unsafe_code)]
 
 use super::Gpus;
@@ -42,7 +42,7 @@ impl Level {
 /// CPUs with something in common, by place.
 struct Group {
     key: u32,
-    /// Among the groups of its level, in logical order.
+    /// Its place among the groups of its level, in logical order.
     order: usize,
     cpus: Vec<usize>,
 }
@@ -51,10 +51,10 @@ struct Group {
 struct Bin {
     key: u32,
     cpus: Vec<usize>,
-    /// How many old CPUs may come.
+    /// How many old CPUs it has room for.
     room: usize,
     taken: Vec<usize>,
-    /// The groups that are there or of which parts are.
+    /// The groups that were put here, as a whole or in part.
     kin: BTreeSet<usize>,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct Fit<'a> {
     old: &'a Machine,
     new: &'a Machine,
     gpus: Gpus,
-    /// New packages that were taken for CPUs of an old one.
+    /// New packages that were taken for CPUs of each old package.
     packages: BTreeMap<u32, BTreeSet<u32>>,
     images: BTreeMap<usize, usize>,
 }
@@ -89,7 +89,7 @@ impl<'a> Fit<'a> {
         Fit { old, new, gpus, packages: BTreeMap::new(), images: BTreeMap::new() }
     }
 
-    /// The new CPU for each old one; none without new ones. Both lists are places in logical order.
+    /// The new CPU for each old one; empty without new ones. Both lists are places in logical order.
     pub fn place(mut self, old: &[usize], new: &[usize]) -> BTreeMap<usize, usize> {
         if !new.is_empty() {
             self.fill(Level::Node, old, new);
@@ -98,7 +98,7 @@ impl<'a> Fit<'a> {
     }
 
     fn fill(&mut self, level: Level, old: &[usize], new: &[usize]) {
-        // So many on each: together the bins have room for all, and so a single CPU always finds one.
+        // This many on each CPU: together, the bins have room for all, so a single CPU always finds a bin.
         let each = old.len().div_ceil(new.len()).max(1);
         let bin = |Group { key, cpus, .. }| Bin {
             key,
@@ -149,7 +149,7 @@ impl<'a> Fit<'a> {
         let package = |machine: &Machine, at: usize| machine.cpus[at].package;
         let known = self.packages.get(&package(self.old, cpus[0]));
         (
-            // Parts of one group stay together, and away from others: what did not share a core or a cache need not now.
+            // Parts of one group stay together, and away from others: CPUs that did not share a core or a cache need not share one now.
             !is_kin,
             (bin.taken.len() + cpus.len()).div_ceil(bin.cpus.len()),
             if level == Level::Node { self.gpu_distance(group.key, bin.key) } else { 0 },
@@ -160,7 +160,7 @@ impl<'a> Fit<'a> {
         )
     }
 
-    /// How far from the GPUs a new node is for CPUs of an old one that were near them; how near, for others that were not.
+    /// For CPUs of an old node near the GPUs: how far the new node is from them. For other CPUs: whether the new node is near them.
     fn gpu_distance(&self, old: u32, new: u32) -> u16 {
         if self.gpus.new.is_empty() || self.gpus.old.is_empty() {
             return 0;

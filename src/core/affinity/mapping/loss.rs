@@ -15,7 +15,8 @@ pub enum Loss {
     MachineUnknown,
     /// The user names CPUs for the restart, and none of them is allowed: the list was not used.
     ListNotAllowed,
-    /// Other ranks run on this node than then, or not all CPUs of then have a counterpart: every rank took its share.
+    /// The ranks of this node are not the same as then, or not all old CPUs have a counterpart:
+    /// every rank took its share.
     Shares {
         /// Ranks of the node then.
         then: usize,
@@ -33,7 +34,7 @@ pub enum Loss {
     Strangers,
     /// The threads were bound to the first of these sets when the restart began, and have the second now.
     Rebound(Cpus, Cpus),
-    /// Of the CPUs that the threads had these are not allowed now.
+    /// These CPUs, which the threads had, are not allowed now.
     NotAllowed(Cpus),
     /// The threads have fewer CPUs than they had.
     FewerCpus {
@@ -42,25 +43,25 @@ pub enum Loss {
         /// How many they have.
         now: usize,
     },
-    /// Threads that shared a node are on several now.
+    /// Threads that shared a node are now on several.
     NodeSplit {
         /// The old node.
         node: u32,
         /// The new ones.
         over: Vec<u32>,
     },
-    /// Threads of so many last-level caches are on several each now.
+    /// The number of last-level caches whose threads are now spread over several caches.
     CachesSplit(usize),
-    /// On so many cores there are threads that had different ones.
+    /// The number of cores that now have threads which were on different cores.
     CoresShared(usize),
-    /// Pages lay on a node where no thread of this rank ran, and that node has no counterpart or no memory.
+    /// Pages were on a node where no thread of this rank ran, and that node has no counterpart or no memory.
     NodeGone {
         /// The old node.
         node: u32,
         /// Where its pages go.
         to: Target,
     },
-    /// Threads were near a GPU of this rank, and no thread of it is now.
+    /// Threads of this rank were near a GPU of this rank, and none of them is now.
     GpuFar,
 }
 
@@ -169,7 +170,7 @@ fn of_cpus(decision: &Decision<'_>, losses: &mut Vec<Loss>) {
     }
 }
 
-/// What stands with more than one.
+/// Those first numbers that occur with more than one second number, with all their second numbers.
 fn spread(pairs: impl Iterator<Item = (u32, u32)>) -> impl Iterator<Item = (u32, BTreeSet<u32>)> {
     let mut found: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
     for (from, to) in pairs {

@@ -1,4 +1,5 @@
-//! The rules, on machines written by hand, from hwloc's short form and from its XML; and what holds on any machine.
+//! Tests the rules, on handwritten machines and on machines from hwloc's short form and from its XML, and
+//! what holds on any machine.
 
 use super::*;
 use crate::affinity::machine::tests::{flat, renumbered};
@@ -64,7 +65,7 @@ fn masks(mapping: &Mapping, record: &Record) -> Vec<Option<Vec<usize>>> {
     cpus.map(|cpus| cpus.map(|cpus| cpus.into_iter().collect())).collect()
 }
 
-/// The CPUs of each thread now, all of which are pinned.
+/// The CPUs that each thread has now. All threads are pinned.
 fn pinned(mapping: &Mapping, record: &Record) -> Vec<Vec<usize>> {
     masks(mapping, record).into_iter().map(|cpus| cpus.expect("pinned")).collect()
 }
@@ -77,7 +78,7 @@ fn the_same_machine_gives_every_cpu_and_node_back() {
     assert_eq!(pinned(&mapping, &record), [vec![0], vec![5], vec![8, 9, 10, 11]]);
     assert!((0..4).all(|node| mapping.node_for(node) == Target::Node(node)));
     assert_eq!(mapping.losses(), []);
-    // Of what others have now this rank needs nothing.
+    // This rank needs nothing of what others have now.
     let fewer = Place { allowed: Cpus::from([0, 5, 8, 9, 10, 11]), ..Place::whole(&machine) };
     assert_eq!(pinned(&fewer.map(&record, 0), &record), pinned(&mapping, &record));
 }
@@ -155,7 +156,7 @@ fn a_machine_of_which_some_memory_is_denied_is_the_same_machine() {
 fn fewer_cores_keep_nodes_together_and_pages_with_their_threads() {
     let machine = flat(1, 4, 4);
     let record = record(&machine, &[&[8], &[9], &[14], &[15]], &[2, 3, 0]);
-    // The paper's machine with half of its nodes: 8 CPUs on two of them.
+    // The paper's machine with half of its nodes: 8 CPUs on two nodes.
     let mapping = Place::whole(&flat(1, 2, 4)).map(&record, 0);
     let cpus = pinned(&mapping, &record);
     assert_eq!(cpus, [vec![0], vec![1], vec![4], vec![5]]);
@@ -177,10 +178,10 @@ fn another_cpuset_of_the_same_machine_is_not_left() {
     assert_eq!(pinned(&mapping, &record), [vec![8], vec![9], vec![12]]);
     assert_eq!((mapping.node_for(0), mapping.node_for(1)), (Target::Node(2), Target::Node(3)));
     assert_eq!(mapping.losses(), [Loss::NotAllowed(Cpus::from([0, 1, 4]))]);
-    // One node with two CPUs, one with one: what shared a node still does.
+    // One node with two CPUs, one with one: threads that shared a node still do.
     let odd = Place { allowed: Cpus::from([2, 8, 9]), ..Place::whole(&machine) };
     assert_eq!(pinned(&odd.map(&record, 0), &record), [vec![8], vec![9], vec![2]]);
-    // Scattered: that is said.
+    // The CPUs are scattered, and the losses say so.
     let mapping = Place { allowed: Cpus::from([3, 7, 11]), ..Place::whole(&machine) }.map(&record, 0);
     assert!(mapping.losses().iter().any(|loss| matches!(loss, Loss::NodeSplit { node: 0, over } if over.len() == 2)));
     assert!(matches!(mapping.node_for(0), Target::Spread(nodes) if nodes.len() == 2));
@@ -201,15 +202,15 @@ fn ranks_of_a_node_decide_alike_and_apart() {
     // The same ranks on a larger machine with its cores in packages: one map for all.
     let larger = Place { neighbours: ranks.to_vec(), ..Place::whole(&flat(2, 2, 8)) };
     assert_eq!(all(&larger), [0, 8, 16, 24].map(|cpu| Cpus::from([cpu, cpu + 1])));
-    // Half of the CPUs: no such map, shares.
+    // With half of the CPUs, there is no such map, so each rank takes its share.
     let smaller = Place { neighbours: ranks.to_vec(), ..Place::whole(&flat(1, 2, 4)) };
     assert_eq!(all(&smaller), [0, 2, 4, 6].map(|cpu| Cpus::from([cpu, cpu + 1])));
-    // Twice as many ranks on the node: shares, too, even on the same machine.
+    // With twice as many ranks on the node, each rank takes its share, too, even on the same machine.
     let crowded = Place { neighbours: (0..8).collect(), ..Place::whole(&machine) };
     assert_eq!(all(&crowded), [8, 10, 12, 14].map(|cpu| Cpus::from([cpu, cpu + 1])));
     let record = Record { neighbours: ranks.to_vec(), ..record(&machine, &[&[0]], &[]) };
     assert_eq!(crowded.map(&record, 4).losses(), [Loss::Shares { then: 4, now: 8 }]);
-    // More ranks than CPUs: two share one, nobody goes without.
+    // With more ranks than CPUs, two ranks share one, and nobody goes without.
     let tiny = Place { neighbours: ranks.to_vec(), ..Place::whole(&flat(1, 1, 2)) };
     assert_eq!(all(&tiny), [0, 0, 1, 1].map(|cpu| Cpus::from([cpu])));
 }
@@ -242,7 +243,7 @@ fn hyperthreads_and_caches_are_kept_apart_or_together_as_they_were() {
     machine.cpus.iter_mut().for_each(|cpu| (cpu.core, cpu.cache) = (cpu.number / 2, cpu.number / 4));
     machine.check().expect("sound");
     let record = record(&machine, &[&[0], &[2], &[4], &[6]], &[]);
-    // The same one after another machine: four cores with two CPUs each in one cache.
+    // The same record on another machine: four cores with two CPUs each in one cache.
     let mut other = flat(1, 1, 8);
     other.cpus.iter_mut().for_each(|cpu| cpu.core = cpu.number / 2);
     let mapping = Place::whole(&other).map(&record, 0);
@@ -262,13 +263,13 @@ fn pages_of_nodes_without_memory_go_to_the_nearest_with_some() {
     let mut now = machine.clone();
     now.nodes[3].bytes = 0;
     now.nodes[1].bytes = 0;
-    // A ring: node 2 is beside node 3.
+    // A ring: node 2 is next to node 3.
     let hops = |from: u16, to: u16| 10 + 10 * from.abs_diff(to).min(4 - from.abs_diff(to));
     now.distances = (0..4).flat_map(|from| (0..4).map(move |to| hops(from, to))).collect();
     let mapping = Place::whole(&now).map(&record, 0);
     assert_eq!(pinned(&mapping, &record), [[6], [7]]);
     assert_eq!(mapping.node_for(3), Target::Node(2));
-    // No thread of the rank was there: spread, because another machine's neighbours mean nothing.
+    // No thread of the rank was there, so its pages are spread: another machine's neighbours mean nothing.
     assert_eq!(mapping.node_for(1), Target::Spread(vec![0, 2]));
     assert_eq!(mapping.losses(), [Loss::NodeGone { node: 1, to: Target::Spread(vec![0, 2]) }]);
 }
@@ -288,7 +289,7 @@ fn threads_stay_near_the_gpu_of_their_rank() {
     let old = with_gpus(flat(2, 1, 8), &[("0000:17:00.0", 0), ("0000:ca:00.0", 1)]);
     let mut record = record(&old, &[&[0], &[1], &[8]], &[0, 1]);
     record.regions.push(("images".into(), RegionPlace::Device("0000:17:00.0".into())));
-    // Another machine, and its GPU is at the other end.
+    // Another machine, whose GPU is at the other end.
     let now = with_gpus(flat(2, 2, 8), &[("0000:41:00.0", 3)]);
     let place = Place { gpus: vec!["0000:41:00.0".into()], ..Place::whole(&now) };
     let mapping = place.map(&record, 0);
@@ -345,7 +346,8 @@ mod with_hwloc {
         Machine::from_synthetic(description).expect(description)
     }
 
-    /// Every machine to every other: inside, never empty, and to itself the identity.
+    /// Maps every machine to every other. The result is within the machine and never empty, and from a machine to
+    /// itself it is the identity.
     #[test]
     fn machines_of_many_kinds_map_to_each_other() {
         let kinds = [
@@ -387,7 +389,7 @@ mod with_hwloc {
 
     #[test]
     fn a_rank_on_one_socket_goes_to_neighbouring_domains_of_another_machine() {
-        // 16 cores of a socket to domains with 8 cores: two of them, in one package.
+        // 16 cores of a socket go to two domains with 8 cores each, in one package.
         let old = synthetic("pack:2 numa:1 l3:1 core:16 pu:1");
         let new = synthetic("pack:2 numa:4 l3:2 core:4 pu:1");
         let mask: Vec<usize> = (16..32).collect();
@@ -404,7 +406,7 @@ mod with_hwloc {
 
     #[test]
     fn flat_memory_beside_ordinary_memory_keeps_its_pages() {
-        // Quadrant to SNC4: high-bandwidth memory is node 1 there, and has no CPUs.
+        // From quadrant to SNC4: on the old machine, high-bandwidth memory is node 1 and has no CPUs.
         let old = synthetic("pack:1 [numa(memory=96GB)] [numa(memory=16GB)] core:16 pu:1");
         assert!(old.cpus.iter().all(|cpu| cpu.node == 0));
         let record = record(&old, &[&[0], &[1]], &[1]);
@@ -412,7 +414,7 @@ mod with_hwloc {
         assert_eq!((same.node_for(1), same.losses()), (Target::Node(1), &[][..]));
     }
 
-    /// A machine such as a DGX: two packages with a node each, and behind a switch of each node two GPUs and a network card.
+    /// A machine such as a DGX: two packages with a node each, and below a switch of each node two GPUs and a network card.
     fn dgx(first_bus: [u8; 2]) -> Machine {
         let mut index = 10u32;
         let mut next = || {
@@ -484,7 +486,7 @@ mod with_hwloc {
             ("0000:84:00.0", network, vec![1]),
         ];
         assert_eq!(devices, expected);
-        // The same machine whose buses are numbered anew is the same.
+        // The same machine with its buses numbered anew is still the same.
         assert_eq!(machine.likeness(&dgx([0x20, 0xa0])), Likeness::Same);
         let mut record = record(&machine, &[&[0], &[1]], &[0]);
         record.regions.push(("images".into(), RegionPlace::Device("0000:12:00.0".into())));
@@ -492,7 +494,7 @@ mod with_hwloc {
         let now = with_gpus(flat(2, 2, 4), &[("0000:c1:00.0", 3)]);
         let mapping = Place { gpus: vec!["0000:C1:00.0".into()], ..Place::whole(&now) }.map(&record, 0);
         assert_eq!(pinned(&mapping, &record), [[12], [13]]);
-        // And back, with the job confined to the half at which no GPU is: that is said.
+        // And back, with the job confined to the half without a GPU: the losses say so.
         let there = Place { allowed: (4..8).collect(), gpus: vec!["0000:12:00.0".into()], ..Place::whole(&machine) };
         assert!(there.map(&record, 0).losses().contains(&Loss::GpuFar));
     }
@@ -615,7 +617,7 @@ proptest! {
         if used.len() <= most || (largest <= least && groups.len() <= room.len()) {
             prop_assert!(groups.values().all(|cpus| over(cpus) == 1));
         }
-        // As many CPUs as there can be.
+        // As many CPUs as possible.
         if used.len() <= place.allowed.len() {
             prop_assert_eq!(used.iter().map(|cpu| image(*cpu)).collect::<Cpus>().len(), used.len());
         }

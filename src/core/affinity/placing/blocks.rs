@@ -1,10 +1,10 @@
 //! Blocks of 2 MiB with several owners: their pages are wanted on different nodes, or other memory has a part in them.
 //!
-//! If such a block is one huge page, it lies on one node, and moving any page moves all. Nobody says whether it is one. So its pages
-//! are migrated as if they were small ones, to one node after the other, the one that most want last. Pages that
-//! others took along are then found astray, and that they moved at all proves that no device holds them: they are dropped, and get
-//! small pages afterwards. Pages of other memory that were taken along are brought back to where they were; for that the whole
-//! of this memory's part is dropped, or it would come along.
+//! If such a block is one huge page, it is on one node, and moving any of its pages moves all of them. The system does not say
+//! whether it is one. Its pages are therefore migrated as if they were small, to one node after another, the most wanted node last.
+//! Pages that others dragged along are then found astray. That they moved at all proves that no device holds them, so they are
+//! dropped and get small pages afterwards. Pages of other memory that were dragged along are brought back to where they were. For
+//! this, the whole of this memory's part is dropped, because it would otherwise come along.
 #![forbid(unsafe_code)]
 
 use super::maps::Maps;
@@ -17,19 +17,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Ranges of some memory for which huge pages are forbidden one by one.
+/// The maximum number of ranges of some memory for which huge pages are forbidden one by one.
 const RANGES_MAX: usize = 1024;
 /// Bytes of a block.
 const BLOCK_BYTES: usize = (BLOCK_PAGES * PAGE_BYTES) as usize;
 
-/// For how many more ranges this process may forbid huge pages: each may make three mappings of one, and a process may have
-/// 65,530 of these, of which this takes half.
+/// For how many more ranges this process may forbid huge pages. Each range may turn one mapping into three. A process may
+/// have 65,530 mappings; these ranges take half of that.
 static BANS_LEFT: Bans = Bans(AtomicUsize::new(1 << 14));
 
 struct Bans(AtomicUsize);
 
 impl Bans {
-    /// Takes so many, if they are left.
+    /// Takes this many, if as many are left.
     fn take(&self, ranges: usize) -> bool {
         #[allow(deprecated, reason = "its new name, try_update, is not in the oldest Rust that builds this")]
         self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(ranges)).is_ok()
@@ -45,13 +45,13 @@ impl Shared {
         self.0.contains(&block)
     }
 
-    /// How many mappings they would make: neighbours are one.
+    /// How many mappings they would make; neighbouring blocks make one.
     fn runs(&self) -> usize {
         self.0.iter().filter(|block| !self.0.contains(&(*block + 1))).count()
     }
 }
 
-/// The blocks that are wanted on several nodes, and those at the ends that can be a huge page with other memory.
+/// The blocks that are wanted on several nodes, and those at the ends that may be one huge page together with other memory.
 fn shared(place: Place, pieces: &[Piece], maps: &Maps) -> Shared {
     let mut shared = BTreeSet::new();
     for pair in pieces.windows(2) {
@@ -75,9 +75,9 @@ fn shared(place: Place, pieces: &[Piece], maps: &Maps) -> Shared {
     Shared(shared)
 }
 
-/// Takes huge pages in blocks with several owners apart, and sees to it that there will be none as long as few enough mappings come
-/// of that. Memory that is smaller than a block, and in which no block is wanted on several nodes, is not worth it: others
-/// may do with the block what they like. Returns the blocks.
+/// Takes apart huge pages in blocks with several owners, and prevents new ones there as long as this makes few enough mappings. For
+/// memory that is smaller than a block, and in which no block is wanted on several nodes, prevention is not worth it: others may do
+/// with the block what they like. Returns the blocks.
 pub(super) fn take_apart(target: &mut [u8], place: Place, pieces: &[Piece], maps: &Maps) -> (Shared, Progress) {
     let shared = shared(place, pieces, maps);
     let mut progress = Progress::default();
@@ -107,16 +107,16 @@ fn forbid_huge(bytes: &mut [u8]) {
 /// The pages of a block.
 struct Block {
     place: Place,
-    /// Those that the memory has a part of.
+    /// The pages of which the memory has a part.
     own: Range<u64>,
-    /// For each of them the node that it is wanted on.
+    /// For each of them, the node on which it is wanted.
     wishes: Vec<Option<u32>>,
     /// Addresses of its own pages, then those of others.
     addresses: Vec<usize>,
 }
 
 impl Block {
-    /// `pieces` begin with the first that may reach into the block.
+    /// `pieces` begins with the first piece that may reach into the block.
     fn new(place: Place, block: u64, pieces: &[Piece]) -> Block {
         let first = block * BLOCK_PAGES;
         let own = first.max(place.first()) - place.first()
@@ -132,7 +132,7 @@ impl Block {
         Block { place, own, wishes, addresses }
     }
 
-    /// Its own pages, counted from its first one, that are present on a node other than the one where they are wanted; by that.
+    /// Its own pages, counted from its first one, that are present on a node other than the wanted one, by the wanted node.
     fn astray(&self, found: &[i32]) -> BTreeMap<u32, Vec<u64>> {
         let mut astray: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for (index, (wish, status)) in self.wishes.iter().zip(found).enumerate() {
@@ -159,7 +159,7 @@ impl Block {
         groups.sort_by_key(|(_, pages)| pages.len());
         let is_absent = self.wishes.iter().zip(&before).any(|(wish, status)| wish.is_some() && *status < 0);
         if may_forbid && (self.is_mixed() || is_absent || !groups.is_empty()) {
-            // Before anything is moved: the system makes huge pages of small ones behind everybody's back.
+            // This is done before anything is moved, because the system turns small pages into huge ones in the background.
             forbid_huge(&mut target[self.place.bytes_of(&self.own)]);
         }
         if groups.is_empty() {
@@ -211,7 +211,7 @@ impl Block {
         self.bring_back(before, &dragged);
     }
 
-    /// Pages of other memory return to their nodes.
+    /// Returns pages of other memory to their nodes.
     fn bring_back(&self, before: &[i32], dragged: &[usize]) {
         let mut groups: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for index in dragged {

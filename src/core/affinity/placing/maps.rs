@@ -8,7 +8,7 @@ use std::ops::Range;
 /// Mapped addresses, by where they end; and whether they are private and anonymous.
 type Mappings = BTreeMap<usize, (usize, bool)>;
 
-/// The mappings of a process, which are read when they are first needed: a process may have thousands.
+/// The mappings of a process. They are read only when they are first needed, because a process may have thousands.
 pub(super) struct Maps(LazyCell<Mappings>);
 
 fn read() -> Mappings {
@@ -48,7 +48,8 @@ impl Maps {
         self.at(address).is_some_and(|(_, _, is_anonymous)| is_anonymous)
     }
 
-    /// Are all these addresses of one mapping? Only then can they be one huge page. True where nobody knows.
+    /// Do all these addresses belong to one mapping? Only then can they be one huge page. True if
+    /// the mappings are not known.
     pub(super) fn is_one(&self, addresses: Range<usize>) -> bool {
         self.0.is_empty() || self.at(addresses.start).is_some_and(|(_, end, _)| end >= addresses.end)
     }

@@ -31,7 +31,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Of a call that failed as a whole.
+    /// The reason for a call that failed as a whole.
     pub(super) fn of(error: &io::Error) -> Reason {
         match error.raw_os_error() {
             Some(libc::ENODEV | libc::EACCES) => Reason::NoNode,
@@ -41,7 +41,7 @@ impl Reason {
         }
     }
 
-    /// Of the status of one page, which is the negative of an error number.
+    /// The reason for the status of one page, which is the negative of an error number.
     pub(super) fn of_page(status: i32) -> Reason {
         match status.checked_neg() {
             Some(libc::EACCES) => Reason::NotOwn,
@@ -128,11 +128,11 @@ impl fmt::Display for PlaceReport {
     }
 }
 
-/// What was done, and which pages were in the way, while the pages are on their way.
+/// What has been done so far, and which pages were in the way, while pages are being placed.
 #[derive(Default, Debug)]
 pub(super) struct Progress {
     noted: Vec<(Range<u64>, Reason)>,
-    /// And why those of them that are elsewhere are.
+    /// Pages that were populated, and why those of them that are elsewhere are there.
     populated: Vec<(Range<u64>, Reason)>,
     pub(super) migrated: u64,
     pub(super) dropped: u64,
@@ -140,15 +140,15 @@ pub(super) struct Progress {
     right: u64,
     /// The pages among them that were not queried.
     assumed: u64,
-    /// Those that are not, and whether they are present.
+    /// Pages that are not where they are wanted, and whether they are present.
     wrong: Vec<(Range<u64>, bool)>,
-    /// Those that nobody could ask for.
+    /// Pages that could not be queried.
     unknown: BTreeMap<Reason, u64>,
-    /// Those that are to be asked for in the end, and where they are wanted.
+    /// Pages that are to be queried at the end, and where they are wanted.
     open: Vec<(Range<u64>, u32)>,
 }
 
-/// Adds pages to others; neighbours with one reason are one entry.
+/// Adds pages to others; neighbours with the same reason are one entry.
 fn push(list: &mut Vec<(Range<u64>, Reason)>, pages: Range<u64>, reason: Reason) {
     match list.last_mut() {
         Some((last, why)) if *why == reason && last.end == pages.start => last.end = pages.end,
@@ -162,11 +162,11 @@ fn find(sorted: &[(Range<u64>, Reason)], page: u64) -> Option<Reason> {
     sorted[..next].last().filter(|(pages, _)| pages.contains(&page)).map(|(_, reason)| *reason)
 }
 
-/// Pages that are asked for at once.
+/// The number of pages that are queried at once.
 const PART_PAGES: u64 = 4096;
 
 impl Progress {
-    /// Counts pages that were found so in the end.
+    /// Counts pages by where they were found at the end.
     pub(super) fn count(&mut self, pages: Range<u64>, found: &[i32], node: u32) {
         for (page, status) in pages.zip(found) {
             let is_present = match u32::try_from(*status) {
@@ -183,23 +183,23 @@ impl Progress {
         }
     }
 
-    /// Counts pages as right of which so many were asked for.
+    /// Counts pages as right, of which only `asked` were queried.
     pub(super) fn count_sampled(&mut self, pages: u64, asked: u64) {
         self.right += pages;
         self.assumed += pages - asked;
     }
 
-    /// Counts pages as wrong that nobody can ask for.
+    /// Counts as wrong those pages that nobody can query.
     pub(super) fn give_up(&mut self, pages: &Range<u64>, reason: Reason) {
         *self.unknown.entry(reason).or_default() += pages.end - pages.start;
     }
 
-    /// Pages that [`finish`](Self::finish) asks for.
+    /// Leaves pages to [`finish`](Self::finish), which queries them.
     pub(super) fn leave_open(&mut self, pages: Range<u64>, node: u32) {
         self.open.push((pages, node));
     }
 
-    /// Asks for what is open and says what became of all.
+    /// Queries the pages that are still open, and says what became of all pages.
     pub(super) fn finish(mut self, place: Place, maps: &Maps) -> PlaceReport {
         for (pages, node) in std::mem::take(&mut self.open) {
             for from in pages.clone().step_by(PART_PAGES as usize) {
@@ -220,12 +220,12 @@ impl Progress {
         report
     }
 
-    /// Notes why these pages are not where they should be. Neighbours with one reason are one note.
+    /// Notes why these pages are not where they should be. Neighbours with the same reason are one note.
     pub(super) fn note(&mut self, pages: Range<u64>, reason: Reason) {
         push(&mut self.noted, pages, reason);
     }
 
-    /// Notes that these pages got memory, and why they are elsewhere if they are.
+    /// Notes that these pages have got memory, and why they are elsewhere if they are.
     pub(super) fn populate(&mut self, pages: Range<u64>, missed: Reason) {
         push(&mut self.populated, pages, missed);
     }
@@ -242,7 +242,7 @@ impl Progress {
         self.open.extend(other.open);
     }
 
-    /// A report of what was done, and of the pages that need no reason. From now on [`reason`](Self::reason) may be asked.
+    /// A report of what was done, and of the pages that need no reason. From now on, [`reason`](Self::reason) may be called.
     fn begin(&mut self) -> PlaceReport {
         self.noted.sort_by_key(|(pages, _)| pages.start);
         self.populated.sort_by_key(|(pages, _)| pages.start);
@@ -259,7 +259,7 @@ impl Progress {
         }
     }
 
-    /// Why a page is wrong that is or is not present, and that is or is not private anonymous memory.
+    /// Why a page is wrong, by whether it is present and whether it is private anonymous memory.
     fn reason(&self, page: u64, is_present: bool, is_own: bool) -> Reason {
         match (find(&self.noted, page), find(&self.populated, page)) {
             (Some(reason), _) => reason,

@@ -1,4 +1,4 @@
-//! What needs no second node: which page is wanted where, how the work is cut, and that nothing but the target changes.
+//! Tests that need no second node: which page is wanted where, how the work is cut, and that nothing but the target changes.
 //! `tests/numa.rs` places pages on machines with several nodes.
 
 use super::*;
@@ -7,8 +7,8 @@ fn place_at(start: usize, bytes: u64) -> Place {
     Place { start, bytes }
 }
 
-/// Zeros in pages that are not there yet. What is smaller the allocator may take from what was touched and given back: glibc
-/// asks the system each time from 32 MiB on.
+/// Zeros in pages without memory. A smaller piece might come from memory that was touched and given back to the allocator:
+/// from 32 MiB, glibc asks the system each time.
 fn untouched() -> Vec<u8> {
     vec![0; 33 << 20]
 }
@@ -51,7 +51,8 @@ fn pages_that_are_shared_are_not_whole() {
 
 #[test]
 fn shares_are_the_pieces_each_byte_once() {
-    // Behind the first 12 MiB lie two whole parts wherever the memory begins: up to 64 MiB to the border of a part, and twice 64.
+    // After the first 12 MiB, there are two whole parts wherever the memory begins: up to 64 MiB to the border of
+    // a part, and twice 64 MiB.
     let mut bytes = vec![0u8; 208 << 20];
     let target = &mut bytes[100..];
     let place = Place::of(target);
@@ -197,10 +198,10 @@ fn large_memory_that_is_right_is_asked_for_in_part_and_a_hole_in_it_is_found() {
     let report = place(bytes, &wanted, &BTreeMap::new());
     assert_eq!((report.wanted, report.right, report.populated), (pages, pages, 0), "{report:?}");
     assert!(report.assumed > pages / 2 && report.assumed < pages, "{report:?}");
-    // As large as the gaps between the pages that are asked for.
+    // A hole as large as the gaps between the pages that are queried.
     let gap = SAMPLE_STEPS[0].1;
     let hole = 5 * block..5 * block + gap * PAGE_BYTES as usize;
-    // A huge page that is there would be as large as the hole's block.
+    // An existing huge page would be as large as the hole's block.
     numa::forbid_huge(bytes).expect("allowed");
     numa::discard(&mut bytes[hole]).expect("own memory");
     let report = place(bytes, &wanted, &BTreeMap::new());

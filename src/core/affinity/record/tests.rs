@@ -11,7 +11,7 @@ pub(crate) fn thread(role: Role, order: u32, cpus: impl IntoIterator<Item = usiz
     ThreadPlace { role, name: "heat2d".into(), order, cpus: cpus.into_iter().collect() }
 }
 
-/// A region whose pages lie on these nodes, so many in a row.
+/// A region whose pages are on these nodes, with this many in a row.
 pub(crate) fn region(name: &str, runs: &[(u64, u32)]) -> (String, RegionPlace) {
     let runs = runs.iter().map(|(pages, node)| Run { pages: *pages, node: Some(*node) });
     let place = RegionPlace::Host { pages: PageMap::from_runs(64, runs), age_ms: 1500, is_whole: true };
@@ -79,7 +79,7 @@ fn regions_that_do_not_fit_are_left_out_the_largest_first() {
     assert_eq!(record.keep_what_fits(), 0);
 }
 
-/// It can be encoded, and not much more could.
+/// Asserts that it can be encoded, and that not much more could be.
 fn assert_roomy(record: &Record) {
     let bytes = assert_round_trip(record);
     assert!(bytes > wire::BYTES_MAX / 2, "{bytes}");
@@ -124,7 +124,7 @@ fn absurd_sizes_are_refused_before_they_take_memory() {
     let pages = PageMap { offset: 0, runs };
     record.regions = vec![("u".into(), RegionPlace::Host { pages, age_ms: 0, is_whole: true })];
     assert!(Record::decode(&wire::encode(&record).expect("encodes")).is_err());
-    // What the system has is written so that it can be read.
+    // Whatever the system has is written in such a way that it can be read.
     let mut record = ordinary();
     record.threads = (0..9000).map(|order| thread(Role::Other, order, 0..512)).collect();
     assert!(record.encode().is_err());

@@ -1,7 +1,8 @@
 //! The record as bytes: a version, then the fields below by [`codec`].
 //!
-//! Lists of numbers are packed ([`packed`](crate::affinity::packed)). CPUs stand column by column (numbers, cores, caches, packages,
-//! nodes), sets of CPUs as ranges, each set once however many threads have it, and threads of the same role and name together.
+//! Lists of numbers are packed ([`packed`](crate::affinity::packed)). CPUs are stored column by column (numbers, cores, caches,
+//! packages, nodes); sets of CPUs are stored as ranges, each set once however many threads have it; threads of the same role and
+//! name are stored together.
 #![forbid(unsafe_code)]
 
 use super::{Policy, Record, RegionPlace, Role, THREADS_MAX, ThreadPlace};
@@ -17,11 +18,12 @@ use std::collections::BTreeMap;
 const WHAT: &str = "affinity record";
 /// The version that is written and read.
 const VERSION: u32 = 1;
-/// The most bytes. A run of pages takes two at least, so page maps take 128 MiB of memory at most.
+/// The maximum number of bytes. A run of pages takes at least two, so page maps take at most 128 MiB of memory.
 pub(super) const BYTES_MAX: usize = 16 << 20;
-/// The most that regions may take of them, so that there is room for the machine and the threads.
+/// The maximum number of these bytes that regions may take, so that there is room for the machine and the threads.
 pub(super) const REGIONS_BYTES_MAX: usize = BYTES_MAX - (4 << 20);
-/// The most CPUs in the masks of all threads together, their names counted in: 4096 threads that may run on 1024 CPUs each.
+/// The maximum number of CPUs in the masks of all threads together, plus the bytes of their names: 4096 threads that
+/// may run on 1024 CPUs each.
 pub(super) const MASKS_MAX: usize = 1 << 22;
 
 #[derive(Serialize, Deserialize)]
@@ -30,7 +32,7 @@ struct Wire {
     nodes: Vec<u8>,
     distances: Vec<u8>,
     devices: Vec<PciDevice>,
-    /// For each set the number of its ranges, and of each range the first and the last. The first set is `given`.
+    /// For each set, the number of its ranges, and for each range, its first and last CPU. The first set is `given`.
     sets: Vec<u8>,
     neighbours: Vec<u8>,
     threads: Vec<WireThreads>,
@@ -134,7 +136,7 @@ fn unwrap(wire: Wire) -> Option<Record> {
         }
         for (order, index) in orders.into_iter().zip(indexes) {
             let cpus = sets.get(usize::try_from(index).ok()?)?;
-            // Each thread has a set of its own, and names that are long are refused before they are copied.
+            // Each thread gets a set of its own, and long names are refused before they are copied.
             room = room.checked_sub(cpus.len() + group.name.len())?;
             let order = u32::try_from(order).ok()?;
             threads.push(ThreadPlace { role: group.role, name: group.name.clone(), order, cpus: cpus.clone() });
@@ -212,14 +214,14 @@ impl Sets {
 fn unpack_sets(bytes: &[u8]) -> Option<Vec<Cpus>> {
     let (mut numbers, mut sets, mut room) = (unpack(bytes), Vec::new(), MASKS_MAX);
     while let Some(ranges) = numbers.next() {
-        // What was given, and one for each thread at most.
+        // The set `given`, and at most one for each thread.
         if sets.len() > THREADS_MAX {
             return None;
         }
         let (mut cpus, mut next) = (Cpus::new(), 0);
         for _ in 0..ranges? {
             let (first, last) = (numbers.next()??, numbers.next()??);
-            // Ascending, so that a set takes no more than CPUS_MAX.
+            // The ranges must ascend, so that a set takes no more than CPUS_MAX.
             if first < next || last < first || last >= CPUS_MAX as u64 {
                 return None;
             }

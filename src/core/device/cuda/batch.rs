@@ -1,5 +1,5 @@
-//! Copies to host memory that are enqueued in one driver call (CUDA 13.0). On an H100, pieces of 64 KiB cross the link at 17 GB/s one by
-//! one, and at 44 in batches (`benches/marks.rs`, granularity).
+//! Copies to host memory that are enqueued in one driver call (CUDA 13.0). On an H100, pieces of 64 KiB cross the link at 17 GB/s if
+//! they are enqueued one by one, and at 44 GB/s in batches (`benches/marks.rs`, granularity).
 
 use super::super::Result;
 use super::stream::{EngineCopy, GpuStream};
@@ -7,7 +7,8 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUmemcpyAttributes, CUresult, CUstr
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
-/// `cuMemcpyBatchAsync` as CUDA 13.0 has it: targets, sources and lengths; attributes, from which copy on each counts, and their number; the stream.
+/// `cuMemcpyBatchAsync` as CUDA 13.0 has it: targets, sources and lengths; attributes, the first copy that each of them
+/// applies to, and their number; the stream.
 type Enqueue = unsafe extern "C" fn(
     *mut CUdeviceptr,
     *mut CUdeviceptr,
@@ -19,7 +20,7 @@ type Enqueue = unsafe extern "C" fn(
     CUstream,
 ) -> CUresult;
 const VERSION: i32 = 13_000;
-/// Handles up to this are the default streams, which the call refuses.
+/// Handles up to this number are the default streams, which the call refuses.
 const DEFAULT_STREAMS: usize = 2;
 
 /// The driver's call; `None` before CUDA 13.0.
@@ -46,10 +47,10 @@ pub(super) fn is_there() -> bool {
 }
 
 impl GpuStream {
-    /// Enqueues copies to host memory: in one call, where that is better and the driver has it.
+    /// Enqueues copies to host memory: in one call, if that is better and the driver supports it.
     ///
     /// # Safety
-    /// As for [`GpuStream::enqueue`], for each copy.
+    /// The same as for [`GpuStream::enqueue`], for each copy.
     pub(super) unsafe fn enqueue_all(&self, copies: &[EngineCopy]) -> Result<()> {
         let call = call().filter(|_| copies.len() > 1 && self.raw() as usize > DEFAULT_STREAMS);
         let Some(call) = call else {

@@ -19,11 +19,11 @@ use std::sync::Arc;
 
 /// Threads of a thread block; the kernels are built for it.
 const THREADS: u64 = 256;
-/// Versions that have numbers of their own: number 0 is none.
+/// How many versions have numbers of their own: 0 is not the number of a version.
 const VERSIONS: u64 = 1 << 16;
-/// Versions that are remembered although they may not be referred to.
+/// How many versions are remembered although they may not be referred to.
 const REMEMBERED: u64 = 1000;
-/// Bits of a place that are its offset, in units of so many bytes.
+/// The bits of a place that are its offset, and the unit of the offset in bytes.
 const UNIT_BITS: u32 = 46;
 const UNIT: u64 = 32;
 
@@ -73,10 +73,10 @@ struct KernelTable {
     is_tree: u32,
 }
 
-/// What one version comes with.
+/// What the kernels are told about one version.
 struct Told<'a> {
     table: KernelTable,
-    /// How many blocks, and how many parts that the version before stores itself.
+    /// The number of blocks, and the number of parts that the previous version stores itself.
     blocks: usize,
     kept: usize,
     /// All of these, one after the other, with the bits of the versions between them.
@@ -91,7 +91,7 @@ pub(super) struct CudaChunks {
     functions: Arc<Functions>,
     memory: Allocation,
     size: TableSize,
-    /// What the kernels are told, without what is of one version.
+    /// What the kernels are told, except what belongs to one version.
     table: KernelTable,
     /// The number of each version by its operation.
     versions: BTreeMap<u64, u64>,
@@ -108,7 +108,7 @@ const fn part(bytes: u64) -> u64 {
 }
 
 impl CudaChunks {
-    /// An empty one; `load` has the kernels, which are asked for when there is room.
+    /// An empty table. `load` provides the kernels, which are asked for once there is room.
     pub(super) fn new(
         shared: &Arc<Shared>,
         size: TableSize,
@@ -181,7 +181,8 @@ impl CudaChunks {
     }
 
     /// Enqueues a kernel. The arguments are those of the function.
-    ///
+    /// The function is one from `chunks.cu` that takes these arguments. Everything that the table points to stays
+    /// until the stream has run it.
     /// # Safety
     /// The function is one of `chunks.cu` that takes these arguments; all that the table leads to stays until the stream has run it.
     unsafe fn launch(&self, function: &CudaFunction, groups: u64, arguments: &mut [*mut c_void]) -> Result<()> {
@@ -192,13 +193,13 @@ impl CudaChunks {
         launched.map_err(|error| self.shared.failed("cuLaunchKernel", error))
     }
 
-    /// Waits for all enqueued work; `enqueued` is the result of enqueuing it: first without burning a processor, then for certain.
+    /// Waits for all enqueued work, first without burning a processor, then for certain. `enqueued` is the result of enqueuing it.
     fn wait(&self, enqueued: Result<()>) -> Result<()> {
         let finished = self.stream.finish();
         enqueued.and(finished).and(self.stream.drain())
     }
 
-    /// What the kernels are told of the blocks; those that have not changed have no address.
+    /// What the kernels are told about the blocks; those that have not changed have no address.
     fn blocks(&self, asked: &Question, places: &[Place]) -> Result<Vec<KernelBlock>> {
         let size = self.size.block;
         let mut blocks = Vec::with_capacity(self.size.blocks as usize);
@@ -228,7 +229,7 @@ impl CudaChunks {
         Ok(blocks)
     }
 
-    /// What the kernels are told of what the version before stores itself; as much of it as there is room for among the runs.
+    /// What the kernels are told about the parts that the previous version stores itself, as many as there is room for among the runs.
     fn kept(&self, asked: &Question) -> Vec<KernelPart> {
         let Some((operation, parts)) = asked.kept() else { return Vec::new() };
         let Some(number) = self.versions.get(&operation).filter(|_| !self.before.is_empty()) else { return Vec::new() };
@@ -256,17 +257,17 @@ impl CudaChunks {
     fn number(&mut self, asked: &Question) -> u64 {
         let number = self.next;
         self.next += 1;
-        // One that may not be referred to now may be so again.
+        // A version that may not be referred to now may be referred to again later.
         self.versions.retain(|operation, other| asked.allowed.contains(operation) || *other + REMEMBERED > number);
         self.versions.insert(asked.operation, number);
         number
     }
 
-    /// Enqueues everything, and the way back of the counters.
+    /// Enqueues everything, including the copy of the counters back to the host.
     ///
     /// # Safety
-    /// The loan holds the blocks, the bits of the versions, the parts, and room for the counters; it and the memory of the blocks stay until the stream
-    /// has run all, also if this fails.
+    /// The loan holds the blocks, the bits of the versions and the parts, and has room for the counters. The loan and the memory of the
+    /// blocks stay until the stream has run everything, even if this fails.
     unsafe fn enqueue(&self, told: &Told<'_>) -> Result<()> {
         let Told { table, blocks, kept, pinned, is_anew } = *told;
         let stream = &self.stream;
@@ -277,7 +278,7 @@ impl CudaChunks {
             // SAFETY: the loan holds that many bytes, as the caller says, and the memory has room for all blocks of the table.
             unsafe { stream.enqueue(from, table.blocks, block_bytes, false)? };
         }
-        // SAFETY: as above; the bits stand behind the blocks.
+        // SAFETY: as above; the bits follow the blocks.
         unsafe { stream.enqueue(from + block_bytes as u64, table.alive, bits, false)? };
         let leaves = self.size.leaves();
         let mut all = leaves;
@@ -293,7 +294,7 @@ impl CudaChunks {
         }
         if kept > 0 {
             let mut parts = table.runs;
-            // SAFETY: the parts stand behind the bits, and the memory of the runs has room for them (`kept`); nothing else uses it yet.
+            // SAFETY: the parts follow the bits, and the memory of the runs has room for them (`kept`); nothing else uses it yet.
             unsafe { stream.enqueue(from + (block_bytes + bits) as u64, parts, kept_bytes, false)? };
             // SAFETY: `bvk_chunk_keep` takes the table and the address of its parts, which name chunks of the fields that `check_question` has
             // seen.
@@ -309,7 +310,7 @@ impl CudaChunks {
             // has counted; the blocks lie where the caller says.
             unsafe { self.launch(function, ranges, &mut [pointer])? };
         }
-        // SAFETY: the loan has room for the counters behind all that.
+        // SAFETY: the loan has room for the counters after all that.
         unsafe { stream.enqueue(table.counters, from + (block_bytes + bits + kept_bytes) as u64, 16, true) }
     }
 
@@ -336,8 +337,8 @@ impl CudaChunks {
         pinned.write(block_bytes, bytemuck::cast_slice(&alive));
         pinned.write(behind_bits, bytemuck::cast_slice(&kept));
         let told = Told { table, blocks: blocks.len(), kept: kept.len(), pinned: &pinned, is_anew };
-        // SAFETY: the loan was asked for as many bytes, and was filled; the spans of the blocks are the caller's, who waits for this call, which
-        // waits for the stream before it returns.
+        // SAFETY: the loan has as many bytes as were asked for, and was filled; the spans of the blocks are the caller's, who waits for
+        // this call, which waits for the stream before it returns.
         let enqueued = unsafe { self.enqueue(&told) };
         self.wait(enqueued)?;
         let mut counters = [0u64; 2];
@@ -350,7 +351,7 @@ impl CudaChunks {
         let bytes = size_of_val(&runs[..]);
         if bytes > 0 {
             let room = self.shared.pinned.take(bytes)?;
-            // SAFETY: the loan has that many bytes, and so many runs were written; it is waited for.
+            // SAFETY: the loan has that many bytes, and that many runs were written; the copy is waited for.
             let enqueued = unsafe { self.stream.enqueue(table.runs, room.address(), bytes, true) };
             self.wait(enqueued)?;
             room.read(0, bytemuck::cast_slice_mut(&mut runs));
@@ -403,7 +404,7 @@ impl ChunkTable for CudaChunks {
         let answer = self.answer(asked, places);
         match &answer {
             Ok(Some(_)) => self.before.clone_from(&asked.fields),
-            // Nobody would know which of its first chunks its file stores.
+            // Nobody would know which first chunks of this version its file stores.
             Ok(None) | Err(_) => self.before.clear(),
         }
         answer

@@ -1,4 +1,5 @@
-//! The context of a GPU: what device, streams and memory have in common, whose it is on a thread, and errors of the driver in our words.
+//! The context of a GPU: what device, streams and memory have in common, which context is current on a thread, and errors
+//! of the driver in our words.
 
 use super::super::{DeviceError, DeviceInfo, Result};
 use super::pinned::PinnedPool;
@@ -7,7 +8,7 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// The least driver: virtual memory management and priorities are older, the PTX that NVRTC 13 makes is not.
+/// The oldest driver that works: virtual memory management and priorities are older, but the PTX that NVRTC 13 makes is not.
 const DRIVER_NEEDED: (i32, i32) = (12, 0);
 
 /// What device, streams and memory of one GPU have in common.
@@ -21,13 +22,13 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Makes the context the calling thread's. Not by cudarc's way, which answers with errors that the application left in
-    /// the context.
+    /// Makes the context current on the calling thread. This does not use cudarc's way, which answers with errors that the
+    /// application left in the context.
     pub(super) fn bind(&self) -> Result<Bound> {
         bind(&self.context)
     }
 
-    /// Tells this device from others.
+    /// A number that tells this device from others.
     pub(super) fn home(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -37,7 +38,7 @@ impl Shared {
     }
 }
 
-/// Makes a context the calling thread's, as [`Shared::bind`].
+/// Makes a context current on the calling thread, like [`Shared::bind`].
 pub(super) fn bind(context: &CudaContext) -> Result<Bound> {
     let bound = Bound { outside: exchange_capture_mode(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) };
     // SAFETY: the context is retained for as long as `context` lives.
@@ -45,8 +46,9 @@ pub(super) fn bind(context: &CudaContext) -> Result<Bound> {
     current.map(|()| bound).map_err(|error| failed(context.ordinal(), "cuCtxSetCurrent", error))
 }
 
-/// The calling thread works for us while this lives: a stream that the application is capturing into a graph meanwhile, on whichever
-/// thread and in whichever mode, neither forbids our calls nor is ended by them. They use other streams and events than it does.
+/// The calling thread works for us while this lives. If the application captures a stream into a graph in the meantime, on
+/// whichever thread and in whichever mode, the capture neither forbids our calls nor is ended by them, because our calls use
+/// other streams and events.
 #[must_use]
 pub(super) struct Bound {
     outside: sys::CUstreamCaptureMode,
@@ -58,16 +60,16 @@ impl Drop for Bound {
     }
 }
 
-/// Sets the calling thread's mode of stream capture, and says which it was.
+/// Sets the calling thread's mode of stream capture, and returns the mode that it had.
 fn exchange_capture_mode(mut mode: sys::CUstreamCaptureMode) -> sys::CUstreamCaptureMode {
-    // SAFETY: the library is loaded, since a context is there, and `mode` is memory for the answer. It has no other effect than on this
+    // SAFETY: the library is loaded, because there is a context, and `mode` is memory for the answer. It has no other effect than on this
     // thread's mode, and fails only where the driver was shut down.
     unsafe { _ = sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
     mode
 }
 
-/// The context that is current on this thread, for as long as this lives; then it is so again. For callers that work on
-/// a thread of the application, whose next calls must go where they went before.
+/// Remembers the context that is current on this thread, and makes it current again at the end of its life. This is for
+/// callers that work on a thread of the application, whose next calls must go where they went before.
 #[must_use]
 pub struct KeptContext {
     context: sys::CUcontext,
@@ -75,7 +77,7 @@ pub struct KeptContext {
 }
 
 impl KeptContext {
-    /// Remembers it: null where none is, which is so as long as nobody has loaded or started the driver.
+    /// Remembers the context. It is null where there is none, which is so as long as nobody has loaded or started the driver.
     pub fn here() -> KeptContext {
         static FIRST: AtomicU32 = AtomicU32::new(0);
         let process = std::process::id();
@@ -110,8 +112,8 @@ fn current_context() -> Option<sys::CUcontext> {
     (code == sys::CUresult::CUDA_SUCCESS).then_some(context)
 }
 
-/// Has somebody in this process loaded the driver? Asked in each call of the C interface, so the list of libraries is read only when it
-/// has grown; and without a lock, which a child that is forked meanwhile would find taken for ever.
+/// Has somebody in this process loaded the driver? This is asked in each call of the C interface, so the list of libraries is read only
+/// when it has grown. There is no lock, because a child that is forked in the meantime would find it taken for ever.
 pub(super) fn is_driver_loaded() -> bool {
     /// How many libraries had ever been loaded when the list was read without finding the driver.
     static LOADED_WITHOUT: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! Around what the device cannot reach: host memory that is not pinned goes through pinned buffers, by several threads.
+//! The way around what the device cannot reach: copies of host memory that is not pinned go through pinned buffers, on several threads.
 
 use super::super::Result;
 use super::event::Event;
@@ -14,18 +14,19 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Scope, ScopedJoinHandle};
 
-/// The buffers of a [`Detour`], and how many a thread has in use at a time: one that the device fills while the other is emptied.
+/// The size of a [`Detour`]'s buffers in bytes, and how many of them a thread has in use at a time: the device fills one
+/// while the other is emptied.
 pub(super) const DETOUR_BYTES: usize = 4 << 20;
 const DETOUR_BUFFERS: usize = 2;
-/// Threads that take a transfer around, at most, and the least that is worth starting them.
+/// The maximum number of threads for the detour of a transfer, and the least number of bytes for which starting them is worthwhile.
 const TEAM_MAX: usize = 8;
 const TEAM_MIN_BYTES: u64 = 16 << 20;
 
 /// Pinned buffers of one thread between the device and host memory that is not pinned. The driver has such buffers of its own, but
-/// a copy through them keeps registrations of the process waiting, which would make further copies faster.
+/// a copy through those delays the registrations of the process, and these would make further copies faster.
 pub(super) struct Detour<'a, T> {
     stream: &'a GpuStream,
-    /// What the device still reads or writes, in order. An event is there once the copy was enqueued.
+    /// What the device still reads or writes, in order. An event exists once the copy has been enqueued.
     under_way: VecDeque<(PinnedLoan, Option<Event>, T)>,
 }
 
@@ -34,8 +35,8 @@ impl<'a, T> Detour<'a, T> {
         Detour { stream, under_way: VecDeque::new() }
     }
 
-    /// A buffer that the device has finished with, and the note about it; a new one while there are few. `None`: no memory can
-    /// be pinned here at all.
+    /// A buffer that the device has finished with, and the note about it; a new buffer while there are few. `None` if no
+    /// memory can be pinned here at all.
     fn buffer(&mut self) -> Result<Option<(PinnedLoan, Option<T>)>> {
         if self.under_way.len() < DETOUR_BUFFERS {
             match self.stream.shared.pinned.take(DETOUR_BYTES) {
@@ -46,7 +47,7 @@ impl<'a, T> Detour<'a, T> {
         self.oldest().map(|found| found.map(|(buffer, what)| (buffer, Some(what))))
     }
 
-    /// The oldest buffer under way, once the device has done with it.
+    /// The oldest buffer under way, once the device has finished with it.
     fn oldest(&mut self) -> Result<Option<(PinnedLoan, T)>> {
         match self.under_way.front() {
             Some((_, Some(event), _)) => event.wait()?,
@@ -57,7 +58,7 @@ impl<'a, T> Detour<'a, T> {
         Ok(self.under_way.pop_front().map(|(buffer, _, what)| (buffer, what)))
     }
 
-    /// Enqueues the copy between a buffer and the device. The buffer is kept until the device has done with it.
+    /// Enqueues the copy between a buffer and the device. The buffer is kept until the device has finished with it.
     fn enqueue(&mut self, buffer: PinnedLoan, device: u64, bytes: usize, what: T, is_down: bool) -> Result<()> {
         let host = buffer.address();
         self.under_way.push_back((buffer, None, what));
@@ -73,7 +74,7 @@ impl<'a, T> Detour<'a, T> {
 }
 
 impl<T> Drop for Detour<'_, T> {
-    /// The buffers go back to the pool: the device must have done with them, however this ends.
+    /// The buffers return to the pool, so the device must have finished with them, however this ends.
     fn drop(&mut self) {
         if !self.under_way.is_empty()
             && let Err(error) = self.stream.drain()
@@ -83,26 +84,26 @@ impl<T> Drop for Detour<'_, T> {
     }
 }
 
-/// How many threads take a transfer of so many bytes around; 0: the caller does.
+/// How many threads handle the detour of a transfer of this many bytes; 0 if the caller does it.
 fn team_for(bytes: u64) -> usize {
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     if bytes < TEAM_MIN_BYTES || processors == 1 { 0 } else { processors.min(TEAM_MAX) }
 }
 
-/// How many buffers are in use at a time when so many bytes are taken around.
+/// How many buffers are in use at a time for a detour of this many bytes.
 pub(super) fn buffers_for(bytes: u64) -> usize {
     let parts = usize::try_from(bytes.div_ceil(DETOUR_BYTES as u64)).unwrap_or(usize::MAX);
     (team_for(bytes).max(1) * DETOUR_BUFFERS).min(parts)
 }
 
-/// One way of a detour: a part of at most [`DETOUR_BYTES`] of the host's memory through a buffer.
+/// One direction of a detour, for a part of at most [`DETOUR_BYTES`] of host memory, through a buffer.
 pub(super) trait Through {
-    /// Passes a part on; it may be the device's turn when this returns.
+    /// Passes a part on; the device may still be working on it when this returns.
     fn pass(self, detour: &mut Detour<'_, Self>, device: u64) -> Result<()>
     where
         Self: Sized;
 
-    /// The device has filled the buffer.
+    /// Called when the device has filled the buffer.
     fn land(self, buffer: &PinnedLoan);
 }
 
@@ -141,7 +142,7 @@ impl Through for &[u8] {
 /// Small pieces that lie side by side in one buffer, at their offsets, on their way to device memory.
 pub(super) struct Gather<'a> {
     pub slices: Vec<(usize, &'a [u8])>,
-    /// Up to the end of the last one.
+    /// The number of bytes up to the end of the last one.
     pub bytes: usize,
 }
 
@@ -168,18 +169,18 @@ impl Through for Gather<'_> {
     fn land(self, _: &PinnedLoan) {}
 }
 
-/// The threads that take parts of one transfer around: one of them moves a fifth of what the link does. Parts are enqueued in any
-/// order; each is a place of its own.
+/// The threads that handle parts of one transfer: one of them moves a fifth of what the link does. Parts are enqueued in any
+/// order; each has a place of its own.
 pub(super) struct Team<'scope, 'env, T> {
     scope: &'scope Scope<'scope, 'env>,
     stream: &'env GpuStream,
-    /// How many may be at work; of a short transfer none, and the caller does it.
+    /// How many threads may be at work; none for a short transfer, which the caller handles.
     wanted: usize,
     own: Detour<'env, T>,
     hand_over: Option<SyncSender<(u64, T)>>,
     parts: Arc<Lock<Receiver<(u64, T)>>>,
     threads: Vec<ScopedJoinHandle<'scope, Result<()>>>,
-    /// Parts that threads have been given.
+    /// The number of parts that threads have been given.
     given: u64,
     passed: Arc<Passed>,
 }
@@ -199,7 +200,7 @@ impl Passed {
     }
 }
 
-/// A thread of a team ends, however it does.
+/// Marks the end of a thread of a team, however it ends.
 struct Ending(Arc<Passed>);
 
 impl Drop for Ending {
@@ -214,11 +215,11 @@ impl<'scope, 'env, T: Through + Send + 'scope> Team<'scope, 'env, T> {
         stream: &'env GpuStream,
         bytes: u64,
     ) -> Team<'scope, 'env, T> {
-        // None waits between: a part is given to a thread that is free, so that a gate holds back all but those in hand.
+        // No part waits in between: a part is given to a thread that is free, so a gate holds back all parts except those in hand.
         Team::with_queue(scope, stream, bytes, 0)
     }
 
-    /// A team for which up to `queue` parts wait.
+    /// A team for which up to `queue` parts may wait.
     pub(super) fn with_queue(
         scope: &'scope Scope<'scope, 'env>,
         stream: &'env GpuStream,
@@ -241,14 +242,14 @@ impl<'scope, 'env, T: Through + Send + 'scope> Team<'scope, 'env, T> {
         }
     }
 
-    /// Takes a part around, or has it done.
+    /// Handles a part, or has it done.
     pub(super) fn give(&mut self, device: u64, part: T) -> Result<()> {
         if self.threads.is_empty() && self.wanted > 0 {
             self.start();
         }
         match (&self.hand_over, self.threads.is_empty()) {
             (Some(hand_over), false) => {
-                // Where nobody takes it all have failed, and say why when they are joined.
+                // If nobody takes the part, all threads have failed; they say why when they are joined.
                 self.given += u64::from(hand_over.send((device, part)).is_ok());
                 Ok(())
             }
@@ -285,16 +286,16 @@ impl<'scope, 'env, T: Through + Send + 'scope> Team<'scope, 'env, T> {
             };
             match spawn_scoped(self.scope, "bvk-ring", work) {
                 Ok(thread) => self.threads.push(thread),
-                // The others do its part, or the caller.
+                // The other threads do its part, or the caller does.
                 Err(error) => log::debug!("event=no-thread error={error}"),
             }
         }
-        // The receiver is the threads' alone: when the last has failed, nobody waits to hand over.
+        // Only the threads have the receiver: when the last one has failed, nobody waits to hand over.
         let (_, none) = sync_channel(0);
         self.parts = Arc::new(Lock::new(none));
     }
 
-    /// Waits until all parts are through.
+    /// Waits until all parts have gone through.
     pub(super) fn end(mut self) -> Result<()> {
         drop(self.hand_over.take());
         let mut outcome = Ok(());

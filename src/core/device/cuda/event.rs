@@ -1,4 +1,5 @@
-//! Events of a GPU. Not cudarc's: those answer with errors that the application left in the context, and take them away from it.
+//! Events of a GPU. They are not cudarc's, which answer with errors that the application left in the context, and take
+//! these errors away from it.
 
 use super::super::{Moment, Result};
 use super::context::Shared;
@@ -18,12 +19,12 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// One whose time can be read, and for which threads wait without sleeping.
+    /// An event whose time can be read, and for which threads wait without sleeping.
     pub(super) fn timed(shared: &Arc<Shared>) -> Result<Event> {
         Event::new(shared, sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
 
-    /// One on which threads sleep.
+    /// An event on which threads sleep while they wait.
     pub(super) fn blocking(shared: &Arc<Shared>) -> Result<Event> {
         Event::new(shared, sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC)
     }
@@ -34,7 +35,7 @@ impl Event {
         Ok(Event { shared: shared.clone(), handle })
     }
 
-    /// Puts it behind everything enqueued on a stream.
+    /// Records it after everything enqueued on a stream.
     ///
     /// # Safety
     /// `stream` is a stream of this context, and lives.
@@ -44,7 +45,7 @@ impl Event {
         recorded.map_err(|error| self.shared.failed("cuEventRecord", error))
     }
 
-    /// Waits until the stream has come to it.
+    /// Waits until the stream has reached it.
     pub(super) fn wait(&self) -> Result<()> {
         let _bound = self.shared.bind()?;
         // SAFETY: the event lives as long as `self`.
@@ -52,7 +53,7 @@ impl Event {
         waited.map_err(|error| self.shared.failed("cuEventSynchronize", error))
     }
 
-    /// Has the stream come to it?
+    /// Has the stream reached it?
     pub(super) fn is_done(&self) -> Result<bool> {
         let _bound = self.shared.bind()?;
         // SAFETY: the event lives as long as `self`.
@@ -63,7 +64,7 @@ impl Event {
         }
     }
 
-    /// Seconds from this event to a later one, once the stream has come to both.
+    /// Seconds from this event to a later one, once the stream has reached both.
     pub(super) fn seconds_to(&self, end: &Event) -> Result<f64> {
         let _bound = self.shared.bind()?;
         // SAFETY: both events live, and are of this context and one stream.
@@ -73,7 +74,7 @@ impl Event {
 }
 
 impl Event {
-    /// Lets a stream wait for it.
+    /// Makes a stream wait for it.
     ///
     /// # Safety
     /// `stream` is a stream of this context, which is bound, and lives.
@@ -84,7 +85,7 @@ impl Event {
         held.map_err(|error| self.shared.failed("cuStreamWaitEvent", error))
     }
 
-    /// Tells the device that it is of from others.
+    /// A number that tells the device that it belongs to from others.
     pub(super) fn home(&self) -> usize {
         self.shared.home()
     }

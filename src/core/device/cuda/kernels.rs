@@ -45,7 +45,8 @@ pub(super) fn load_chunks(context: &Arc<CudaContext>) -> Result<Functions> {
     })
 }
 
-/// Compiles kernels for the lowest architecture that has what they use, so that one text fits every GPU, and loads them.
+/// Compiles kernels for the lowest architecture that has what they use, so that the same text fits
+/// every GPU, and loads them.
 fn load(context: &Arc<CudaContext>, text: &str) -> Result<Arc<CudaModule>> {
     let refuse = |reason: String| DeviceError::Kernels { reason };
     let ptx = compile(text).ok_or_else(|| refuse("the library NVRTC was not found".into()))?;

@@ -29,7 +29,7 @@ fn location(ordinal: usize) -> sys::CUmemLocation {
     sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: ordinal as i32 }
 }
 
-/// Steps in which memory of the device can be mapped.
+/// The step in which device memory can be mapped, in bytes.
 pub(super) fn granularity(ordinal: usize) -> Result<u64> {
     let mut bytes = 0;
     let option = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
@@ -59,12 +59,12 @@ pub(super) fn check_ours(ordinal: usize, address: u64) -> Result<()> {
     }
 }
 
-/// The number of the device whose plain memory an address is; `None` for memory that the driver does not know, or that is not
-/// plain device memory.
+/// The number of the device to whose plain memory an address belongs; `None` for memory that the driver does not know, or
+/// that is not plain device memory.
 pub(super) fn device_of(address: u64) -> Result<Option<usize>> {
     let asked = |which| match ask::<u32>(address, which) {
         Ok(value) => Ok(Some(value)),
-        // What the driver does not know, and a driver that was not started, are no news of the device.
+        // An address that the driver does not know, or a driver that was not started, says nothing about the device.
         Err(sys::CUresult::CUDA_ERROR_INVALID_VALUE)
         | Err(sys::CUresult::CUDA_ERROR_NOT_INITIALIZED)
         | Err(sys::CUresult::CUDA_ERROR_DEINITIALIZED) => Ok(None),
@@ -186,7 +186,7 @@ impl VirtualRange {
         self.mapped.lock()
     }
 
-    /// Maps new memory at `address`; on failure nothing of it stays.
+    /// Maps new memory at `address`; if this fails, none of it stays.
     fn map_at(&self, address: u64, bytes: u64) -> Result<sys::CUmemGenericAllocationHandle> {
         let shared = &self.shared;
         let ordinal = shared.info.ordinal;
@@ -200,7 +200,7 @@ impl VirtualRange {
             self.release(handle);
             return Err(shared.failed("cuMemMap", error));
         }
-        // Only this device: a peer that is not asked for costs time at every mapping.
+        // Only this device gets access: a peer that nobody has asked for would cost time at every mapping.
         let access = sys::CUmemAccessDesc {
             location: location(ordinal),
             flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,

@@ -4,10 +4,10 @@
 //! with cudarc or with another library can therefore be used here as they are. The driver library is loaded when [`CudaDevice::open`] asks
 //! for it. If there is no library, or no GPU, `open` returns an error, and nothing else happens.
 //!
-//! `memory.rs` has address space, mapping and allocations; `pinned.rs` host memory that the GPU reaches by itself, `detour.rs` the way
-//! around for other memory; `stream.rs` the copies, `batch.rs` those that are enqueued together, `scatter.rs` those of many small pieces, `rows.rs` those of rows at
-//! regular distances; `event.rs` points in them; `kernels.rs`
-//! how the kernels get to the GPU; `chunks.rs` the tables of chunks.
+//! The files: `memory.rs` (address space, mapping and allocations); `pinned.rs` (host memory that the GPU reaches by itself); `detour.rs`
+//! (the way around for other memory); `stream.rs` (copies); `batch.rs` (copies that are enqueued together); `scatter.rs` (copies of many
+//! small pieces); `rows.rs` (copies of rows at regular distances); `event.rs` (points in the work of a stream); `kernels.rs` (how the
+//! kernels get to the GPU); `chunks.rs` (tables of chunks).
 
 mod batch;
 mod chunks;
@@ -41,7 +41,7 @@ const PER_THREAD_STREAM: usize = 2;
 /// One GPU, as this process uses it.
 pub struct CudaDevice {
     shared: Arc<Shared>,
-    /// The kernels that look for chunks, from the first time that somebody asks.
+    /// The kernels that look for chunks. They are loaded the first time that somebody asks for them.
     chunks: Lock<Option<Arc<Functions>>>,
 }
 
@@ -234,11 +234,11 @@ pub fn ordinal_of(address: u64) -> Result<Option<usize>> {
     if !*IS_USABLE.get_or_init(|| unsafe { sys::is_culib_present() }) {
         return Ok(None);
     }
-    // A device that is lost is no reason to lose what lies in host memory.
+    // A device that is lost is no reason to lose what is in host memory.
     memory::device_of(address).or_else(|error| if is_readable(address) { Ok(None) } else { Err(error) })
 }
 
-/// Can the processor read this byte? Plain device memory it cannot.
+/// Can the processor read this byte? It cannot read plain device memory.
 fn is_readable(address: u64) -> bool {
     let mut byte = 0u8;
     let here = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

@@ -1,8 +1,8 @@
 //! Host memory that the GPU reaches at the speed of the link: registrations, and our own small buffers.
 //!
-//! A driver refuses a copy that crosses from one registration into another, or out of one. So the process keeps a book of what it
-//! has registered, and transfers are cut by it ([`cut`]). A registration lives for as long as somebody pins with it or copies
-//! through it: pinning memory that is already pinned shares it.
+//! A driver refuses a copy that crosses from one registration into another, or out of one. The process therefore keeps a book of
+//! what it has registered, by which transfers are cut ([`cut`]). A registration lives for as long as somebody pins with it or
+//! copies through it: memory that is pinned again shares its registration.
 
 use super::super::{DeviceError, HostRange, Pinned, Result};
 use super::context::{KeptContext, Shared, bind, failed};
@@ -19,12 +19,12 @@ use std::sync::{Arc, Weak};
 /// End and state of each registration of this process by its start, whichever device it was made for: all are portable. Invariant:
 /// no two overlap.
 static BOOK: Lock<BTreeMap<usize, (usize, State)>> = Lock::new(BTreeMap::new());
-/// Held while something is registered, which the book is told of before and behind.
+/// Held while something is being registered, of which the book is told before and after.
 static REGISTERING: Lock<()> = Lock::at(Order::Outer, ());
 
 /// What can be done with a registration.
 enum State {
-    /// It is being made, or taken back once nobody has it any more.
+    /// It is being made, or being taken back because nobody has it any more.
     Moving,
     Here(Weak<Registration>),
     /// It could not be taken back: its memory stays mapped, and copies go around it.
@@ -46,7 +46,7 @@ impl Registration {
     /// Registers memory that is in no registration.
     fn new(shared: &Arc<Shared>, memory: HostRange) -> Result<Arc<Registration>> {
         let (start, end) = (memory.address, memory.address + memory.bytes as usize);
-        // Before the driver knows it: transfers go around what is just being registered.
+        // Entered before the driver knows it, because transfers must avoid what is just being registered.
         book().insert(start, (end, State::Moving));
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE;
         // SAFETY: the driver checks that the range is mapped, and changes no byte of it; `memory.keep` keeps it mapped until
@@ -64,7 +64,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // Whoever has it last may be a thread that works with another GPU.
+        // The last owner may be a thread that works with another GPU.
         let _kept = KeptContext::here();
         let undone = self.shared.bind().and_then(|_bound| {
             // SAFETY: the address was registered by `new`, and is unregistered once. Copies through it hold it.
@@ -75,8 +75,8 @@ impl Drop for Registration {
             book().remove(&self.memory.address);
             return;
         };
-        // The driver may continue to take it for pinned: other memory must not come to its addresses.
-        // With a lost device that happens to all of them.
+        // The driver may continue to consider it pinned, so other memory must not be placed at its addresses. With a lost device, this
+        // happens to all registrations.
         static SAID: AtomicBool = AtomicBool::new(false);
         let level = if SAID.swap(true, Ordering::Relaxed) { log::Level::Debug } else { log::Level::Warn };
         log::log!(level, "event=memory-not-unpinned bytes={} error={error}", self.memory.bytes);
@@ -94,7 +94,7 @@ pub(super) struct PinnedRange {
 impl Pinned for PinnedRange {}
 
 impl PinnedRange {
-    /// Registers what of the range is in no registration of this process.
+    /// Registers those parts of the range that are in no registration of this process.
     pub(super) fn new(shared: &Arc<Shared>, memory: &HostRange) -> Result<PinnedRange> {
         if !memory.address.is_multiple_of(PAGE as usize) || !memory.bytes.is_multiple_of(PAGE) {
             let reason = "host memory can only be pinned in whole pages";
@@ -152,9 +152,9 @@ fn around(book: &BTreeMap<usize, (usize, State)>, address: usize, end: usize) ->
     Around::Before(book.range(address..).next().map_or(end, |(start, _)| end.min(*start)))
 }
 
-/// How the device gets at a piece of host memory.
+/// How the device reaches a piece of host memory.
 pub(super) enum Way {
-    /// By itself. Our registration, if it is one of ours, is held until the copy has ended.
+    /// By itself. If this is one of our registrations, it is held until the copy has ended.
     Direct(Option<Arc<Registration>>),
     /// Through a buffer.
     Detour,
@@ -169,7 +169,7 @@ pub(super) fn cut(host: &[u8]) -> Vec<(usize, Way)> {
 pub(super) fn cut_at(start: usize, length: usize) -> Vec<(usize, Way)> {
     let end = start + length;
     let mut pieces = Vec::with_capacity(1);
-    // Kept while the driver is asked: what it then knows of memory between our registrations is the application's doing.
+    // Kept while the driver is asked, so that whatever it then knows about memory between our registrations is the application's doing.
     let book = book();
     let mut at = start;
     while at < end {
@@ -189,7 +189,7 @@ pub(super) fn cut_at(start: usize, length: usize) -> Vec<(usize, Way)> {
     pieces
 }
 
-/// Where the registration, or pinned memory of the driver, ends in which this address lies; `None` if it lies in none.
+/// The end of the registration, or of the driver's pinned memory, in which this address lies; `None` if it lies in none.
 fn end_of_pinned(address: usize) -> Option<usize> {
     use sys::CUpointer_attribute as Ask;
     let kind = attribute::<u32>(address as u64, Ask::CU_POINTER_ATTRIBUTE_MEMORY_TYPE)?;
@@ -201,16 +201,16 @@ fn end_of_pinned(address: usize) -> Option<usize> {
     start.checked_add(bytes).filter(|end| *end > address)
 }
 
-/// Small pinned buffers that kernels write digests to and read tables of runs from; reused, because making one costs as
-/// much as a checkpoint.
+/// Small pinned buffers that kernels write digests to and read tables of runs from. They are reused, because making one
+/// costs as much as a checkpoint.
 pub(super) struct PinnedPool {
     free: Arc<Lock<Vec<PinnedBuffer>>>,
     context: Arc<CudaContext>,
 }
 
-/// The least size of a pooled buffer: digests of 4 GiB in blocks of 256 KiB.
+/// The least size of a pooled buffer in bytes: enough for the digests of 4 GiB in blocks of 256 KiB.
 const BUFFER_MIN: usize = 256 << 10;
-/// Buffers that are made at once, so that the first captures find one.
+/// The number of buffers that are made at once, so that the first captures find one.
 const BUFFERS_AT_START: usize = 4;
 
 impl PinnedPool {
@@ -234,7 +234,7 @@ impl PinnedPool {
         Ok(PinnedBuffer { address: address as u64, bytes, context: self.context.clone() })
     }
 
-    /// Makes buffers of at least `bytes` until there are `count`.
+    /// Makes buffers of at least `bytes` bytes until there are `count` of them.
     pub(super) fn stock(&self, count: usize, bytes: usize) -> Result<()> {
         while self.lock().iter().filter(|buffer| buffer.bytes >= bytes).count() < count {
             let buffer = self.make(bytes)?;
@@ -243,7 +243,7 @@ impl PinnedPool {
         Ok(())
     }
 
-    /// A buffer of at least `bytes`, the smallest there is, given back when the loan is dropped.
+    /// A buffer of at least `bytes` bytes, the smallest there is. It is given back when the loan is dropped.
     pub(super) fn take(&self, bytes: usize) -> Result<PinnedLoan> {
         let found = {
             let mut free = self.lock();
@@ -303,8 +303,8 @@ impl PinnedLoan {
         unsafe { std::slice::from_raw_parts_mut(buffer.address as *mut u8, bytes) }
     }
 
-    /// Writes bytes for the device to read, through the processor's caches: while they are there, the device reads them from there, and host memory
-    /// is spared two of three passes.
+    /// Writes bytes for the device to read, through the processor's caches: while the bytes are in the caches, the device reads them from
+    /// there, and host memory is spared two of three passes.
     pub(super) fn write(&mut self, offset: usize, bytes: &[u8]) {
         let buffer = self.buffer();
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= buffer.bytes), "the loan is large enough");

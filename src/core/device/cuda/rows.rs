@@ -1,5 +1,5 @@
-//! Rows at regular distances: packed inside the device, and brought to and from pinned host memory by a kernel that reaches it by itself. Long rows go by the
-//! copy engine, which needs no thread of the device.
+//! Rows at regular distances. They are packed inside the device, and brought to and from pinned host memory by a kernel that accesses this
+//! memory itself. Long rows are left to the copy engine, which needs no thread of the device.
 
 use super::super::{DeviceError, DeviceSpan, LEVELS, Result, RowCopy, Staging, check_copies};
 use super::event::Event;
@@ -13,9 +13,9 @@ use std::ffi::c_void;
 const ITEM_BYTES: u64 = 32 << 10;
 /// Threads of a thread block; the kernel is built for it.
 const THREADS: u32 = 256;
-/// Runs that travel as kernel arguments; more go through pinned memory.
+/// The maximum number of runs that are passed as kernel arguments; more go through pinned memory.
 const FEW: usize = 16;
-/// Rows from this length on go by the copy engine between host and device.
+/// Rows of at least this many bytes are copied by the copy engine between host and device.
 const LONG: u64 = 256 << 10;
 /// The widest load of the kernel.
 const WIDEST: u64 = 16;
@@ -38,7 +38,7 @@ struct KernelRun {
 }
 
 impl KernelRun {
-    /// `piece`: the address of the one piece.
+    /// `piece` is the address of the one piece.
     fn of(copy: &RowCopy, piece: u64, is_packed: bool) -> KernelRun {
         let (first, again) = copy.rows.shape();
         let mut run = KernelRun {
@@ -62,7 +62,7 @@ impl KernelRun {
     }
 }
 
-/// What one launch is told. Pure.
+/// What the kernel is told in one launch. Pure.
 struct Table {
     runs: Vec<KernelRun>,
     items: u32,
@@ -92,7 +92,7 @@ impl Table {
 }
 
 impl GpuStream {
-    /// Enqueues the kernel. What is returned is kept until it has run.
+    /// Enqueues the kernel. The result is kept until it has run.
     ///
     /// # Safety
     /// The runs are in memory of this device, and their other ends in such memory or in pinned memory of the process, all of which stays
@@ -156,9 +156,9 @@ pub(super) struct PinnedStaging<'s> {
     stream: &'s GpuStream,
     loan: PinnedLoan,
     bytes: usize,
-    /// What work under way uses beside the buffer.
+    /// What work under way uses in addition to the buffer.
     under_way: Vec<(Vec<DeviceSpan>, Option<PinnedLoan>)>,
-    /// Behind the last of it. `None` where there is some: it could not be made.
+    /// An event after the last of this work. `None` although there is work: the event could not be made.
     event: Option<Event>,
 }
 
@@ -183,11 +183,12 @@ impl PinnedStaging<'_> {
         }
         let table = Table::of(short.into_iter().map(|copy| KernelRun::of(copy, host, is_down)))?;
         let spans: Vec<DeviceSpan> = copies.iter().map(|copy| copy.rows.span().clone()).collect();
-        // First, so that it is kept whatever fails behind it.
+        // This comes first, so that the spans are kept whatever fails afterwards.
         self.event = None;
         self.under_way.push((spans, None));
         for (from, to, bytes) in engine {
-            // SAFETY: both lie inside of what `check_copies` has looked at; the buffer and the spans are kept until the device has done with them.
+            // SAFETY: both are inside what `check_copies` has checked; the buffer and the spans are kept until the
+            // device has finished with them.
             unsafe { stream.enqueue(from, to, bytes, is_down)? };
         }
         // SAFETY: as above, and the loan is kept likewise.
@@ -199,7 +200,7 @@ impl PinnedStaging<'_> {
         Ok(())
     }
 
-    /// Waits until the device has done with it.
+    /// Waits until the device has finished with it.
     fn settle(&mut self) -> Result<()> {
         if self.under_way.is_empty() {
             return Ok(());
@@ -209,7 +210,7 @@ impl PinnedStaging<'_> {
             None => self.stream.drain(),
         };
         if waited.is_err() {
-            // It may still be at it.
+            // The device may still be using the buffer.
             _ = self.stream.drain();
         }
         self.event = None;

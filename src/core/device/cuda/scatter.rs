@@ -1,5 +1,5 @@
-//! Many small pieces of host memory to as many places on the device: gathered in buffers, sent as one, and brought to their places
-//! by the kernel that makes their digests.
+//! Copies many small pieces of host memory to as many places on the device: the pieces are gathered in buffers, sent as one, and
+//! brought to their places by the kernel that makes their digests.
 
 use super::super::{Copied, DeviceError, DeviceSpan, Result, Run, Stream, upload_and_digest};
 use super::detour::{DETOUR_BYTES, Gather, Team};
@@ -9,16 +9,16 @@ use crate::base::Digest;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Pieces below this are gathered: each would be a copy of its own, and shorter ones do not fill the link.
+/// Pieces below this size are gathered: each would be a copy of its own, and shorter copies do not fill the link.
 const SMALL: u64 = DETOUR_BYTES as u64;
-/// Fewer than this are not worth it.
+/// Fewer pieces than this are not worth it.
 const MANY: usize = 16;
-/// Pieces begin at multiples of this in a batch, as the kernel's wide loads want it.
+/// Pieces begin at multiples of this in a batch, as the kernel's wide loads require.
 const ALIGN: u64 = 256;
-/// Device memory for a batch: the most, and the least that is worth it.
+/// Bytes of device memory for a batch: the maximum, and the least that is worth it.
 const ROOM_MAX: u64 = 256 << 20;
 const ROOM_MIN: u64 = DETOUR_BYTES as u64;
-/// Parts that wait for a thread of the team, while the next batch is prepared: those of one batch, about.
+/// Parts that wait for a thread of the team while the next batch is prepared: about those of one batch.
 const QUEUE: usize = (ROOM_MAX / DETOUR_BYTES as u64) as usize;
 
 /// Where the pieces of one batch lie in the staging memory. Pure.
@@ -112,7 +112,7 @@ impl GpuStream {
             let mut next = batches.next().transpose()?;
             while let Some(Prepared { pieces, parts, runs }) = next.take() {
                 parts.into_iter().try_for_each(|(at, part)| team.give(room.address() + at, part))?;
-                // While the team is at work.
+                // This is done while the team is at work.
                 next = batches.next().transpose()?;
                 if !team.settle() {
                     break;
@@ -130,7 +130,7 @@ impl GpuStream {
         Ok(found)
     }
 
-    /// Staging memory for so many bytes, or for as much as there is. `None`: so little that it is no use.
+    /// Staging memory for this many bytes, or for as many as there is room for. `None` if there is so little that it is of no use.
     fn room(&self, wanted: u64) -> Option<DeviceSpan> {
         let mut bytes = wanted.clamp(ROOM_MIN, ROOM_MAX);
         while bytes >= ROOM_MIN {

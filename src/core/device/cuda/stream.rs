@@ -24,12 +24,12 @@ use std::sync::Arc;
 const ITEM_BYTES: u64 = 64 << 10;
 /// Threads of a thread block; the kernel is built for it.
 const THREADS: u32 = 256;
-/// Thread blocks that digest what the copy engine has sent.
+/// The number of thread blocks that digest what the copy engine has sent.
 const DIGEST_WIDTH: u32 = 32;
-/// Pieces that take less time by a kernel of so many thread blocks than by copies that are enqueued one by one.
+/// Pieces below this size take less time with a kernel of this many thread blocks than with copies that are enqueued one by one.
 const SHORT: u64 = 256 << 10;
 const SHORT_WIDTH: u32 = 4;
-/// Runs that travel as kernel arguments; more go through memory.
+/// The maximum number of runs that are passed as kernel arguments; more go through memory.
 const FEW: usize = 64;
 /// The least scratch, in bytes.
 const SCRATCH_MIN: u64 = 256 << 10;
@@ -37,7 +37,8 @@ const SCRATCH_MIN: u64 = 256 << 10;
 const SCRATCH_WORDS: u64 = 3;
 /// Transfers are cut into pieces, so that a gate can hold them back.
 const PIECE_BYTES: u64 = 16 << 20;
-/// How much is enqueued, at most, before the link has done with it: enough to keep it busy while the thread wakes up.
+/// The maximum number of bytes that are enqueued before the link has finished with them: enough to keep the link busy
+/// while the thread wakes up.
 const AHEAD_BYTES: u64 = 3 * PIECE_BYTES;
 /// `struct Run` of the kernel.
 #[repr(C)]
@@ -52,11 +53,11 @@ struct KernelRun {
     first_item: u32,
 }
 
-/// What the kernel is told of the runs of a call.
+/// What the kernel is told about the runs of a call.
 struct Table {
     runs: Vec<KernelRun>,
-    /// The run of each item of a table that goes through memory, where a search would take too long to find it. Empty if each run is
-    /// one item: that needs no telling.
+    /// The run of each item of a table that goes through memory, because a search for the run would take too long there. Empty if
+    /// each run is one item, for which there is nothing to tell.
     owners: Vec<u32>,
     /// Thread blocks of the call.
     items: u32,
@@ -76,7 +77,7 @@ impl From<&Run> for KernelRun {
     }
 }
 
-/// The runs of a transfer, with the places that their digests have, and without those of the bytes if they are only digested.
+/// The runs of a transfer, with the places of their digests, and without the places of the bytes if these are only digested.
 fn runs_of(sendings: &[Sending], block_bytes: u64, is_stored: bool) -> Vec<KernelRun> {
     let mut first_block = 0;
     let mut runs = Vec::with_capacity(sendings.iter().map(|sending| sending.parts.len()).sum());
@@ -95,7 +96,8 @@ fn runs_of(sendings: &[Sending], block_bytes: u64, is_stored: bool) -> Vec<Kerne
 /// A copy by the engine: source, target and length.
 pub(super) type EngineCopy = (u64, u64, usize);
 
-/// What of host memory transfers write to is registered; and the copies, if they go by the engine, cut where registrations begin and end.
+/// The registrations of the host memory that transfers write to; and the copies, if the copy engine makes them, cut where
+/// registrations begin and end.
 fn registered(sendings: &[Sending], is_cut: bool) -> Result<(Vec<Arc<Registration>>, Vec<EngineCopy>)> {
     let (mut registrations, mut copies) = (Vec::new(), Vec::new());
     for Sending { from, to, parts } in sendings {
@@ -177,7 +179,7 @@ struct Launch<'a> {
     sums: Option<&'a Allocation>,
     /// Thread blocks, if there are to be fewer than items.
     width: Option<u32>,
-    /// Takes the digests; behind these bytes a long table comes from it.
+    /// Takes the digests; after these bytes, it holds a long table.
     pinned: &'a PinnedLoan,
     digest_bytes: usize,
 }
@@ -187,9 +189,9 @@ pub(super) struct GpuStream {
     pub(super) shared: Arc<Shared>,
     stream: Arc<CudaStream>,
     scratch: Lock<Scratch>,
-    /// Pairs of timing events to use again.
+    /// Pairs of timing events to be reused.
     events: Arc<Lock<Vec<[Event; 2]>>>,
-    /// What plain copies, and those of rows, on their way still use, oldest first.
+    /// What plain copies and copies of rows that are under way still use, oldest first.
     copying: Lock<VecDeque<(Event, Used)>>,
     /// Destroys the stream after everything else here; `None` for the application's.
     _owned: Option<Owned>,
@@ -219,8 +221,8 @@ unsafe impl Send for Owned {}
 unsafe impl Sync for Owned {}
 
 impl Owned {
-    /// A stream of its own in the context, which is bound. Streams of the application stay as they are: cudarc's way of making streams would switch
-    /// the context over to tracking every slice by events.
+    /// A stream of its own in the context, which is bound. Streams of the application stay as they are, whereas cudarc's way of making
+    /// streams would make the context track every slice by events.
     pub(super) fn new(shared: Arc<Shared>, priority: Priority) -> Result<Owned> {
         let range = result::stream::get_priority_range();
         let (least, greatest) = range.map_err(|error| shared.failed("cuCtxGetStreamPriorityRange", error))?;
@@ -278,7 +280,7 @@ impl GpuStream {
         unsafe { event.record(self.stream.cu_stream()) }
     }
 
-    /// A new event behind everything enqueued, to sleep on.
+    /// A new event after everything enqueued, on which threads can sleep.
     pub(super) fn event(&self) -> Result<Event> {
         let event = Event::blocking(&self.shared)?;
         self.record(&event)?;
@@ -311,7 +313,7 @@ impl GpuStream {
         Ok(memory)
     }
 
-    /// Two timing events, used ones where there are some.
+    /// Two timing events, which are reused where there are some.
     fn timed_events(&self) -> Result<[Event; 2]> {
         let used = self.events.lock().pop();
         match used {
@@ -320,13 +322,13 @@ impl GpuStream {
         }
     }
 
-    /// Enqueues the kernel, behind its table where that is long.
+    /// Enqueues the kernel, after its table where that is long.
     ///
     /// # Safety
     /// The runs of the table lie in memory of this device, and go to such memory or to pinned memory that is lent out, with lengths that
-    /// [`check_runs`] or [`check_sendings`] has checked. The sums have room for all blocks, unless each item has one of its own, the table's memory
-    /// has room for a long table, and both are used on this stream only. The pinned loan has room for the digests, and holds a long table behind
-    /// them. All of that stays until the stream has run what is enqueued here, also if this fails.
+    /// [`check_runs`] or [`check_sendings`] has checked. The sums have room for all blocks, unless each item has one of its own, the
+    /// table's memory has room for a long table, and both are used on this stream only. The pinned loan has room for the digests, and holds
+    /// a long table after them. All of that stays until the stream has run what is enqueued here, even if this fails.
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         let Launch { table, shifts: [block_shift, item_shift], memory, sums, width, pinned, digest_bytes } = launch;
         let (shared, stream) = (&self.shared, self.stream.cu_stream());
@@ -370,7 +372,7 @@ impl GpuStream {
         spans.try_for_each(|span| span.check_home(self.shared.home(), self.shared.info.ordinal))
     }
 
-    /// Keeps what a copy uses that `enqueue` enqueues, until it has ended. The context is bound.
+    /// Keeps what a copy that `enqueue` enqueues uses, until the copy has ended. The context is bound.
     pub(super) fn keeping(&self, enqueue: impl FnOnce() -> Result<Used>) -> Result<()> {
         let mut copying = self.copying.lock();
         while copying.front().is_some_and(|(event, _)| event.is_done().unwrap_or(false)) {
@@ -385,8 +387,8 @@ impl GpuStream {
         Ok(())
     }
 
-    /// Waits until nothing enqueued runs any more, whatever cudarc or the driver think of earlier errors: memory that was lent
-    /// to the device is only then ours again. A lost device runs nothing.
+    /// Waits until nothing enqueued runs any more, whatever cudarc or the driver think of earlier errors. Only then is memory
+    /// that was lent to the device ours again. A lost device runs nothing.
     pub(super) fn drain(&self) -> Result<()> {
         let bound = self.shared.bind();
         // SAFETY: the stream lives as long as `self`.
@@ -398,8 +400,7 @@ impl GpuStream {
         bound.and_then(|_bound| waited.map_err(|error| self.shared.failed("cuStreamSynchronize", error)))
     }
 
-    /// Enqueues pieces. With a gate, at most about [`AHEAD_BYTES`] are ahead of the link, so that what the gate says takes effect
-    /// soon.
+    /// Enqueues pieces. With a gate, at most about [`AHEAD_BYTES`] bytes are ahead of the link, so that the gate takes effect soon.
     fn pass<T>(
         &self,
         pieces: impl Iterator<Item = Piece<T>>,
@@ -429,7 +430,7 @@ impl GpuStream {
     /// Enqueues a copy between device memory and host memory, of which one is `to`.
     ///
     /// # Safety
-    /// Both have so many bytes, and the host's are lent to the device until the stream has run the copy.
+    /// Both have this many bytes, and the host's are lent to the device until the stream has run the copy.
     pub(super) unsafe fn enqueue(&self, from: u64, to: u64, bytes: usize, is_down: bool) -> Result<()> {
         let stream = self.stream.cu_stream();
         // SAFETY: as the caller says.
@@ -443,7 +444,8 @@ impl GpuStream {
     }
 }
 
-/// Memory of a caller that the device uses until the work of the stream has ended: it is waited for even if a gate panics.
+/// Memory of a caller that the device uses until the work of the stream has ended. The end of this work is waited
+/// for even if a gate panics.
 pub(super) struct Lent<'a> {
     stream: &'a GpuStream,
     is_drained: bool,
@@ -480,7 +482,7 @@ struct Piece<T> {
     bytes: u64,
 }
 
-/// The pieces of a transfer; `chunks` are those of the host's memory in [`PIECE_BYTES`].
+/// The pieces of a transfer; `chunks` are the pieces of host memory, of [`PIECE_BYTES`] each.
 fn pieces<T: AsRef<[u8]>>(device: u64, chunks: impl Iterator<Item = T>) -> impl Iterator<Item = Piece<T>> {
     chunks.zip((device..).step_by(PIECE_BYTES as usize)).map(|(host, device)| {
         let bytes = host.as_ref().len() as u64;
@@ -537,7 +539,7 @@ impl Stream for GpuStream {
         self.check_spans(copies.iter().map(|(device, _)| device))?;
         let (size, total) = (PIECE_BYTES as usize, copies.iter().map(|(device, _)| device.bytes()).sum());
         let pieces = copies.iter_mut().flat_map(|(device, host)| pieces(device.address(), host.chunks_mut(size)));
-        // Until the copies have ended.
+        // They are kept until the copies have ended.
         let mut registrations = Vec::new();
         let lent = Lent::to(self);
         let outcome = std::thread::scope(|scope| {
@@ -620,7 +622,7 @@ impl Stream for GpuStream {
             Carrier::Engine if !batch::is_there() && is_short() => Carrier::Kernel(SHORT_WIDTH),
             carrier => carrier,
         };
-        // Kernels cross from one registration into another.
+        // A kernel can cross from one registration into another.
         let is_stored = carrier != Carrier::Engine;
         let (registrations, copies) = registered(&sendings, !is_stored)?;
         let runs = runs_of(&sendings, block_bytes, is_stored);
@@ -628,7 +630,7 @@ impl Stream for GpuStream {
         let width = match carrier {
             Carrier::Kernel(width) => Some(width),
             Carrier::Engine => {
-                // Digested by as few thread blocks as keep up with the link.
+                // The digests are made by as few thread blocks as keep up with the link.
                 Some(DIGEST_WIDTH)
             }
         };
@@ -691,7 +693,7 @@ struct Kept {
 }
 
 impl GpuStream {
-    /// Enqueues the kernel behind what `first` enqueues, between two events. The context is bound.
+    /// Enqueues the kernel after what `first` enqueues, between two events. The context is bound.
     ///
     /// # Safety
     /// The runs of the table are as [`GpuStream::launch`] says, and `first` enqueues nothing but work on memory that `kept` keeps.
@@ -707,7 +709,7 @@ impl GpuStream {
         let table_bytes = table.bytes();
         let mut pinned = shared.pinned.take(digest_bytes + table_bytes)?;
         let [begin, end] = self.timed_events()?;
-        // Held until the kernel is enqueued: another thread's call on this stream may use the same scratch only behind it.
+        // Held until the kernel is enqueued: another thread's call on this stream may use the same scratch only after it.
         let mut scratch = self.scratch.lock();
         let sums_memory = match table.has_whole_blocks(*block_bytes, item_bytes) {
             true => None,

@@ -1,4 +1,5 @@
-//! The twin's streams: work in order, done by a thread for each stream, or by whoever waits, in an order that a seed chooses.
+//! The twin's streams. Their work is done in order: by a thread for each stream, or by whoever waits, in which case a
+//! seed chooses the order among streams.
 #![forbid(unsafe_code)]
 
 use super::super::{
@@ -23,7 +24,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Copies go through a buffer of this size, so that no two boxes are locked at once; other streams may continue behind each.
+/// Copies go through a buffer of this size, so that no two boxes are locked at once; other streams may
+/// continue after each buffer.
 const CHUNK_BYTES: u64 = 256 << 10;
 
 /// A piece of work: does a part of it, and says whether that was the last one.
@@ -32,11 +34,11 @@ type Work = Box<dyn FnMut() -> bool + Send>;
 /// What is in the queue of a stream.
 enum Task {
     Work(Work),
-    /// What stands behind it waits for another stream.
+    /// Work after it waits for another stream.
     Behind(Arc<End>),
 }
 
-/// All streams of a device without threads of their own.
+/// All streams of a device whose streams have no threads of their own.
 pub(super) struct Schedule {
     rng: Rng,
     queues: BTreeMap<usize, Queue>,
@@ -45,7 +47,7 @@ pub(super) struct Schedule {
 #[derive(Default)]
 struct Queue {
     tasks: VecDeque<Task>,
-    /// The first of them is being worked at.
+    /// The first of them is being worked on.
     is_busy: bool,
 }
 
@@ -54,7 +56,7 @@ impl Schedule {
         Schedule { rng: Rng::new(seed), queues: BTreeMap::new() }
     }
 
-    /// A part of work that may be done now, and whose it is.
+    /// A part of work that may be done now, and the stream that it belongs to.
     fn next(&mut self) -> Option<(usize, Work)> {
         let mut ready = Vec::new();
         for (number, queue) in &mut self.queues {
@@ -89,7 +91,7 @@ impl Shared {
         true
     }
 
-    /// Where streams have no threads: works until the end has come. Streams that wait for each other lose the device.
+    /// If streams have no threads, works until the end has been reached. Streams that wait for each other lose the device.
     fn advance_to(&self, end: &End) {
         while self.schedule.is_some() && lock(&end.outcome).is_none() {
             if self.advance() {
@@ -111,7 +113,7 @@ impl Shared {
 /// A stream of the twin.
 pub struct HostStream {
     shared: Arc<Shared>,
-    /// For its thread, where it has one.
+    /// Sends work to its thread, if it has one.
     sender: Option<Sender<Task>>,
     thread: Option<JoinHandle<()>>,
     number: usize,
@@ -161,7 +163,7 @@ impl HostStream {
         }
     }
 
-    /// Enqueues work in parts; the last one has its outcome.
+    /// Enqueues work in parts; the last part gives its outcome.
     fn enqueue(&self, part: impl FnMut(&Shared) -> Result<Option<Vec<Digest>>> + Send + 'static) -> Result<Arc<End>> {
         self.shared.check()?;
         let end = Arc::new(End { shared: self.shared.clone(), outcome: Lock::default(), changed: Condition::new() });
@@ -229,7 +231,7 @@ impl Drop for HostStream {
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
             log::error!("event=twin-thread-panicked stream={}", self.number);
         }
-        // What was enqueued is done, as on a GPU.
+        // What was enqueued is still done, as on a GPU.
         if self.shared.schedule.is_some() {
             _ = self.finish();
         }
@@ -260,7 +262,7 @@ impl End {
 enum To {
     Nowhere,
     Device(DeviceSpan),
-    /// From so many bytes on.
+    /// To host memory, starting this many bytes into it.
     Host(TargetPart, u64),
 }
 
@@ -284,12 +286,12 @@ impl From<Run> for Move {
 struct BlockCopy {
     moves: Vec<Move>,
     block_bytes: u64,
-    /// They go over the link.
+    /// They cross the link.
     is_sent: bool,
-    /// Which one is next, and how much of it is done.
+    /// Which move is next, and how much of it is done.
     next: usize,
     at: u64,
-    /// Blocks of which only a part has come by: their bytes, and how many of them there are.
+    /// Blocks that have been read only in part: their bytes, and how many of these have been read.
     open: BTreeMap<u32, (Vec<u8>, usize)>,
     digests: Vec<Digest>,
 }
@@ -498,7 +500,8 @@ fn gather(shared: &Shared, copy: &RowCopy, packed: &mut [u8]) -> Result<()> {
     })
 }
 
-/// What the twin has for pinned memory. The device has its own image of it: who looks at it too early sees what was there before.
+/// What the twin has in place of pinned memory. The device has its own image of it, so whoever looks at it too early
+/// sees what was there before.
 struct HostStaging<'s> {
     stream: &'s HostStream,
     /// As the device sees it.

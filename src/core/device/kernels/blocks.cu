@@ -1,13 +1,13 @@
 // Copies runs of regions and makes the digest of every block on the way: src/core/base/digest.rs defines the digest.
 //
-// A region is cut into blocks, and blocks into items. A thread block takes one item: it copies the
-// item, adds up the two sums of the item's pairs of words, and adds those to the sums of the data block in `scratch`. Sizes are
-// powers of two, given by their logarithms: divisions of 64 bits would cost as much as the copy of some lines.
-// Sums commute, so a data block may lie in any number of runs. Whoever adds the last pairs turns the sums into the
-// digest and leaves the scratch zeroed for the next call on the same stream. Keys are computed where they are used: the
-// kernel waits for memory all the same, and a table of them would be read as often as the data.
+// A region is cut into blocks, and blocks into items. A thread block takes one item: it copies the item, adds up the two sums
+// of the item's pairs of words, and adds those to the sums of the data block in `scratch`. Sizes are powers of two, given by
+// their logarithms: 64-bit divisions would cost as much as the copy of some lines. Sums commute, so a data block may lie in any
+// number of runs. The thread block that adds the last pairs turns the sums into the digest and leaves the scratch zeroed for
+// the next call on the same stream. Keys are computed where they are used: the kernel waits for memory anyway, and a table of
+// keys would be read as often as the data.
 //
-// Compiled at run time behind digest.cuh, so there are no includes.
+// Compiled at run time after digest.cuh, so there are no includes.
 
 struct Run {
     u64 from;          // address of the first byte
@@ -34,7 +34,7 @@ __device__ static void store_some(unsigned char *to, u64 word, u64 count) {
     for (u64 byte = 0; byte < count && byte < 8; byte++) to[byte] = (unsigned char)(word >> 8 * byte);
 }
 
-// The slow way, for addresses that are not a multiple of 16 and for the end of a region. `left` bytes exist from here on.
+// The slow way, for addresses that are not multiples of 16 and for the end of a region. `left` bytes exist from here on.
 __device__ static Pair move_bytewise(const unsigned char *from, unsigned char *to, u64 left) {
     Pair pair = {load_some(from, left), left > 8 ? load_some(from + 8, left - 8) : 0};
     if (to) {
@@ -153,14 +153,14 @@ __device__ static void copy_item(const Few &few, const Run *many, const u32 *own
     }
 }
 
-// A thread block for each item.
+// Runs with one thread block for each item.
 extern "C" __global__ void __launch_bounds__(512)
 bvk_copy_blocks(const __grid_constant__ Few few, const Run *many, const u32 *owners, u32 count, u32 block_shift, u32 item_shift,
                 u64 *scratch, u64 *digests) {
     copy_item(few, many, owners, count, blockIdx.x, block_shift, item_shift, scratch, digests);
 }
 
-// Any number of thread blocks: few of them leave the device to others.
+// Runs with any number of thread blocks: if they are few, the device is left to others.
 extern "C" __global__ void __launch_bounds__(512)
 bvk_send_blocks(const __grid_constant__ Few few, const Run *many, const u32 *owners, u32 count, u32 block_shift, u32 item_shift,
                 u64 *scratch, u64 *digests, u32 items) {

@@ -5,11 +5,11 @@
 //   bvk_chunk_label   pending chunks are first or shifted; with trees, nodes above first ones enter the table
 //   bvk_chunk_lift    with trees: nodes above shifted ones are looked up, and what is found holds for all their chunks
 //   bvk_chunk_runs    the chunks that are not stored next to the one before them
-// Between two of them the whole shard is through, so what is found does not depend on the order of the work: of equal chunks
-// the one at the lowest place enters the table.
+// Each kernel handles the whole shard before the next one begins, so what is found does not depend on the order of the work:
+// of equal chunks, the one at the lowest place enters the table.
 //
 // A place is a word: 16 bits for the version, 46 for the offset in its bodies in units of 32 bytes; two more bits on top
-// say what is known about a chunk, between the kernels. Version 0 is not a version, and never alive.
+// say, between the kernels, what is known about a chunk. Version 0 is not a version, and never alive.
 //
 // Compiled at run time after digest.cuh, so there are no includes.
 
@@ -61,7 +61,7 @@ struct Range {
     Block block;
     u64 leaf;    // its first chunk among all
     u32 first;   // the same in its block
-    u32 leaves;  // 0: it lies behind the end of its region
+    u32 leaves;  // 0: it is beyond the end of its region
 };
 
 __device__ __forceinline__ static Range range_of(const Table &t) {
@@ -89,7 +89,7 @@ __device__ __forceinline__ static u64 slot_of(const Table &t, Pair digest) { ret
 // Neither word of a digest in the table is zero.
 __device__ __forceinline__ static Pair key_of(Pair digest) { return {digest.x ? digest.x : 1, digest.y ? digest.y : 1}; }
 
-// Where a digest is stored that may be referred to.
+// Where a digest is stored, if that place may be referred to.
 __device__ static u64 find(const Table &t, Pair digest) {
     const Pair key = key_of(digest);
     u64 slot = slot_of(t, key);
@@ -105,8 +105,8 @@ __device__ static u64 find(const Table &t, Pair digest) {
     return NONE;
 }
 
-// Enters a digest: a place in another version that may be referred to stays, the lowest in its own wins, and without room it is
-// left out. Returns how many entries came into use.
+// Enters a digest. A place in another version that may be referred to stays; of places in its own version, the lowest wins;
+// without room, the digest is left out. Returns how many entries came into use.
 __device__ static u32 insert(const Table &t, Pair digest, u64 place, bool has_room) {
     const Pair key = key_of(digest);
     u64 slot = slot_of(t, key);
@@ -124,7 +124,7 @@ __device__ static u32 insert(const Table &t, Pair digest, u64 place, bool has_ro
             }
         }
         if (tag == key.x) {
-            // Whoever has taken it writes the other half at once.
+            // The thread that has taken the entry writes the other half at once.
             u64 check;
             while ((check = *(volatile u64 *)(t.checks + slot)) == 0) {}
             if (check == key.y) {
@@ -146,7 +146,7 @@ __device__ static u32 insert(const Table &t, Pair digest, u64 place, bool has_ro
 
 __device__ __forceinline__ static bool has_room(const Table &t) { return *(volatile u64 *)t.counters < t.most; }
 
-// All threads of a warp tell what they have added.
+// Adds up what all threads of a warp have added to the table.
 __device__ static void count(const Table &t, u32 added) {
     for (int distance = 16; distance > 0; distance /= 2) added += __shfl_xor_sync(~0u, added, distance);
     if ((threadIdx.x & 31) == 0 && added) atomicAdd(t.counters, (u64)added);
@@ -232,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) bvk_chunk_label(const __gr
     __shared__ unsigned char kinds[LEAVES];
     const Range r = range_of(t);
     if (r.leaves == 0) return;
-    // Most ranges have not changed, and cost a look at their places.
+    // Most ranges have not changed, and cost only a look at their places.
     bool is_any = false;
     for (u32 leaf = threadIdx.x; leaf < r.leaves; leaf += THREADS) is_any |= t.homes[r.leaf + leaf] >> LABEL == PENDING;
     if (!__syncthreads_or(is_any)) return;
@@ -244,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) bvk_chunk_label(const __gr
         if (t.homes[at] >> LABEL == PENDING) {
             const u64 own = own_place(t, r, leaf);
             const u64 place = t.is_whole ? own : find(t, {xs[leaf], ys[leaf]});
-            // Without room in the table it is one that nobody can find again.
+            // Without room in the table, it counts as a first one that nobody can find again.
             kind = place == own || place == NONE ? FIRST : SHIFTED;
             t.homes[at] = (kind == FIRST ? own : place) | kind << LABEL;
         }
@@ -252,7 +252,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) bvk_chunk_label(const __gr
     }
     if (!t.is_tree) return;
     __syncthreads();
-    // Runs of one chunk: where the first of them is a first occurrence, all are.
+    // Runs of equal chunks: if the first of them is a first occurrence, all are.
     bool is_run = false;
     for (u32 leaf = threadIdx.x; leaf < r.leaves; leaf += THREADS) {
         const bool is_same = leaf > 0 && xs[leaf] == xs[leaf - 1] && ys[leaf] == ys[leaf - 1] && kinds[leaf] != FIXED && kinds[leaf - 1] != FIXED;
@@ -386,12 +386,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) bvk_chunk_runs(const __gri
                 t.runs[2 * run + 1] = place;
             }
         }
-        // Others may read it with the label or without.
+        // Other threads may read it with or without the label.
         if (t.homes[at] != place) t.homes[at] = place;
     }
 }
 
-// Enters all chunks anew that may be referred to, into a table that was emptied. A thread takes a chunk.
+// Enters all chunks that may be referred to into a table that was emptied. Each thread takes one chunk.
 extern "C" __global__ void __launch_bounds__(THREADS) bvk_chunk_rebuild(const __grid_constant__ Table t, u64 leaves) {
     const u64 at = (u64)blockIdx.x * THREADS + threadIdx.x;
     u32 added = 0;
@@ -405,7 +405,7 @@ struct Part {
     u64 place;
 };
 
-// Chunks that the version before stores itself. A thread block takes a part.
+// Enters the chunks that the previous version stores itself. Each thread block takes one part.
 extern "C" __global__ void __launch_bounds__(THREADS) bvk_chunk_keep(const __grid_constant__ Table t, const Part *parts) {
     const Part part = parts[blockIdx.x];
     const bool room = has_room(t);

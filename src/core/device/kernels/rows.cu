@@ -1,8 +1,8 @@
-// Copies between rows at regular distances and bytes that lie in one piece: from the device to the device, or to and from pinned host memory, which the
-// threads reach by themselves.
+// Copies between rows at regular distances and bytes that are in one piece: from the device to the device, or to and from pinned host
+// memory, which the threads access directly.
 //
-// A run is cut into items, of which each is a thread block's. The threads of an item form groups, one for each row at a time: a place is computed once for
-// a row, and not once for each load.
+// A run is cut into items, each of which is handled by one thread block. The threads of an item form groups, each of which takes one row at
+// a time, so a place is computed once for a row, and not once for each load.
 //
 // Compiled at run time, so there are no includes.
 
@@ -81,7 +81,7 @@ template <typename T> __device__ static void copy_item(const RowRun &run, u64 be
     }
 }
 
-// A thread block for each item.
+// Runs with one thread block for each item.
 extern "C" __global__ void __launch_bounds__(256)
 bvk_copy_rows(const __grid_constant__ Few few, const RowRun *many, const u32 *owners, u32 count, u64 item_bytes) {
     const u32 item = blockIdx.x;

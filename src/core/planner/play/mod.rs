@@ -260,8 +260,9 @@ mod tests {
         for seed in first..first + machines {
             let (levels, pattern) = machine(&mut rng, 1 + seed % 4, delay, conduct);
             let expected = 1.0 / efficiency(&levels, &pattern, conduct);
-            if expected > 8.0 {
-                // It gets nowhere, and how slowly is a matter of single failures.
+            if expected > 6.0 {
+                // Such a job gets nowhere, and what is expected of it is no longer exact: with checkpoints that count after three times what
+                // they block for, 1000 long plays each found it 1 to 3 % off between 3 and 6, and up to 13 % between 6 and 8.
                 continue;
             }
             // Ten failures of the highest level in each.

@@ -1,4 +1,4 @@
-//! What the checkpoint records of output files.
+//! What the checkpoint records about output files.
 #![forbid(unsafe_code)]
 
 use super::{Attempt, Shards};
@@ -8,7 +8,7 @@ use crate::recovery::access::ShardAccess;
 use crate::recovery::load_error::LoadError;
 use crate::region::{self, RegionError};
 
-/// What a shard records of its rank's, as it is stored; empty if there is none.
+/// What a shard records about its rank's output files, as it is stored; empty if it records nothing.
 fn stored(access: &mut ShardAccess) -> Result<Vec<u8>, LoadError> {
     match access.shared_bytes(region::COMPANIONS) {
         Err(LoadError::Missing { .. }) => Ok(Vec::new()),
@@ -21,8 +21,8 @@ fn records(stored: &[u8]) -> Result<Vec<CompanionRecord>, FormatError> {
 }
 
 impl Attempt {
-    /// What the checkpoint records of output files, of this rank or, if a different number of ranks took it, of all of them. A rank that
-    /// `wants` nothing gets nothing.
+    /// What the checkpoint records about the output files of this rank or, if a different number of ranks took it, of all of these ranks. A
+    /// rank for which `wants` is false gets nothing.
     ///
     /// # Collective
     /// All ranks, if a different number of ranks took the checkpoint.

@@ -189,8 +189,8 @@ impl Attempt {
         })
     }
 
-    /// Loads a region that lies on another decomposition, together with all ranks, into the target that `target` makes of the memory. If
-    /// the region lies on this decomposition, returns the memory.
+    /// Loads a region that lies on another decomposition, together with all ranks, into the target that `target` makes from the memory. If
+    /// the region lies on this decomposition, returns the memory instead.
     fn load_elsewhere<'t, M>(
         &mut self,
         name: &str,
@@ -264,7 +264,7 @@ impl Attempt {
         Ok(Hands { opener, homes, readers, plans })
     }
 
-    /// The decomposition that a region of this element type lies on.
+    /// The decomposition on which a region of this element type lies.
     fn lies_on(&mut self, name: &str, element: ElementType) -> Result<OutlinedDecomposition, LoadError> {
         let (rank, key) = (self.rank, self.key);
         let (found, lies) = match &self.shards {
@@ -363,8 +363,8 @@ impl Attempt {
     }
 
     /// Asks the homes of old shards about a region. Each request has a number to start from, and `answer` makes the reply to it.
-    /// `on_answer` says how much of a shard is left to ask for; `None`: the reply cannot be understood. Returns what is left of all ranks
-    /// together.
+    /// `on_answer` says how much of a shard is left to ask for; `None`: the reply cannot be understood. Returns how much is left on all
+    /// ranks together.
     ///
     /// # Collective
     /// All ranks.
@@ -453,7 +453,7 @@ impl Attempt {
     }
 }
 
-/// The error of a rank that has no others to load a region with.
+/// The error of a rank that has no other ranks with which to load a region.
 fn alone(rank: Rank, key: CheckpointKey, region: &str) -> LoadError {
     let culprits = vec![Culprit::of(rank, "it can only be loaded by all ranks together, in a session")];
     LoadError::Others { key, region: region.into(), culprits }

@@ -8,7 +8,7 @@ use crate::tier::storage::{WriteFile, zeroed};
 use std::io;
 use std::path::PathBuf;
 
-/// Bytes that are read, checked and written at once.
+/// The number of bytes that are read, checked and written at once.
 const PIECE: u64 = 16 << 20;
 
 impl Attempt {
@@ -47,10 +47,10 @@ impl Attempt {
         self.bring_back(&folder, name, name)
     }
 
-    /// Brings region `name` back as the file `original` of a folder.
+    /// Brings region `name` back as the file `original` in a folder.
     ///
     /// # Errors
-    /// As [`Attempt::route`].
+    /// The same as for [`Attempt::route`].
     #[doc(hidden)]
     pub fn bring_back(&mut self, folder: &Folder, original: &str, name: &str) -> Result<PathBuf, LoadError> {
         let mut window = Window::new(self, name)?;

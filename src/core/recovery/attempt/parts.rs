@@ -95,7 +95,7 @@ impl Attempt {
                 }
                 Some(more)
             })?;
-            // The same on all ranks.
+            // What is left is the same on all ranks.
             if left == 0 {
                 return Ok(parts.into_values().collect());
             }
@@ -104,7 +104,7 @@ impl Attempt {
 }
 
 impl ShardAccess {
-    /// What the shard has of a region, as far as it fits a page; of boxes those from number `from` on.
+    /// The shard's part of a region, or as much of it as fits into a page. Boxes begin with number `from`.
     fn page(&mut self, region: &str, from: u64) -> Result<Vec<u8>, LoadError> {
         let record = self.shared_record()?;
         let source = self.source(region)?;

@@ -57,7 +57,8 @@ impl<'o> How<'o> {
         How::typed_by(column, T::TYPE, width, owners)
     }
 
-    /// As [`How::by`], for a column of a type that is known only at run time. The function gets the bytes of its values, at any alignment.
+    /// The same as [`How::by`], for a column of a type that is known only at run time. The function receives the bytes of the values, at
+    /// any alignment.
     #[doc(hidden)]
     pub fn typed_by(
         column: &str,
@@ -68,7 +69,7 @@ impl<'o> How<'o> {
         How::By(ByOwner { column: column.into(), element, width, owners: Box::new(owners) })
     }
 
-    /// The same rows for another attempt, which borrows the program's function.
+    /// The same choice of rows for another attempt, which borrows the program's function.
     pub(crate) fn again(&mut self) -> How<'_> {
         match self {
             How::Own => How::Own,
@@ -90,7 +91,7 @@ pub struct LoadedRows<'r> {
 pub struct DealtRows {
     set: String,
     count: u64,
-    /// The rows; `None`: the rank's own.
+    /// The rows to be loaded; `None`: the rank's own rows.
     dealing: Option<Dealing>,
 }
 
@@ -212,7 +213,7 @@ impl Attempt {
         }
     }
 
-    /// Checks that it is a column of that type with so many elements in each row, and returns the bytes of a row.
+    /// Checks that the region is a column of that type with `width` elements in each row, and returns the number of bytes in a row.
     fn check_column(&mut self, region: &str, element: ElementType, width: u32) -> Result<u64, LoadError> {
         let found = (self.width(region)?, self.regions()?.into_iter().find(|(name, _)| name == region));
         if let (has, Some((_, of))) = &found
@@ -298,8 +299,8 @@ impl LoadedRows<'_> {
 }
 
 impl Attempt {
-    /// Loads a column of rows that this attempt has dealt, as [`LoadedRows::columns_into`]. If there is no memory for it, the other ranks
-    /// are told why.
+    /// Loads a column of rows that this attempt has found, as [`LoadedRows::columns_into`] does. If there is no memory for the column, the
+    /// other ranks are told why.
     #[doc(hidden)]
     pub fn load_column(
         &mut self,

@@ -11,7 +11,7 @@ use std::io::{self, BufRead, Read, Seek, SeekFrom};
 /// The number of bytes that are read and checked together.
 const WINDOW: u64 = 4 << 20;
 
-/// Reads a region byte by byte. It comes from [`Attempt::reader`].
+/// Reads a region byte by byte. [`Attempt::reader`] returns it.
 pub struct RegionReader<'r> {
     attempt: &'r mut Attempt,
     window: Window,
@@ -29,7 +29,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window on the region of that name, from which nothing was read yet.
+    /// A window on the region with that name, from which nothing has been read yet.
     pub fn new(attempt: &mut Attempt, name: &str) -> Result<Window, LoadError> {
         let region = attempt.find(name)?;
         if region.kind != RegionKind::Array {
@@ -44,7 +44,7 @@ impl Window {
         self.region.bytes
     }
 
-    /// The checked bytes from `at` on: at least one, unless `at` is at the end.
+    /// Checked bytes, beginning at `at`: at least one, unless `at` is the end of the region.
     fn bytes_at(&mut self, attempt: &mut Attempt, at: u64) -> Result<&[u8], LoadError> {
         if at >= self.region.bytes {
             return Ok(&[]);
@@ -67,14 +67,15 @@ impl Window {
         Ok(&self.bytes[(at - self.from) as usize..])
     }
 
-    /// Reads bytes from `at` on into `target`, and returns how many there were. `attempt` is at the version that the window was made of.
+    /// Reads bytes, beginning at `at`, into `target`, and returns their number. `attempt` must be at the version for which the window was
+    /// made.
     pub fn read(&mut self, attempt: &mut Attempt, at: u64, target: &mut [u8]) -> Result<usize, LoadError> {
         debug_assert!(self.is_of(attempt), "the window is of another version");
         let mut done = 0;
         while done < target.len() {
             let at = at + done as u64;
             let left = &mut target[done..];
-            // Whole blocks need no detour.
+            // Whole blocks need no detour through the window.
             let whole = (left.len() as u64).min(self.region.bytes.saturating_sub(at));
             let whole = if at + whole == self.region.bytes { whole } else { whole - whole % self.block };
             if at.is_multiple_of(self.block) && whole >= WINDOW {

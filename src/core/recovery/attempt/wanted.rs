@@ -47,7 +47,7 @@ impl Attempt {
     ) -> Result<(), LoadError> {
         let on = self.wanted(name, wanted.into())?;
         match on.boxes() {
-            // One list without numbers is a box without elements.
+            // A list without numbers counts as one box without elements.
             1 if memory.is_empty() && on.elements() == 0 => self.load_boxes_on::<T>(name, &on, &mut [&mut []]),
             _ => self.load_boxes_on(name, &on, memory),
         }
@@ -66,7 +66,7 @@ impl Attempt {
             Err(mistake) => ballot.failed(rank, mistake.clone(), false),
         };
         let verdict = together.vote(ballot, |ballot| Outcome::agreed("sums", &ballot.sums))?;
-        // A rank with a mistake has heard with the others that there is one.
+        // If a rank has a mistake, the vote has already ended with that error on all ranks.
         let checked = checked.map_err(|mistake| together.of_this_rank(mistake))?;
         Ok(checked.unproved(&together.decode::<Vec<(u64, u64)>>(&verdict)?, (rank, ranks)))
     }

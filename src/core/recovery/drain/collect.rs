@@ -18,30 +18,30 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What all segment files are called first.
+/// The prefix of the names of all segment files.
 const SEGMENT_PREFIX: &str = "bivouac-";
-/// Generations are counted up by one, so a larger number is garbage; the next run adds one to it.
+/// The limit for generations. They grow by one with each run, so a larger number is garbage, and the next run would add one to it.
 const GENERATION_MAX: u64 = 1 << 48;
 
-/// Something that should be usable and is not.
+/// Something that should be usable but is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// On which tier.
+    /// The tier.
     pub tier: TierId,
-    /// The series, if that can be told.
+    /// The series, if it can be determined.
     pub series: Option<Series>,
-    /// Hash of the name of the series, if only that can be told.
+    /// The hash of the series name, if only that can be determined.
     pub name_hash: Option<u64>,
-    /// Generation, version and operation, if they can be told.
+    /// Generation, version and operation, if they can be determined.
     pub order: Option<(Generation, u64, u64)>,
-    /// Whose shard, if that can be told.
+    /// The rank whose shard it is, if that can be determined.
     pub rank: Option<Rank>,
     /// What is wrong, with the path.
     pub why: String,
 }
 
 impl Damage {
-    /// Does it concern this series, as far as can be told?
+    /// May the damage concern this series, as far as can be determined?
     pub fn may_concern(&self, series: &Series) -> bool {
         match (&self.series, self.name_hash) {
             (Some(own), _) => own == series,
@@ -51,18 +51,18 @@ impl Damage {
     }
 }
 
-/// A segment that was looked into.
+/// A segment that has been examined.
 #[derive(Clone, Debug)]
 pub struct SegmentSeen {
     /// Its path.
     pub path: PathBuf,
-    /// Hash of its job's key.
+    /// The hash of its job's key.
     pub job: u64,
-    /// Hash of its group's name.
+    /// The hash of its group's name.
     pub group: u64,
     /// The run that made it.
     pub generation: Generation,
-    /// Does a process of that run live on this node?
+    /// Is a process of that run alive on this node?
     pub is_alive: bool,
 }
 
@@ -73,19 +73,19 @@ pub struct Collected {
     pub pieces: Vec<Piece>,
     /// Checkpoints that this node knows to have been committed, and the tier that says so.
     pub committed: BTreeSet<(Series, TierId, Candidate)>,
-    /// Checkpoints that may survive the loss of nodes: something here was marked so, or is kept for other ranks.
+    /// Checkpoints that may survive the loss of nodes: something here was marked as such, or is kept for other ranks.
     pub protected: BTreeSet<(Series, Candidate)>,
-    /// What should be usable and is not.
+    /// What should be usable but is not.
     pub damage: Vec<Damage>,
     /// Segments and directories that could not be read at all.
     pub problems: Vec<String>,
-    /// Segments that were looked into.
+    /// The segments that have been examined.
     pub segments: Vec<SegmentSeen>,
     /// Parity parts of redundancy sets, and the set that each belongs to.
     pub parts: Vec<(Piece, SetInfo)>,
     /// Parity parts that cannot be used, and why. They are no loss as long as the shards are there.
     pub bad_parts: Vec<String>,
-    /// Of the series that is just looked at: folders that others refer to, and damage of those that lack what they refer to.
+    /// For the series that is being examined: the folders that others refer to, and the damage to folders that lack what they refer to.
     pub(super) referred_to: BTreeSet<String>,
     pub(super) lacking: Vec<(String, Damage)>,
 }
@@ -124,13 +124,13 @@ impl Collected {
     /// Looks through one memory segment.
     ///
     /// # Blocking
-    /// As [`Collected::add_segments`].
+    /// The same as for [`Collected::add_segments`].
     pub fn add_segment(&mut self, directory: &Path, name: &str, wanted: &dyn Fn(&Series) -> bool) {
         let damaged =
             |why: String| Damage { tier: TierId::MEMORY, series: None, name_hash: None, order: None, rank: None, why };
         let segment = match OldSegment::open(directory, name) {
             Ok(segment) => Arc::new(segment),
-            // Never finished, or just gone: no shard has ever been in it.
+            // The segment was never finished, so that no shard has ever been in it, or it has just been deleted.
             Err(SegmentError::Unfinished { .. } | SegmentError::NotFound { .. }) => return,
             Err(error @ SegmentError::Damaged { .. }) => return self.damage.push(damaged(error.to_string())),
             Err(error) => return self.problems.push(error.to_string()),
@@ -156,7 +156,7 @@ impl Collected {
                         if slot.level >= Level::Process {
                             self.committed.insert((piece.series.clone(), TierId::MEMORY, piece.candidate));
                         }
-                        // What has reached the global tier needs no help.
+                        // A checkpoint that has reached the global tier needs no help.
                         if slot.level == Level::NodeLoss {
                             self.protected.insert((piece.series.clone(), piece.candidate));
                         }
@@ -178,7 +178,7 @@ impl Collected {
                 }),
             }
         }
-        // Of a segment of other jobs only, damage is none of our business.
+        // Damage in a segment that belongs only to other jobs does not concern us.
         if taken > 0 || readable == 0 {
             self.damage.append(&mut strange);
         }
@@ -187,7 +187,7 @@ impl Collected {
     /// Looks through a directory tier.
     ///
     /// # Blocking
-    /// As [`Collected::add_segments`].
+    /// The same as for [`Collected::add_segments`].
     pub fn add_directory(&mut self, tier: &Arc<dyn Tier>, wanted: &dyn Fn(&Series) -> bool) {
         if let Err(error) = self.try_directory(tier, wanted) {
             self.problems.push(error.to_string());
@@ -202,7 +202,7 @@ impl Collected {
                     self.problems.push(error.to_string());
                 }
             }
-            // What others refer to may have lost what it referred to itself: it is there for them alone.
+            // A folder that others refer to may itself lack what it refers to, because it is kept for the others only.
             let referred_to = std::mem::take(&mut self.referred_to);
             let lacking = std::mem::take(&mut self.lacking).into_iter();
             self.damage.extend(lacking.filter(|(folder, _)| !referred_to.contains(folder)).map(|(_, damage)| damage));
@@ -250,7 +250,7 @@ impl Collected {
         }
     }
 
-    /// Adds the shards of a file, and to `seen` the ranks that it has one of or should have.
+    /// Adds the shards of a file, and adds to `seen` the ranks whose shards the file has or should have.
     fn add_container(&mut self, folder: &Folder<'_>, name: &str, seen: &mut BTreeSet<Rank>) {
         let (tier, series, path) = (folder.tier, folder.series, folder.path.join(name));
         let (container, file) = match tier.open_container(&path) {
@@ -283,7 +283,7 @@ impl Collected {
         }
     }
 
-    /// Adds what the manifest says, beside the ranks that were `seen`.
+    /// Adds what the manifest says, and as damage the missing files of ranks that were not `seen`.
     fn add_manifest(&mut self, folder: &Folder<'_>, seen: &BTreeSet<Rank>) {
         let (tier, series) = (folder.tier, folder.series);
         match tier.read_manifest(series, &folder.name) {
@@ -292,7 +292,8 @@ impl Collected {
                 let candidate = candidate_of_manifest(&manifest);
                 if is_sane(&candidate) {
                     self.committed.insert((series.clone(), tier.kind(), candidate));
-                    // The manifest of a node names the shards of its own ranks: the others are copies that it keeps for them.
+                    // A node's manifest names the shards of the node's own ranks. Other shards are copies that the node keeps for other
+                    // ranks.
                     let is_own = |rank: &Rank| manifest.containers.iter().any(|own| own.ranks.contains(rank));
                     if !seen.iter().all(is_own) {
                         self.protected.insert((series.clone(), candidate));
@@ -307,7 +308,7 @@ impl Collected {
                 }
             }
             Err(error) if error.is_absent() => {}
-            // The shards prove what it recorded.
+            // The shards themselves prove what the manifest recorded.
             Err(error) => log::warn!("event=manifest-unusable error={error}"),
         }
     }
@@ -318,7 +319,7 @@ struct Folder<'a> {
     tier: &'a Arc<dyn Tier>,
     series: &'a Series,
     key: &'a CheckpointKey,
-    /// Its name, and all of its path.
+    /// Its name, and its full path.
     name: String,
     path: PathBuf,
 }
@@ -336,7 +337,7 @@ impl Folder<'_> {
     }
 }
 
-/// The set that a part describes, after a look into it.
+/// Opens a part, and returns the redundancy set that it describes.
 pub(super) fn set_of(piece: &Piece) -> Result<SetInfo, TierError> {
     Part::open(piece.open()?).map(|part| part.set)
 }
@@ -358,7 +359,7 @@ fn look_at_slot(segment: &Arc<OldSegment>, slot: &OldSlot) -> Looked {
     let place = || format!("slot {} of node rank {} in {}", slot.index, slot.node_rank, segment.path().display());
     let bytes = match segment.bytes(slot) {
         Ok(bytes) => bytes,
-        // Given back by a later run, because another checkpoint was elected.
+        // A later run has given the memory back, because another checkpoint was elected.
         Err(SegmentError::Hole { .. }) => return Looked::Nothing,
         Err(error) => return Looked::Damaged(error.to_string()),
     };
@@ -372,7 +373,7 @@ fn look_at_slot(segment: &Arc<OldSegment>, slot: &OldSlot) -> Looked {
         let (found, expected) = (head.header.total_len, bytes.len());
         return Looked::Damaged(format!("{}: the shard has {found} bytes, but its slot has {expected}", place()));
     }
-    // They become folders.
+    // These names become the names of folders.
     if ![&series.job, &series.group, &series.name].into_iter().all(|name| is_component(name)) {
         return Looked::Damaged(format!("{}: its job, group or name cannot be a folder name", place()));
     }

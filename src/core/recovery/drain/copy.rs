@@ -1,4 +1,4 @@
-//! Copies chosen shards to the global tier, and completes what has become whole there.
+//! Copies chosen shards to the global tier, and completes the checkpoints that have become whole there.
 
 use super::super::discover::{candidate_of, candidate_of_manifest};
 use super::Chosen;
@@ -22,25 +22,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The part of the names of temp files that says which host they are written on. Locks may not reach across hosts, so only
-/// those of the own host are ever taken for leftovers.
+/// The part of a temporary file's name that says on which host the file is being written. Locks may not work across hosts, so only files of
+/// this host are ever taken for leftovers.
 pub fn host_tag(host: &str) -> String {
     format!("drain-{:08x}", text_hash(host) as u32)
 }
 
 /// How chosen checkpoints are copied.
 pub struct Drain<'a> {
-    /// Where to.
+    /// The tier to which shards are copied.
     pub global: &'a Arc<dyn Tier>,
     /// [`host_tag`] of this host.
     pub host: String,
-    /// Something that no other process on this host has: part of the names of temp files.
+    /// A text that no other process on this host has. It is part of the names of temporary files.
     pub unique: String,
-    /// Take what is on the global tier already for good if its head is.
+    /// Trust a shard that is already on the global tier if its head is good.
     pub is_quick: bool,
     /// Change nothing.
     pub is_dry: bool,
-    /// Bytes per write.
+    /// The number of bytes in a write.
     pub write_bytes: u64,
 }
 
@@ -49,13 +49,13 @@ pub struct Drain<'a> {
 pub enum Fate {
     /// It is on the global tier now. (In a dry run: it would be.)
     Copied,
-    /// It was there already, and good.
+    /// A good copy was already there.
     There,
-    /// There was no whole copy; it was made again and is now on the global tier. (In a dry run: it would be.)
+    /// There was no whole copy. The shard was reconstructed and is now on the global tier. (In a dry run: it would be.)
     Rebuilt,
     /// No copy on this node is usable, for these reasons.
     Damaged(Vec<String>),
-    /// The global tier did not take it.
+    /// The shard could not be written to the global tier, for this reason.
     NotWritten(String),
     /// The global tier holds something else under its name.
     Refused(String),
@@ -63,13 +63,13 @@ pub enum Fate {
 
 /// What became of one checkpoint.
 pub struct Drained {
-    /// What was to be done.
+    /// The checkpoint that was to be drained.
     pub chosen: Chosen,
     /// What became of the shards that were here.
     pub fates: BTreeMap<Rank, Fate>,
-    /// Files on the global tier that hold a rank's shard, are no good, and could not be replaced from here.
+    /// Unusable files on the global tier that hold a rank's shard, and that could not be replaced from here.
     pub spoiled: BTreeMap<Rank, String>,
-    /// What became of parity parts.
+    /// What became of the parity parts.
     pub parts: Parts,
     /// Bytes written.
     pub bytes: u64,
@@ -79,7 +79,7 @@ pub struct Drained {
 }
 
 impl Drained {
-    /// One with which nothing has been done.
+    /// The result for a checkpoint with which nothing has been done.
     pub fn untouched(chosen: Chosen, standing: Standing) -> Drained {
         Drained {
             chosen,
@@ -92,7 +92,7 @@ impl Drained {
         }
     }
 
-    /// Notes what came of a rank afterwards.
+    /// Notes the later result for a rank.
     pub(super) fn take(&mut self, rank: Rank, brought: Brought) {
         self.fates.insert(rank, brought.fate);
         self.bytes += brought.bytes;
@@ -107,18 +107,18 @@ impl Drained {
 /// The state of a checkpoint on the global tier.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Standing {
-    /// Ranks of which no usable file there is known to hold a shard, as ranges.
+    /// The ranks whose shards, as far as is known, no usable file there holds, as ranges.
     pub missing: Vec<RangeInclusive<u32>>,
-    /// All shards are there and equal, and the manifest says so. (In a dry run: the files would make it so.)
+    /// All shards are there and agree, and the manifest records them. (In a dry run: the files would make it so.)
     pub is_complete: bool,
 }
 
 /// The files of one checkpoint's folder.
 #[derive(Default)]
 pub(super) struct Shelf {
-    /// Its manifest, if that can be read and is complete.
+    /// Its manifest, if it can be read and is complete.
     manifest: Option<Manifest>,
-    /// Files that may hold each rank's shard, the one that counts first.
+    /// The files that may hold each rank's shard; the file that counts comes first.
     pub(super) copies: BTreeMap<Rank, Vec<String>>,
     /// Names of all files.
     pub(super) names: Vec<String>,
@@ -147,12 +147,12 @@ impl Shelf {
 
 /// A checkpoint while several threads work on it.
 struct Work {
-    /// What the folder held at the start, or why it is none of ours.
+    /// What the folder held at the start, or why it does not belong to the checkpoint.
     shelf: Result<Shelf, String>,
     fates: BTreeMap<Rank, Fate>,
     spoiled: BTreeMap<Rank, String>,
     bytes: u64,
-    /// Ranks that nobody has finished with.
+    /// The number of ranks whose shards are not finished yet.
     left: usize,
     is_stale: bool,
     standing: Option<Result<Standing, TierError>>,
@@ -168,13 +168,13 @@ impl Work {
     }
 }
 
-/// What came of one rank.
+/// The result for one rank.
 pub(super) struct Brought {
     pub(super) fate: Fate,
     pub(super) bytes: u64,
-    /// The manifest names a copy that does not count any more.
+    /// The manifest names a copy that no longer counts.
     pub(super) is_stale: bool,
-    /// The file on the global tier that is no good and could not be replaced.
+    /// The unusable file on the global tier that could not be replaced.
     pub(super) spoiled: Option<String>,
 }
 
@@ -185,8 +185,8 @@ impl From<Fate> for Brought {
 }
 
 impl Drain<'_> {
-    /// Copies, with `jobs` threads, in the order given; a checkpoint is completed as soon as its last shard is done.
-    /// `progress` is told about bytes read or written.
+    /// Copies the chosen checkpoints in the order given, with `jobs` threads. A checkpoint is completed as soon as its
+    /// last shard is done. `progress` is told the number of bytes read or written.
     ///
     /// # Blocking
     /// On all tiers.
@@ -206,7 +206,7 @@ impl Drain<'_> {
                 let mut work = locked(work);
                 work.add(*rank, brought);
                 if work.left == 0 {
-                    // Nobody else has to do with this checkpoint any more.
+                    // No other thread works on this checkpoint any more.
                     let standing = self.standing(chosen, &work.fates, &work.spoiled, work.is_stale);
                     work.standing = Some(standing);
                 }
@@ -218,7 +218,7 @@ impl Drain<'_> {
             .zip(works)
             .map(|(chosen, work)| {
                 let Work { fates, spoiled, bytes, is_stale, .. } = work;
-                // Without a task nobody has looked yet.
+                // If there was no task, no thread has looked yet.
                 let standing = work.standing.unwrap_or_else(|| self.standing(&chosen, &fates, &spoiled, is_stale));
                 let is_stale = is_stale && !standing.as_ref().is_ok_and(|standing| standing.is_complete);
                 Drained { chosen, fates, spoiled, parts: Parts::default(), bytes, standing, is_stale }
@@ -226,8 +226,8 @@ impl Drain<'_> {
             .collect()
     }
 
-    /// Looks again how a checkpoint stands, after other nodes may have brought their shards; writes the manifest if all are
-    /// there and it is missing.
+    /// Determines the state of a checkpoint again, because other nodes may have brought their shards since. Writes the manifest if all
+    /// shards are there but the manifest is missing.
     pub fn settle(&self, drained: &mut Drained) {
         let standing = self.standing(&drained.chosen, &drained.fates, &drained.spoiled, drained.is_stale);
         drained.is_stale &= !standing.as_ref().is_ok_and(|standing| standing.is_complete);
@@ -242,7 +242,7 @@ impl Drain<'_> {
         is_stale: bool,
     ) -> Result<Standing, TierError> {
         let mut shelf = self.shelf(&chosen.series, &chosen.candidate.key)?;
-        // A copy that nothing here could replace is as good as none.
+        // A file that is no good and that nothing here could replace counts as missing.
         shelf.copies.retain(|rank, files| files.first() != spoiled.get(rank));
         if self.is_dry {
             let would_be =
@@ -259,7 +259,7 @@ impl Drain<'_> {
         Ok(Standing { missing, is_complete })
     }
 
-    /// All shards seem to be there: is the manifest, too, and if not, can it be written?
+    /// All shards seem to be there: is the manifest there, too, and can it be written if not?
     fn complete(&self, chosen: &Chosen, shelf: &Shelf, is_stale: bool) -> Result<bool, TierError> {
         let is_recorded = shelf.manifest.as_ref().is_some_and(|manifest| {
             let is_there = |file: &String| shelf.names.contains(file);
@@ -315,7 +315,7 @@ impl Drain<'_> {
         }
     }
 
-    /// The files of a folder, by the ranks that they hold.
+    /// The files of a folder, by the ranks whose shards they hold.
     pub(super) fn shelf(&self, series: &Series, key: &CheckpointKey) -> Result<Shelf, TierError> {
         let (folder, path) = (key.folder(), self.global.folder_path(series, key));
         let entries = self.global.entries(&path)?;
@@ -347,7 +347,7 @@ impl Drain<'_> {
         Ok(Shelf { manifest, copies, names })
     }
 
-    /// Removes temp files of drains on this host that do not run any more.
+    /// Removes temporary files of drains on this host that are no longer running.
     fn remove_leftovers(&self, chosen: &Chosen, shelf: &Shelf) {
         let folder = self.global.folder_path(&chosen.series, &chosen.candidate.key);
         let mark = format!(".{}-", self.host);
@@ -356,7 +356,7 @@ impl Drain<'_> {
         }
     }
 
-    /// Sees to it that one rank's shard is on the global tier.
+    /// Brings one rank's shard to the global tier, unless a good copy is already there.
     fn bring(
         &self,
         chosen: &Chosen,
@@ -371,7 +371,8 @@ impl Drain<'_> {
         };
         let copies = chosen.pieces.get(&rank).map_or(&[][..], Vec::as_slice);
         let mut causes = Vec::new();
-        // Of several files the first counts by the manifest, and the rank's own by the rule that a new manifest follows.
+        // If there are several files, the first one counts by the manifest, and the rank's own file counts by the rule that a new manifest
+        // follows.
         for (at, file) in files.iter().enumerate().filter(|(at, file)| *at == 0 || **file == rank_file(rank)) {
             match self.is_good(chosen, rank, file) {
                 Ok(true) => {
@@ -401,7 +402,7 @@ impl Drain<'_> {
         Brought { spoiled: files.into_iter().next(), ..Fate::Damaged(causes).into() }
     }
 
-    /// Is that file's shard of this rank good? `false`: it is one of another checkpoint.
+    /// Is this rank's shard in that file good? `false`: it is the shard of another checkpoint.
     fn is_good(&self, chosen: &Chosen, rank: Rank, file: &str) -> Result<bool, TierError> {
         let shard = self.global.open_shard(&chosen.series, &chosen.candidate.key.folder(), file, rank)?;
         if candidate_of(shard.head()) != chosen.candidate {
@@ -413,7 +414,7 @@ impl Drain<'_> {
         Ok(true)
     }
 
-    /// Writes one shard or parity part; returns how many bytes that took.
+    /// Writes one shard or parity part, and returns the number of bytes that were written.
     pub(super) fn copy(
         &self,
         chosen: &Chosen,
@@ -449,7 +450,7 @@ impl Drain<'_> {
         Ok(length)
     }
 
-    /// A file that other drains may be writing as well.
+    /// Begins a file that other drains may be writing at the same time.
     fn begin_rival(&self, series: &Series, key: &CheckpointKey, file: &str) -> Result<Box<dyn Upload>, TierError> {
         let path = self.global.folder_path(series, key).join(file);
         self.global.begin(&path, Writers::Rival(&format!("{}-{}", self.host, self.unique)))

@@ -1,11 +1,11 @@
-//! Shards that nothing holds whole any more, made again from what is left: from the rest of a redundancy set, and from damaged
-//! copies that are good in different places.
+//! Reconstructs shards of which no whole copy is left: from the rest of a redundancy set, or from damaged copies that are good in different
+//! places.
 //!
-//! All that a process can read takes part: the pieces that it has collected, and what lies in the checkpoint's folder on the
-//! global tier. The result is written like any other shard, each block checked against the digest made at capture.
+//! Everything that a process can read takes part: the pieces that it has collected, and the files in the checkpoint's folder on the global
+//! tier. The result is written like any other shard, and each block is checked against the digest that was made at the capture.
 //!
-//! Parity parts come to the global tier only for a while: a node that drains brings them along when shards are missing there, the
-//! process that then finds everything obtainable rebuilds, and whoever sees the checkpoint complete removes the parts.
+//! Parity parts are on the global tier only for a while. A node that drains brings its parts along if shards are missing there. The process
+//! that then finds everything it needs rebuilds these shards, and any process that sees that the checkpoint is complete removes the parts.
 
 use super::super::discover::candidate_of;
 use super::collect::set_of;
@@ -35,13 +35,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Ranks whose shards cannot be obtained.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lacking {
-    /// Which.
+    /// The ranks.
     pub ranks: RangeInclusive<u32>,
-    /// Their set and what of it is missing, in words.
+    /// Their redundancy set and what is missing from it, in words.
     pub why: String,
 }
 
-/// A shard as a file, every block checked: from the first copy that is good there, else from its set.
+/// A shard as a file, in which every block has been checked. Each block comes from the first copy in which it is good, or else from the
+/// redundancy set.
 struct Mended {
     copies: Vec<Source>,
     rebuilt: Option<Rebuilt>,
@@ -53,7 +54,7 @@ impl Mended {
         let mut first_error = None;
         for copy in &self.copies {
             match copy.slice(at..at + buffer.len() as u64, true) {
-                // Memory of an older run may be given back at any time; then nothing is left of it.
+                // The memory of an older run may be given back at any time, and then nothing is left of the copy.
                 Ok(slice) if slice.as_ref().len() == buffer.len() => {
                     buffer.copy_from_slice(slice.as_ref());
                     return Ok(());
@@ -62,7 +63,7 @@ impl Mended {
                 Err(error) => drop(first_error.get_or_insert(error)),
             }
         }
-        // Somewhere in this range each copy is damaged; in a smaller one perhaps not each.
+        // Every copy is damaged somewhere in this range, but perhaps not every copy in a smaller range.
         let is_worth_it = self.copies.len() + usize::from(self.rebuilt.is_some()) > 1;
         if is_worth_it && !self.copies.is_empty() && buffer.len() as u64 > PAGE {
             let half = (buffer.len() as u64 / 2).next_multiple_of(PAGE) as usize;
@@ -83,7 +84,7 @@ fn gone(copy: &Source) -> TierError {
 }
 
 impl ReadFile for Mended {
-    /// The application's thread asks ahead by itself, and only it may be able to wait for the answers.
+    /// The application's thread requests data ahead by itself, and may be the only one that can wait for the answers.
     fn readers(&self) -> usize {
         0
     }
@@ -129,12 +130,12 @@ impl Hoard<'_> {
         })
     }
 
-    /// Is there a chance? Two damaged copies may be good in different places.
+    /// Can the shard perhaps be obtained? Two damaged copies may be good in different places.
     fn is_obtainable(&self, rank: Rank) -> bool {
         self.can_rebuild(rank) || self.copies(rank) > 1
     }
 
-    /// The ranks of a range of which more is known than that they are missing.
+    /// The ranks in a range about which more is known than that their shards are missing.
     fn known_in(&self, range: &RangeInclusive<u32>) -> BTreeSet<Rank> {
         let members = self.sets.keys().flat_map(|set| set.members.iter().map(|(rank, _)| *rank));
         let known = members.chain(self.chosen.pieces.keys().copied()).chain(self.shelf.copies.keys().copied());
@@ -205,7 +206,7 @@ impl Hoard<'_> {
         sources
     }
 
-    /// What the member of a set gives to the others.
+    /// What a member of a set contributes to rebuilding the others.
     fn input(&self, set: &SetInfo, member: Rank, length: u64, parts: Option<&Vec<Piece>>) -> Input {
         let of = |mut copies: Vec<Source>, length| -> Option<Arc<dyn ReadFile>> {
             copies.retain(|copy| copy.head().header.total_len == length);
@@ -228,7 +229,7 @@ impl Hoard<'_> {
         Input { shard: of(self.sources(member), length), part: of(copies, bytes).zip(offsets) }
     }
 
-    /// The ways to a shard, each as long as the sum of its blocks proves right.
+    /// The ways to reconstruct a shard. A way is an error if its head is not sound, or belongs to another checkpoint.
     fn ways(&self, rank: Rank) -> Vec<Result<Source, String>> {
         let own = self.sources(rank);
         let mut ways = Vec::new();
@@ -275,9 +276,9 @@ fn names(set: &SetInfo) -> String {
 pub struct Parts {
     /// How many were copied to the global tier (in a dry run: would be).
     pub copied: usize,
-    /// How many were there already, and good.
+    /// How many were already there and good.
     pub there: usize,
-    /// Those that could not be brought, and why.
+    /// The parts that could not be brought, and why.
     pub failed: Vec<String>,
 }
 
@@ -316,7 +317,7 @@ impl Drain<'_> {
             .collect()
     }
 
-    /// Missing shards that cannot be obtained from anything that this process can read, judged by heads alone.
+    /// The missing shards that cannot be obtained from anything that this process can read, judged by heads alone.
     ///
     /// # Errors
     /// [`TierError`] if the global tier cannot be read.
@@ -328,10 +329,10 @@ impl Drain<'_> {
         Ok(self.hoard(&drained.chosen)?.lacking(&standing.missing))
     }
 
-    /// Before anything is copied: the shards that are neither here nor on the global tier, and cannot be rebuilt.
+    /// The shards that, before anything is copied, are neither here nor on the global tier and cannot be rebuilt.
     ///
     /// # Errors
-    /// As [`Drain::lacking`].
+    /// The same as for [`Drain::lacking`].
     ///
     /// # Blocking
     /// On all tiers.
@@ -351,7 +352,7 @@ impl Drain<'_> {
         Ok(hoard.lacking(&gaps))
     }
 
-    /// Makes missing shards again, as far as possible, with `jobs` threads, and looks how the checkpoint stands then.
+    /// Reconstructs missing shards where possible, with `jobs` threads, and then determines the state of the checkpoint.
     ///
     /// # Blocking
     /// On all tiers.
@@ -379,7 +380,7 @@ impl Drain<'_> {
                 }
             });
             let done = done.into_inner();
-            // What has been made may be what another one lacked.
+            // A shard that has just been reconstructed may be the one that another shard lacked.
             let is_better = done.iter().any(|(_, brought)| matches!(brought.fate, Fate::Rebuilt | Fate::There));
             for (rank, brought) in done {
                 drained.take(rank, brought);
@@ -435,7 +436,7 @@ impl Drain<'_> {
         Brought { spoiled, ..Fate::Damaged(causes).into() }
     }
 
-    /// Brings the parity parts that are here to the global tier, as far as they cover shards that are missing there.
+    /// Brings those parity parts from here to the global tier that cover shards missing there.
     ///
     /// # Blocking
     /// On all tiers.

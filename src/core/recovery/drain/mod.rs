@@ -1,29 +1,32 @@
-//! Bringing what a dead job left on a node to the global tier (scavenging): for tools, after the job has died for good.
+//! Brings what a dead job left on a node to the global tier (scavenging). This is for tools, after the job has died for good.
 //!
-//! One process per surviving node does this on its own; the processes exchange no message. [`collect`](collect()) lists the shards that the
-//! node still has: in memory segments and on its local tier, of whatever ranks. [`select`](select()) chooses the versions that are
-//! worth it. [`Drain`] copies their shards into the folders that the global tier has for them, a separate container for
-//! each rank, by the same steps as the library: temp name, digests checked on the way, fsync, rename, fsync of the folder.
-//! Whoever then finds all shards of a checkpoint present writes its manifest, by the rule that a restart uses (roll forward).
+//! One process on each surviving node does this on its own; the processes exchange no messages. [`collect`](collect()) lists the shards
+//! that the node still has in memory segments and on its local tier, whichever ranks they belong to. [`select`](select()) chooses the
+//! versions that are worth draining. [`Drain`] copies their shards into the checkpoints' folders on the global tier, with a separate
+//! container for each rank, by the same steps as the library: a temporary name, digests checked on the way, fsync, rename, fsync of the
+//! folder. The process that then finds that all shards of a checkpoint are there writes the manifest, by the same rule as a restart (roll
+//! forward).
 //!
 //! # Why several may do it at once, and again
 //!
-//! - A shard is captured once, so all copies of it are equal. Two nodes that hold a copy of the same one write under
-//!   different temporary names and rename over each other; either result is right. The same goes for the manifest.
-//! - A temp file is locked while it is written. A later drain on the same host removes those whose lock is free.
-//! - Anything that is already there, and good, is not written again: a drain that was killed continues where it stopped.
+//! - A shard is captured once, so all copies of it are equal. Two nodes that hold copies of the same shard write under
+//!   different temporary names, and one renames its file over that of the other; either result is right. The same applies
+//!   to the manifest.
+//! - A temporary file is locked while it is being written. A later drain on the same host removes temporary files whose
+//!   locks are free.
+//! - Anything good that is already there is not written again, so a drain that was killed continues where it stopped.
 //! - Names contain the generation, so nothing that a later run writes is touched. A folder that holds shards of another
-//!   run under the same name (a lost claim) is refused.
+//!   run under the same name (because a claim was lost) is refused.
 //!
 //! # Which versions
 //!
-//! The nodes cannot compare what they have, so each decides by a rule that makes all of them take the same version whenever
-//! one exists that all have: see [`select`](select()).
+//! The nodes cannot compare what they have, so each decides by a rule by which all of them take the same version, whenever there is a
+//! version that all of them have: see [`select`](select()).
 //!
 //! # Missing ranks
 //!
-//! [`Standing::missing`] says whose shards are neither here nor on the global tier. They are on other nodes, or lost; what
-//! redundancy can rebuild has to be decided on that list.
+//! [`Standing::missing`] says which ranks' shards are neither here nor on the global tier. These shards are on other nodes, or lost. What
+//! redundancy can rebuild must be decided on the basis of that list.
 
 mod collect;
 mod copy;
@@ -46,18 +49,18 @@ use crate::tier::source::{MemoryShard, Source};
 use crate::tier::{Tier, TierError, TierId};
 use std::sync::Arc;
 
-/// A shard or a parity part on this node. Only its head has been read; nothing is kept open but segments.
+/// A shard or a parity part on this node. Only its head has been read, and only segments are kept open.
 #[derive(Clone)]
 pub struct Piece {
-    /// Which series.
+    /// The series.
     pub series: Series,
-    /// Which checkpoint.
+    /// The checkpoint.
     pub candidate: Candidate,
-    /// Whose data; who kept the part.
+    /// The rank whose shard it is, or that kept the parity part.
     pub rank: Rank,
-    /// Its length.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// Which of the two it is.
+    /// Whether it is a shard or a parity part.
     pub content: Content,
     place: Place,
 }
@@ -69,7 +72,7 @@ enum Place {
 }
 
 impl Piece {
-    /// Which tier it rests on.
+    /// The tier that it is on.
     pub fn tier(&self) -> TierId {
         match &self.place {
             Place::Slot(..) => TierId::MEMORY,
@@ -77,7 +80,7 @@ impl Piece {
         }
     }
 
-    /// Opens it and checks that it is still what it was.
+    /// Opens the piece and checks that it is still what it was.
     ///
     /// # Errors
     /// [`TierError`] of this piece's tier.

@@ -1,25 +1,25 @@
 //! Which versions are worth draining. Pure.
 //!
-//! Nodes decide alone, and still have to take the same version, because only a version that all of them bring is complete.
-//! What one node knows:
+//! Nodes decide alone, but must all take the same version, because only a version that all of them bring is complete. One node knows the
+//! following:
 //!
 //! - A version that was committed on a tier was captured (or published) there by *all* ranks before any rank was told so.
-//!   So when one node knows version v to be committed on that tier, every other node that still has this tier has v
-//!   on it too: as one that it knows to be committed as well, or as one that is sealed and whose verdict it has not
-//!   heard any more.
+//!   So if one node knows that version v was committed on that tier, every other node that still has this tier has v on it,
+//!   too: either as a version that it also knows to be committed, or as a sealed version whose verdict it no longer heard.
 //! - A slot or file is given up only after a later version was committed on its tier.
 //!
-//! Hence the rule, per series and per tier (memory, local): *the newest version that this node knows to be committed on that tier,
-//! and everything on that tier that was taken after it.* Two nodes that both still have the tier then both take the newest
-//! version committed there. Each tier counts by itself, because nodes may have lost different ones: a node that was rebooted has its disk and
-//! no memory, and what completes its versions are the disks of the others, not their memory, which may be newer.
+//! The following rule results for each series and each tier (memory, local): take *the newest version that this node knows to be committed
+//! on that tier, and everything on that tier that was taken after it.* Two nodes that both still have the tier then both take the newest
+//! version committed there. Each tier counts by itself, because nodes may have lost different tiers: a node that was rebooted has its disk
+//! but no memory, and its versions are completed by the disks of the other nodes, not by their memory, which may be newer.
 //!
-//! Such a version need not survive that a node is lost, and then it is never complete. So every node also takes *every version that has
-//! a parity part or a copy for another rank here, or that is marked as one that survives lost nodes*: a run keeps its newest version
-//! of this kind until it has a newer one, on all nodes. These are few.
+//! Such a version need not survive the loss of a node, and if it does not, it is never complete. So every node also takes *every version
+//! that has a parity part or a copy for another rank here, or that is marked as one that survives lost nodes*. On all nodes, a run keeps
+//! its newest version of this kind until it has a newer one. There are few such versions.
 //!
-//! "Newer" means taken later: by generation, then by operation. Versions are the application's numbers, and an application that has gone
-//! back takes smaller ones later. Which one a restart then elects is decided by lineage, as ever, over what all nodes have brought.
+//! "Newer" means taken later: by generation, then by operation. Version numbers do not tell this, because the application chooses them, and
+//! an application that has gone back takes smaller ones later. Which version a restart then elects is decided by lineage, as always, over
+//! what all nodes have brought.
 
 use super::{Collected, Damage, Piece};
 use crate::base::{Generation, Incarnation, Rank};
@@ -43,11 +43,11 @@ pub enum Which {
 /// A checkpoint to drain, with all copies of shards that this node has.
 #[derive(Clone)]
 pub struct Chosen {
-    /// Which series.
+    /// The series.
     pub series: Series,
-    /// Which checkpoint.
+    /// The checkpoint.
     pub candidate: Candidate,
-    /// Copies for each rank, the nearest first. A rank without any is known to have been here and is not usable.
+    /// The copies of each rank's shard, the nearest first. If there are none, the shard is known to have been here and is not usable.
     pub pieces: BTreeMap<Rank, Vec<Piece>>,
     /// Copies of parity parts, by the member that kept them and its set.
     pub parts: BTreeMap<(Rank, SetInfo), Vec<Piece>>,
@@ -57,15 +57,15 @@ pub struct Chosen {
     pub damage: Vec<Damage>,
 }
 
-/// When it was taken, as far as numbers tell.
+/// When a checkpoint was taken, as far as its numbers tell.
 type Taken = (Generation, u64, Incarnation);
 
 fn taken(candidate: &Candidate) -> Taken {
     (candidate.key.generation, candidate.key.operation, candidate.key.incarnation)
 }
 
-/// Chooses among what was collected: the newest first, of all series. Also returns damage that concerns none of the chosen
-/// and may yet be a loss, because what it was is newer than all of them, or cannot be told.
+/// Chooses from what was collected, over all series, the newest first. Also returns damage that concerns none of the chosen checkpoints but
+/// may be a loss, because the damaged checkpoint is newer than all of them, or cannot be determined.
 pub fn select(collected: Collected, which: Which) -> (Vec<Chosen>, Vec<Damage>) {
     let mut on: BTreeMap<Series, BTreeSet<(TierId, Candidate)>> = BTreeMap::new();
     for piece in collected.pieces.iter().chain(collected.parts.iter().map(|(piece, _)| piece)) {
@@ -133,7 +133,7 @@ fn choose(
     on.iter().filter(|(tier, candidate)| is_wanted(*tier, candidate)).map(|(_, candidate)| *candidate).collect()
 }
 
-/// Puts damage to the checkpoint that it concerns. True also if it concerns an older one than we take anyway.
+/// Assigns damage to the checkpoint that it concerns. Also true if it concerns a checkpoint that is older than a chosen one.
 fn place(damage: &Damage, chosen: &mut [Chosen]) -> bool {
     let Some((generation, version, operation)) = damage.order else { return false };
     let mut is_older = false;
@@ -180,7 +180,7 @@ mod tests {
         let on = [(TierId::MEMORY, v(20)), (TierId::MEMORY, v(30)), (TierId::MEMORY, v(40))];
         assert_eq!(chosen(&on, &[(TierId::MEMORY, v(20)), (TierId::MEMORY, v(30))]), [30, 40]);
         assert_eq!(chosen(&on, &[(TierId::MEMORY, v(40))]), [40]);
-        // Nothing is known to be committed: any of them may be.
+        // Nothing is known to be committed: any of these versions may have been.
         assert_eq!(chosen(&on, &[]), [20, 30, 40]);
     }
 
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_version_taken_later_is_newer_whatever_its_number() {
-        // Version 60, then back to 50, then 55; and a run before all of this.
+        // The run took version 60, went back to 50, and took 55. Another run came before all of this.
         let on = [(TierId::MEMORY, at(2, 60, 6)), (TierId::MEMORY, at(2, 55, 10)), (TierId::MEMORY, at(1, 99, 99))];
         assert_eq!(chosen(&on, &[(TierId::MEMORY, at(2, 60, 6)), (TierId::MEMORY, at(1, 99, 99))]), [55, 60]);
         assert_eq!(chosen(&on, &[(TierId::MEMORY, at(2, 55, 10)), (TierId::MEMORY, at(2, 60, 6))]), [55]);
@@ -224,9 +224,8 @@ mod tests {
     }
 
     proptest! {
-        /// Versions are taken in order; each is committed on a tier when all nodes have it there, and nodes learn about that,
-        /// and give older ones up, at different times. Whatever instant the job dies at, all nodes take the newest committed
-        /// version.
+        /// Versions are taken in order. Each is committed on a tier when all nodes have it there. Nodes learn of this, and give up older
+        /// versions, at different times. At whatever moment the job dies, all nodes take the newest committed version.
         #[test]
         fn all_nodes_take_the_newest_committed_version(
             committed in 1u64..20, taken_by in proptest::collection::vec(0u64..3, 2..6),

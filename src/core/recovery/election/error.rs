@@ -10,16 +10,16 @@ use std::fmt;
 /// What the application asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Want {
-    /// The newest that all ranks can restore, on the lineage of the newest run.
+    /// The newest version that all ranks can restore, on the lineage of the newest run.
     Newest,
-    /// A version by name, also one that a later run left behind.
+    /// The version with this number, even if a later run left it behind.
     Version(u64),
 }
 
 /// An attempt that did not count, and why.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Tried {
-    /// Which checkpoint.
+    /// The checkpoint.
     pub key: CheckpointKey,
     /// The ranks that caused this, and why.
     pub culprits: Vec<Culprit>,
@@ -43,9 +43,9 @@ pub enum RestartError {
     RankBound {
         /// Its version.
         version: u64,
-        /// Ranks that took it.
+        /// The number of ranks that took it.
         found: u32,
-        /// Ranks of this run.
+        /// The number of ranks of this run.
         ours: u32,
         /// The regions.
         regions: Vec<String>,
@@ -77,14 +77,14 @@ pub enum RestartError {
 pub enum Unloaded {
     /// A copy is damaged: other copies of the version are tried, then older versions.
     Damaged(String),
-    /// The program rejects the version, whose copies are alike: older ones are tried.
+    /// The program rejects the version. All copies of it are equal, so older versions are tried.
     Rejected(String),
-    /// No other version would help: it ends the restart.
+    /// No other version would help, so the restart ends.
     Refused(String),
 }
 
 impl Unloaded {
-    /// Because of this error.
+    /// What this error means for the restart.
     pub fn by(error: &LoadError) -> Unloaded {
         match error.is_damage() {
             true => Unloaded::Damaged(error.to_string()),
@@ -102,10 +102,10 @@ impl fmt::Display for Unloaded {
     }
 }
 
-/// Versions that an error names, the newest of them.
+/// The maximum number of versions that an error names: the newest ones.
 const VERSIONS_MAX: usize = 10;
 
-/// Regions that an error names.
+/// The maximum number of regions that an error names.
 const REGIONS_MAX: usize = 6;
 
 fn bound(version: u64, found: u32, ours: u32, regions: &[String]) -> String {

@@ -1,24 +1,24 @@
 //! The collective choice of what to restore, and the end of each attempt.
 //!
 //! ```text
-//!   look       union of what ranks know, newest 32 of it        one reduction
-//!   vote       AND of what each rank has (or the global tier)   one reduction, which also elects
-//!   gather     who found what tells the homes of it             posts and one reduction, only if some rank lacks a shard
-//!   sets       who has parity of a lost shard's set tells its home  the same, only if that is not enough
-//!   outline    what the checkpoint has, from the root           one reduction, only if another number of ranks took it
-//!   attempt    every rank loads                                  no messages but those that move shards
-//!   end        did all of them?                                  one reduction, which elects the next if not
+//!   look       the newest 32 candidates that ranks know                    one reduction
+//!   vote       AND of what each rank has (or the global tier has)          one reduction, which also elects
+//!   gather     ranks tell homes which of their shards they have found      posts and one reduction, only if some rank lacks a shard
+//!   sets       ranks with parity of a lost shard's set tell its home       the same, only if the previous step is not enough
+//!   outline    the root tells what the checkpoint contains                 one reduction, only if a different number of ranks took it
+//!   attempt    every rank loads                                            no messages except those that move shards
+//!   end        have all ranks loaded everything?                           one reduction, which elects the next candidate if not
 //! ```
 //!
-//! When nodes were lost, ranks moved, or there are more or fewer of them, a shard may lie on a node other than its [home](super::homes), or
-//! have to be rebuilt. In *gather*, whoever found a copy tells its home, and homes that have not been told about any say
-//! which shards they seek. Members of the sets of those then tell these homes what they hold, which ask the homes of other members for
-//! the rest; and each home knows the ways to its shards. A rank that finds its own copy damaged makes all ranks gather and try
-//! the same candidate once more, with these ways open to everybody.
+//! When nodes were lost, ranks moved, or the number of ranks changed, a shard may be on a node other than that of its [home](super::homes),
+//! or may have to be rebuilt. In *gather*, each rank that has found a copy tells the home of the shard, and homes that have not been told
+//! of any copy say which shards they seek. In *sets*, members of the redundancy sets of these shards tell the homes what they hold, and the
+//! homes ask the homes of the other members for the rest. Then each home knows the ways to its shards. A rank that finds its own copy
+//! damaged makes all ranks gather and try the same candidate once more, with these ways open to every rank.
 //!
-//! The root's decision of a reduction carries the elected candidate and its global manifest, so that no other rank reads
-//! the global directory. Candidates go newest first in windows of 32; the next window is looked at only when nothing of
-//! this one is left.
+//! The root's decision on a reduction carries the elected candidate and its manifest on the global tier, so that no
+//! other rank reads the global directory. Candidates are looked at newest first, in windows of 32. The next window is
+//! looked at only when nothing in the current one is left.
 
 mod error;
 mod rank;

@@ -1,4 +1,4 @@
-//! A rank's side: its reports to the root, and what it does with the answers.
+//! A rank's side of an election: its reports to the root, and what it does with the answers.
 
 use super::super::discover::{Found, Held};
 use super::super::homes::{home, homed};
@@ -22,13 +22,13 @@ use std::sync::Arc;
 /// A candidate to attempt, the same on all ranks.
 #[derive(Clone, Debug)]
 pub struct Elected {
-    /// Which checkpoint.
+    /// The checkpoint.
     pub candidate: Candidate,
     /// Its manifests on the tiers that all nodes share, nearest first.
     pub manifests: Vec<(TierId, Manifest)>,
-    /// A later run had left it behind; it was asked for by name.
+    /// A later run had left it behind, but it was requested by its number.
     pub left_behind: bool,
-    /// Ways to shards that this rank is the home of, which lead to other nodes.
+    /// For the shards whose home this rank is, the ways that lead to other nodes.
     pub ways: BTreeMap<Rank, Vec<Alternative>>,
     /// The ranks have looked for shards on each other's nodes. The same on all ranks.
     pub has_gathered: bool,
@@ -42,24 +42,24 @@ pub struct Election {
     name: String,
     want: Want,
     found: Arc<Found>,
-    /// Everything looked at so far, newest first, and whether all ranks can restore it. The same on all ranks.
+    /// Every candidate looked at so far, newest first, and whether all ranks can restore it. The same on all ranks.
     known: Vec<Candidate>,
     complete: Vec<bool>,
-    /// For each of them: some rank knows that it was committed.
+    /// For each candidate: some rank knows that it was committed.
     committed: Vec<bool>,
-    /// Where in `known` the window begins that was looked at last.
+    /// The place in `known` at which the window begins that was looked at last.
     window: usize,
-    /// Some rank knows it was committed, or found damage.
+    /// Some rank knows of a candidate that was committed.
     evidence: bool,
     damage: Vec<Culprit>,
     tried: Vec<Tried>,
     current: Option<Candidate>,
     exhausted: bool,
-    /// Who holds what of this window, as far as this rank is the home of it, or it is needed to rebuild that.
+    /// Who holds which items of this window, if this rank is the home of the shard, or if the item is needed to rebuild such a shard.
     holdings: BTreeSet<Holding>,
-    /// What of it this rank has asked other homes for.
+    /// The shards of this window for which this rank has asked other homes, by place and rank.
     asked: BTreeSet<(u8, Rank)>,
-    /// Copies of this one were found damaged: other ways to its shards are looked for though there are some.
+    /// A candidate of which copies were found damaged: other ways to its shards are sought, although there are some.
     distrusted: Option<Candidate>,
     /// The ranks have told each other what they hold of this window.
     gathered: bool,
@@ -94,7 +94,7 @@ impl Election {
         &self.found
     }
 
-    /// Did the ranks look for shards on each other's nodes? The same on all ranks.
+    /// Have the ranks looked for shards on each other's nodes? The same on all ranks.
     pub fn has_gathered(&self) -> bool {
         self.gathered
     }
@@ -121,8 +121,8 @@ impl Election {
 
     /// Ends an attempt; `Ok(None)` if it counts, the next candidate if not.
     ///
-    /// A rank that has failed may come here while others load something together. They are told there, and come here too: it then votes
-    /// again.
+    /// A rank that has failed may call this while others load something together. The others are told so in that load and then call this,
+    /// too; the rank that failed votes again.
     ///
     /// # Collective
     /// All ranks.
@@ -135,7 +135,7 @@ impl Election {
             if let Some(why) = &failure {
                 let is_hopeless = matches!(why, Unloaded::Refused(_));
                 ballot = ballot.failed(self.engine.identity().rank, why.to_string(), !is_hopeless);
-                // The failure is what counts, in whatever call the others are.
+                // Only the failure counts, whatever call the others are in.
                 ballot.calls.clear();
             }
             let root = self.root_view();
@@ -151,14 +151,14 @@ impl Election {
         };
         let (word, tried): (Word, Option<Tried>) = self.decode(&verdict.decision)?;
         if let Some(tried) = tried {
-            // All ranks hear the same: it is said once.
+            // All ranks hear the same, so one warning is enough.
             let level = if self.engine.is_root() { log::Level::Warn } else { log::Level::Debug };
             log::log!(level, "event=attempt-failed {} culprits={:?}", tried.key, join(&tried.culprits));
             self.tried.push(tried);
         }
         match word {
             Word::Gather => {
-                // Somebody's copy is damaged, and so may others be.
+                // A copy of some rank is damaged, and others may be, too.
                 self.distrusted = self.current;
                 match self.gather()? {
                     Word::NextWindow => self.first(),
@@ -170,7 +170,7 @@ impl Election {
         }
     }
 
-    /// Tells all ranks the root's data on the elected candidate; `None` if it has none.
+    /// Tells all ranks the root's data about the elected candidate; `None` if the root has none.
     ///
     /// # Collective
     /// All ranks.
@@ -186,7 +186,7 @@ impl Election {
         self.decode(&decision)
     }
 
-    /// All complete versions that this election has looked at, newest first: key, and whether a later run left it behind.
+    /// All complete versions that this election has looked at, newest first, each with whether a later run left it behind.
     ///
     /// # Collective
     /// All ranks; looks at every window.
@@ -251,7 +251,7 @@ impl Election {
         let has_all = |candidate: &Candidate| self.homed(candidate).all(|shard| found.has(candidate, shard));
         let have = to_bits(window.iter().map(has_all));
         let committed = to_bits(window.iter().map(|candidate| found.committed.contains(candidate)));
-        // What the global tier holds completely, every rank can restore; only the root knows, and adds it.
+        // Every rank can restore what the global tier holds completely. Only the root knows of it, and adds it.
         let global = to_bits(window.iter().map(|candidate| found.manifests.contains_key(candidate)));
         let root = self.root_view();
         let ballot = self.ballot("vote", Payload::Bits { all: have, any: committed });
@@ -265,20 +265,20 @@ impl Election {
         Ok(word)
     }
 
-    /// The shards that this rank is the home of.
+    /// The shards whose home this rank is.
     fn homed(&self, candidate: &Candidate) -> impl Iterator<Item = Rank> + use<> {
         let identity = self.engine.identity();
         homed(identity.rank, candidate.group_size, identity.size).map(Rank)
     }
 
-    /// The home of a shard of the candidate at this place of the window.
+    /// The home of a shard of the candidate at this place in the window.
     fn home(&self, place: u8, shard: Rank) -> Option<Rank> {
         let candidate = self.known.get(self.window + usize::from(place))?;
         (shard.0 < candidate.group_size).then(|| home(shard, candidate.group_size, self.engine.identity().size))
     }
 
-    /// Has all ranks tell the homes of shards who holds them, and what else of their sets where that is not enough; and answers requests for what
-    /// this rank holds from here on.
+    /// Has all ranks tell the homes of shards who holds them and, where that is not enough, who holds other items of their redundancy sets.
+    /// From here on, answers requests for what this rank holds.
     fn gather(&mut self) -> Result<Word, RestartError> {
         let served = self.found.held.iter().flat_map(|(candidate, items)| {
             let key = candidate.key;
@@ -305,7 +305,7 @@ impl Election {
         Ok(word)
     }
 
-    /// The candidates of the window, with what this rank has found of them.
+    /// The candidates in the window, with what this rank has found of them.
     fn found_of_window(&self) -> impl Iterator<Item = (u8, &Candidate, &BTreeMap<Item, Held>)> {
         let window = self.known[self.window..].iter().zip(0u8..);
         window.filter_map(|(candidate, place)| Some((place, candidate, self.found.held.get(candidate)?)))
@@ -330,7 +330,7 @@ impl Election {
         to_homes
     }
 
-    /// The parity parts that this rank holds of the sets of these shards, for the homes of those.
+    /// The parity parts that this rank holds of the redundancy sets of these shards, for the homes of the shards.
     fn parts_held(&self, sought: &[Span]) -> BTreeMap<Rank, Vec<Holding>> {
         let mut to_homes: BTreeMap<Rank, Vec<Holding>> = BTreeMap::new();
         for (place, _, items) in self.found_of_window() {
@@ -368,7 +368,7 @@ impl Election {
         agreed(engine.exchange(exchange)).map(drop)
     }
 
-    /// What a home makes of what it is told or asked.
+    /// Handles what a home is told or asked.
     fn on_message(&mut self, from: Rank, bytes: &[u8]) -> Result<Handled, FormatError> {
         let mut onward = Vec::new();
         match codec::decode("message", bytes)? {
@@ -376,7 +376,7 @@ impl Election {
                 for holding in holdings {
                     let members = holding.set.iter().flat_map(|set| set.members.clone());
                     for (member, _) in members {
-                        // Whose shard is needed to rebuild another one, and whose home may be another rank.
+                        // The member's shard is needed to rebuild another one, and its home may be another rank.
                         let home = self
                             .home(holding.candidate, member)
                             .filter(|_| self.asked.insert((holding.candidate, member)));
@@ -398,7 +398,7 @@ impl Election {
         Ok(Handled { answer: Vec::new(), onward })
     }
 
-    /// Shards that this rank is the home of, which nobody holds, and which cannot be rebuilt, as far as it knows.
+    /// The shards whose home this rank is that, as far as it knows, no rank holds and that cannot be rebuilt.
     fn lacking(&self) -> Vec<(u16, u32)> {
         let mut lacking = Vec::new();
         for (candidate, place) in self.known[self.window..].iter().zip(0u8..) {
@@ -409,7 +409,7 @@ impl Election {
         lacking
     }
 
-    /// The shards of [`lacking`](Self::lacking), and those of which this rank knows no copy that it trusts.
+    /// The shards of [`lacking`](Self::lacking), and those of a distrusted candidate whose home this rank is.
     fn sought(&self) -> Payload {
         let mut sought = self.lacking();
         let place = self.known[self.window..].iter().position(|known| Some(*known) == self.distrusted);
@@ -429,7 +429,7 @@ impl Election {
                 let mut ways = BTreeMap::new();
                 if let (Some(place), true) = (place, self.gathered) {
                     let table = Table::of(&self.holdings, place as u8);
-                    // Also to shards of which this rank has copies: they may turn out to be damaged.
+                    // This includes shards of which this rank has copies, because these may turn out to be damaged.
                     ways.extend(self.homed(&candidate).map(|shard| (shard, table.alternatives(shard, rank))));
                 }
                 self.current = Some(candidate);
@@ -465,7 +465,7 @@ impl Election {
         codec::decode("decision", decision).map_err(|error| RestartError::Session { reason: error.to_string() })
     }
 
-    /// What the root's decisions need, moved into the closure that decides. (On other ranks it is never called.)
+    /// The data that the root's decisions need, to be moved into the closure that decides. (On other ranks, that closure is never called.)
     fn root_view(&mut self) -> RootView {
         RootView {
             want: self.want,
@@ -484,16 +484,16 @@ impl Election {
     }
 }
 
-/// What ranks tell each other of what they hold.
+/// What ranks tell each other about what they hold.
 #[derive(Serialize, Deserialize)]
 enum Message {
-    /// The sender, or somebody that it has been told about, holds these.
+    /// The sender, or a rank of which it has been told, holds these items.
     Held(Vec<Holding>),
-    /// Who holds the shard of that rank, of the candidate at that place of the window?
+    /// Who holds the shard of that rank, of the candidate at that place in the window?
     Who(u8, Rank),
 }
 
-/// Holdings in one message.
+/// The maximum number of holdings in one message.
 const HOLDINGS_MAX: usize = 1024;
 
 fn encoded(message: &Message) -> Result<Vec<u8>, RestartError> {

@@ -1,4 +1,4 @@
-//! The root's side, pure: what is elected from what the ranks have said.
+//! The root's side of an election: what is elected from what the ranks have said. Pure.
 
 use super::super::remade::ELSEWHERE;
 use super::error::{Tried, Want};
@@ -12,19 +12,19 @@ use serde::{Deserialize, Serialize};
 /// The root's word after a reduction.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) enum Word {
-    /// Try this one.
+    /// Try this candidate.
     Try(Box<Choice>),
     /// Look at the next window.
     NextWindow,
     /// Tell the homes of shards who holds them.
     Gather,
-    /// Tell the homes of these shards what there is of their redundancy sets: kinds are places in the window.
+    /// Tell the homes of these shards what is left of their redundancy sets. The kinds of the spans are places in the window.
     Seek(Vec<Span>),
     /// The attempt counts.
     Done,
     /// There is nothing, and there never was.
     Nothing,
-    /// It ends with an error.
+    /// The restart ends with an error.
     NothingRestorable(Vec<Tried>, Vec<Culprit>, u64),
     NoSuchVersion(Vec<u64>),
 }
@@ -38,15 +38,15 @@ pub(super) struct Choice {
     pub left_behind: bool,
 }
 
-/// The key under which ballots are counted that end an attempt.
+/// The key of the sum that counts the ballots that end an attempt.
 pub(super) const AT_THE_END: u64 = 1 << 32;
 /// The sum that counts the ranks whose program rejects the version.
 pub(super) const REJECTED: u64 = AT_THE_END + 1;
 
-/// Of what ranks seek: a kind with this bit set is of shards of which there are copies that nobody trusts.
+/// In the spans that ranks seek, a kind with this bit set marks shards of which there are copies, but none that anybody trusts.
 pub(super) const DISTRUSTED: u16 = 1 << 8;
 
-/// One bit for each candidate of a window, the first one lowest.
+/// One bit for each candidate in a window; the first candidate has the lowest bit.
 pub(super) fn to_bits(of: impl Iterator<Item = bool>) -> u64 {
     of.enumerate().map(|(bit, is_so)| u64::from(is_so) << bit).sum()
 }
@@ -68,9 +68,9 @@ pub(super) struct RootView {
     pub tried: Vec<Tried>,
     pub current: Option<Candidate>,
     pub exhausted: bool,
-    /// Other ways to all shards of this one have been looked for.
+    /// The candidate for which other ways to all shards have been sought.
     pub distrusted: Option<Candidate>,
-    /// Shards of this window that nobody holds; kinds are places in it.
+    /// The shards of this window that nobody holds. The kinds of the spans are places in the window.
     pub lost: Vec<Span>,
 }
 
@@ -91,8 +91,8 @@ impl RootView {
         Outcome::agreed("decision", &(word, complete))
     }
 
-    /// Is something incomplete that would be preferred to what was elected? Or would some rank have to read what was
-    /// elected from the global tier, when another node may have it?
+    /// Is a candidate incomplete that would be preferred to the elected one? Or would some rank have to read the
+    /// elected one from the global tier, although another node may have it?
     pub fn may_be_elsewhere(&self, start: usize, all: u64, word: &Word) -> bool {
         let chosen = match word {
             Word::Try(choice) => Some(choice.candidate),
@@ -110,7 +110,8 @@ impl RootView {
         incomplete.map(|(candidate, _)| candidate).any(wanted)
     }
 
-    /// The homes have said which shards they have no way to: elects again, or has them look for what is left of sets, if that `is_open`.
+    /// Decides after the homes have said to which shards they have no way: elects again, or, if that `is_open`, has them look for what is
+    /// left of redundancy sets.
     pub fn decide_gather(mut self, ballot: &Ballot, start: usize, is_open: bool) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
         if !culprits.is_empty() {
@@ -131,14 +132,14 @@ impl RootView {
         }
         self.lost = spans.iter().filter(|span| span.kind & DISTRUSTED == 0).copied().collect();
         let complete = to_bits(self.complete[start..].iter().copied());
-        // After a damaged copy this is the same one once more, now that everybody can look elsewhere.
+        // After a damaged copy, the same candidate is elected once more, now that all ranks can look elsewhere.
         if let Some(text) = self.passed_over(start, &word) {
             log::warn!("event=passed-over {text}");
         }
         Outcome::agreed("decision", &(word, complete))
     }
 
-    /// Of the shards that homes have no way to, those of what is elected and of what would be preferred to it.
+    /// The shards to which homes have no way, of the elected candidate and of those that would be preferred to it.
     fn sought(&self, start: usize, word: &Word, spans: &[Span]) -> Vec<Span> {
         let chosen = match word {
             Word::Try(choice) => Some(choice.candidate),
@@ -156,8 +157,8 @@ impl RootView {
         spans.iter().filter(is_wanted).map(plain).collect()
     }
 
-    /// The committed checkpoints of the window that would have been preferred to what was elected, and what the newest of
-    /// them lacks.
+    /// The newest committed checkpoint in the window that would have been preferred to the elected one, how many others
+    /// there are, and what the newest lacks.
     pub fn passed_over(&self, start: usize, word: &Word) -> Option<String> {
         let chosen = match word {
             Word::Try(choice) => Some(choice.candidate),
@@ -189,7 +190,7 @@ impl RootView {
         Word::Try(Box::new(Choice { candidate, manifests, left_behind }))
     }
 
-    /// Whether the attempt counts, or what is tried next.
+    /// Decides whether the attempt counts, or what is tried next.
     pub fn decide_end(mut self, ballot: &Ballot) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
         let sum = |of: u64| ballot.sums.iter().find(|(key, _)| *key == of).map_or(0, |(_, sum)| *sum);
@@ -200,7 +201,7 @@ impl RootView {
             return (Outcome::Abandoned(culprits), Vec::new());
         }
         let answer = match self.current {
-            // Damaged copies: other ways to all shards have not been looked for yet.
+            // Copies are damaged, and other ways to all shards have not been sought yet.
             Some(current) if !culprits.is_empty() && sum(REJECTED) == 0 && self.distrusted != Some(current) => {
                 (Word::Gather, None)
             }
@@ -216,7 +217,8 @@ impl RootView {
 
     /// The next candidate, or why there is none.
     pub fn elect(&self) -> Word {
-        // The lineage is that of what can be restored, tried or not: falling back must not cross to another one.
+        // The lineage is that of all candidates that can be restored, tried or not, because falling back must not cross over to another
+        // lineage.
         let tried = |candidate: &Candidate| self.tried.iter().any(|tried| tried.key == candidate.key);
         let whole: Vec<bool> =
             self.known.iter().zip(&self.complete).map(|(c, complete)| *complete || tried(c)).collect();
@@ -278,7 +280,7 @@ mod tests {
         Culprit { retry, ..Culprit::of(Rank(2), "a flipped bit") }
     }
 
-    /// A root that has looked at all there is, and what all ranks can restore of it.
+    /// The view of a root that has looked at all candidates, and of which of them all ranks can restore.
     fn view(known: &[Candidate], complete: &[bool]) -> RootView {
         RootView {
             want: Want::Newest,
@@ -296,7 +298,7 @@ mod tests {
         }
     }
 
-    /// Versions 3, 2 and 1 of one run, of which `complete` says what all ranks have.
+    /// The view of versions 3, 2 and 1 of one run; `complete` says which of them all ranks have.
     fn three(complete: [bool; 3]) -> RootView {
         view(&[at(1, 3, None), at(1, 2, None), at(1, 1, None)], &complete)
     }
@@ -341,11 +343,11 @@ mod tests {
 
     #[test]
     fn falling_back_from_a_damaged_version_stays_on_its_lineage() {
-        // A run went on from 50, which left 60 behind; its 55 is damaged.
+        // A run continued from 50 and so left 60 behind; its own version 55 is damaged.
         let mut view = view(&[at(2, 55, from(1, 50)), at(1, 60, None), at(1, 50, None)], &[false, true, true]);
         view.tried.push(Tried { key: view.known[0].key, culprits: vec![culprit(true)] });
         assert_eq!(tried(&view.elect()), Some((50, false)));
-        // Asked for by its number it may be had.
+        // If it is requested by its number, version 60 can be restored.
         view.want = Want::Version(60);
         assert_eq!(tried(&view.elect()), Some((60, true)));
     }
@@ -369,7 +371,7 @@ mod tests {
         );
         view.want = Want::Version(40);
         assert_eq!(view.elect(), Word::NoSuchVersion(vec![50, 55, 60]));
-        // It was there and is damaged: that is what has to be told.
+        // The version was there and is damaged, and the answer must say so.
         view.tried.push(Tried { key: view.known[3].key, culprits: vec![culprit(true)] });
         assert_eq!(view.elect(), Word::NothingRestorable(view.tried.clone(), vec![], 1));
     }
@@ -382,7 +384,7 @@ mod tests {
         assert_eq!(RootView { evidence: true, ..view(&[], &[]) }.elect(), lost(&[]));
         let damage = vec![culprit(true)];
         assert_eq!(RootView { damage: damage.clone(), ..view(&[], &[]) }.elect(), lost(&damage));
-        // What was never whole and what nobody knows to have been committed is not missed.
+        // Versions that were never whole, and that nobody knows to have been committed, are not missed.
         assert_eq!(three([false; 3]).elect(), Word::Nothing);
         let mut tried = three([false; 3]);
         tried.tried = tried.known.iter().map(|c| Tried { key: c.key, culprits: vec![] }).collect();
@@ -393,7 +395,7 @@ mod tests {
     fn a_checkpoint_of_another_number_of_ranks_is_no_worse_than_any_other() {
         let other = Candidate { group_size: 9, ..at(1, 3, None) };
         assert_eq!(tried(&view(&[other], &[true]).elect()), Some((3, false)));
-        // An older one of our own size is not elected behind it.
+        // An older checkpoint with as many ranks as this run is not preferred to a newer one.
         assert_eq!(tried(&view(&[other, at(1, 2, None)], &[true, true]).elect()), Some((3, false)));
         assert_eq!(tried(&view(&[other, at(1, 2, None)], &[false, true]).elect()), Some((2, false)));
     }
@@ -406,11 +408,11 @@ mod tests {
         let (word, complete) = vote(three([false; 3]), 0b101, 0b010);
         assert_eq!((tried(&word), complete), (Some((3, false)), 0b111));
         assert_eq!(vote(three([false; 3]), 0b101, 0b001).1, 0b101, "what both have");
-        // A newer one may be had from other nodes, and so may one that some rank would have to read from the global tier.
+        // A newer version may be on other nodes, and so may a version that some rank would have to read from the global tier.
         for (all, global, complete) in [(0b110, 0, 0b110), (0b110, 0b001, 0b111)] {
             assert_eq!(vote(three([false; 3]), all, global), (Word::Gather, complete));
         }
-        // An older one that is incomplete is not wanted.
+        // An older version that is incomplete is not wanted.
         assert_eq!(tried(&vote(three([false; 3]), 0b011, 0).0), Some((3, false)));
     }
 
@@ -448,7 +450,7 @@ mod tests {
         assert!(matches!(outcome, Outcome::Abandoned(culprits) if culprits[0].ranks.named() == [Rank(1)]));
     }
 
-    /// What is decided when homes have no way to these shards of candidates, by their places in the window.
+    /// The decision when homes have no way to these shards of candidates, which are named by their places in the window.
     fn gathered(view: RootView, start: usize, lacking: &[(u16, u32)], is_open: bool) -> (Word, u64) {
         let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::spans(lacking.iter().copied()));
         agreed(view.decide_gather(&ballot, start, is_open))
@@ -461,7 +463,7 @@ mod tests {
     #[test]
     fn what_other_nodes_hold_makes_a_candidate_complete() {
         let view = || three([false, false, true]);
-        // All have a way to version 3; nobody is asked about sets of version 2, which would not be preferred.
+        // All homes have ways to version 3. No rank is asked about redundancy sets of version 2, which would not be preferred.
         let (word, complete) = gathered(view(), 0, &[(1, 2)], true);
         assert_eq!((tried(&word), complete), (Some((3, false)), 0b101));
     }
@@ -471,7 +473,7 @@ mod tests {
         let lacking = [(0, 5), (0, 6), (0, 9), (1, 2)];
         let (word, complete) = gathered(three([false, false, true]), 0, &lacking, true);
         assert_eq!((word, complete), (Word::Seek(vec![span(0, 5, 6), span(0, 9, 9), span(1, 2, 2)]), 0b100));
-        // Some of it was rebuilt, and some not.
+        // Some of the shards can be rebuilt, and some cannot.
         let (word, complete) = gathered(three([false, false, true]), 0, &[(0, 9)], false);
         assert_eq!((tried(&word), complete), (Some((2, false)), 0b110));
         let (word, complete) = gathered(three([false, false, true]), 0, &[(1, 2)], false);
@@ -482,7 +484,7 @@ mod tests {
     fn one_shard_that_nobody_holds_leaves_a_candidate_incomplete() {
         let (word, complete) = gathered(three([false, true, true]), 0, &[(0, 0)], false);
         assert_eq!((tried(&word), complete), (Some((2, false)), 0b110));
-        // The global tier has it whole: what is lacking in memory changes nothing.
+        // The global tier has the whole version, so what is lacking in memory changes nothing.
         let (word, complete) = gathered(three([true; 3]), 0, &[(0, 0)], false);
         assert_eq!((tried(&word), complete), (Some((3, false)), 0b111));
     }
@@ -513,7 +515,7 @@ mod tests {
 
     #[test]
     fn what_was_committed_and_is_passed_over_is_told_with_what_it_lacks() {
-        // Of versions 5 to 1 the last four are in the window, all are committed, and only 2 is whole.
+        // Of versions 5 to 1, the last four are in the window. All are committed, and only version 2 is whole.
         let known: Vec<_> = (1..=5).rev().map(|version| at(1, version, None)).collect();
         let mut view = view(&known, &[false, false, false, true, false]);
         (view.committed, view.lost) = (vec![true; 5], vec![span(0, 1, 2), span(0, 7, 7), span(1, 0, 3)]);
@@ -521,12 +523,12 @@ mod tests {
         let told = view.passed_over(1, &chosen(&view, 3)).expect("versions 4 and 3");
         assert!(told.contains("version 4 ") && told.contains("older=1 "), "{told}");
         assert!(told.contains("shards of ranks 1-2, 7, and"), "{told}");
-        // What was elected is not passed over, also if its copies are only now looked for; nor is what is older.
+        // The elected version is not passed over, even if its copies are sought only now; nor are older versions.
         assert!(view.passed_over(1, &chosen(&view, 1)).is_none());
-        // Where nothing was elected, everything is that is not whole.
+        // If nothing was elected, every version that is not whole is passed over.
         let told = view.passed_over(1, &Word::NextWindow).expect("versions 4, 3 and 1");
         assert!(told.contains("version 4 ") && told.contains("older=2 "), "{told}");
-        // Nobody misses what was not committed, and what is whole.
+        // Nobody misses versions that were not committed, or versions that are whole.
         (view.committed[1], view.complete[2]) = (false, true);
         assert!(view.passed_over(1, &chosen(&view, 3)).is_none());
         let told = view.passed_over(1, &Word::NextWindow).expect("version 1");
@@ -573,7 +575,7 @@ mod tests {
         assert_eq!((failed.key.version, failed.culprits), (3, vec![culprit(true)]));
         let (outcome, elsewhere) = end(Some(false), true);
         assert_eq!((outcome, elsewhere), (Outcome::Abandoned(vec![culprit(false)]), vec![]));
-        // One ends it, another one loads something together with all others.
+        // One rank ends the attempt, while another rank loads something together with all others.
         let ended = Ballot::default().failed(Rank(2), "a flipped bit", true).with_sums(vec![(AT_THE_END, 1)]);
         let ended = Ballot { votes: 1, ..ended };
         let other = Ballot::of(Rank::ROOT, 7, "load", Payload::None);

@@ -1,4 +1,4 @@
-//! Reads pieces of shards in threads of its own, and checks them there, while those before them are packed and sent.
+//! Reads pieces of shards in separate threads and checks them there, while the pieces before them are packed and sent.
 
 use crate::base::threads::spawn_scoped;
 use crate::base::units::page_ceil;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Scope;
 
-/// Pieces of memory that are asked for at once, of one thread: one is read while another one waits to be taken.
+/// The number of pieces of memory for which one thread is asked at once: one is read while another one waits to be taken.
 const OF_MEMORY: usize = 2;
-/// Pieces of files, each of a thread of its own: one request alone leaves a device idle.
+/// The number of pieces of files that are asked for at once, each from a separate thread: a single request leaves a device idle.
 const OF_FILES: usize = FILE_READERS;
 
 /// A piece that is to be read: whole blocks of a region.
@@ -25,14 +25,14 @@ struct Wanted {
     buffer: PageBuffer,
 }
 
-/// One that was.
+/// A piece that was read.
 struct Got {
     range: Range<usize>,
     buffer: PageBuffer,
     outcome: Result<(), TierError>,
 }
 
-/// Another thread.
+/// A thread that reads.
 struct Thread {
     wanted: Sender<Wanted>,
     got: Receiver<Got>,
@@ -42,9 +42,9 @@ struct Thread {
 pub(super) struct Ahead<'s, 'e> {
     scope: &'s Scope<'s, 'e>,
     threads: Vec<Thread>,
-    /// There was no other one to be had.
+    /// No further thread can be started.
     are_all: bool,
-    /// What was asked for and has not been taken, in order, and the place of the thread that reads it.
+    /// The ranges that were asked for and have not been taken, in order, each with the place of the thread that reads it.
     asked: VecDeque<(Range<usize>, usize)>,
     /// The thread that is asked next.
     next: usize,
@@ -52,13 +52,13 @@ pub(super) struct Ahead<'s, 'e> {
 }
 
 impl<'s, 'e> Ahead<'s, 'e> {
-    /// Nothing yet. Threads begin with the first pieces that are asked for, and end with this.
+    /// Has asked for nothing yet. Threads begin with the first pieces that are asked for, and end with this object.
     pub fn new(scope: &'s Scope<'s, 'e>) -> Ahead<'s, 'e> {
         let (threads, asked, spare) = (Vec::new(), VecDeque::new(), Vec::new());
         Ahead { scope, threads, are_all: false, asked, next: 0, spare }
     }
 
-    /// What is asked for: where the next piece behind it begins, at the earliest.
+    /// The end of what was asked for, at which the next piece can begin at the earliest.
     pub fn end(&self) -> Option<usize> {
         self.asked.back().map(|(range, _)| range.end)
     }
@@ -69,7 +69,7 @@ impl<'s, 'e> Ahead<'s, 'e> {
         !is_alone && source.is_read_beside() && self.asked.len() < pieces_of(source)
     }
 
-    /// Asks for a piece of the copy that all others which are asked for are of. False if nobody reads it ahead.
+    /// Asks for a piece of the copy to which all pieces belong that are currently asked for. False if no thread reads it ahead.
     pub fn ask(&mut self, source: &Source, region: &Arc<Region>, range: Range<usize>) -> bool {
         let most = if matches!(source, Source::Memory(_)) { 1 } else { OF_FILES };
         if self.threads.len() < most && !self.are_all {
@@ -101,7 +101,7 @@ impl<'s, 'e> Ahead<'s, 'e> {
         spawn_scoped(self.scope, "bvk-ahead", body).ok().map(|_| Thread { wanted, got })
     }
 
-    /// A buffer of at least so many bytes.
+    /// A buffer of at least `length` bytes.
     pub fn buffer(&mut self, length: usize) -> PageBuffer {
         let fits = self.spare.iter().position(|buffer| buffer.len() >= length);
         fits.map_or_else(|| PageBuffer::new(page_ceil(length as u64) as usize), |at| self.spare.swap_remove(at))
@@ -114,15 +114,15 @@ impl<'s, 'e> Ahead<'s, 'e> {
         }
     }
 
-    /// The piece that was asked for and has this byte, and what became of it; those before it are dropped. `None` if there is none, or nobody
-    /// reads it any more.
+    /// The piece that was asked for and contains the byte `at`, and the outcome of reading it. The pieces before it are dropped. `None` if
+    /// there is no such piece, or if its thread no longer reads.
     ///
     /// # Blocking
-    /// Until it was read.
+    /// Until the piece has been read.
     pub fn take(&mut self, at: usize) -> Option<(Range<usize>, PageBuffer, Result<(), TierError>)> {
         while let Some((range, thread)) = self.asked.pop_front() {
             let Ok(Got { range: of, buffer, outcome }) = self.threads.get(thread)?.got.recv() else {
-                // What the others have read would be taken for what they are asked next.
+                // The pieces that the other threads have read would be taken for those that they are asked for next.
                 self.asked.clear();
                 self.threads.clear();
                 self.are_all = true;
@@ -139,7 +139,7 @@ impl<'s, 'e> Ahead<'s, 'e> {
 
     /// Drops what was asked for: another copy, or another shard, comes next.
     pub fn drop_all(&mut self) {
-        // No byte of any region has this place.
+        // No byte of any region is at this place.
         _ = self.take(usize::MAX);
     }
 }
@@ -156,7 +156,7 @@ mod tests {
     /// The other ends of a reader: what it is asked, and its answers.
     type Ends = (Receiver<Wanted>, Sender<Got>);
 
-    /// Readers that tests answer for.
+    /// Readers whose answers the test gives.
     fn ahead<'s, 'e>(scope: &'s Scope<'s, 'e>, readers: usize) -> (Ahead<'s, 'e>, Vec<Ends>) {
         let mut ahead = Ahead::new(scope);
         let ends = (0..readers).map(|_| {
@@ -198,7 +198,7 @@ mod tests {
             let (range, buffer, _) = ahead.take(12).expect("it was asked for");
             assert_eq!((range, buffer[0]), (10..20, 10));
             assert_eq!(ahead.spare.len(), 1, "that of the piece before");
-            // Another copy comes, whose first piece begins where one that nobody takes did.
+            // Another copy follows, whose first piece begins at the same place as a piece that nobody took.
             ahead.drop_all();
             assert_eq!(ahead.end(), None);
             ahead.asked.push_back((20..25, 0));

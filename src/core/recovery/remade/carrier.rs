@@ -1,4 +1,4 @@
-//! Sends what readers pack to those who want it, no more at once than these can take.
+//! Sends what readers pack to the ranks that want it, and no more at once than these ranks can take.
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
@@ -13,34 +13,34 @@ use crate::transfer::posting::{Handled, Next};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// The maximum number of bytes of a packet, about.
+/// The approximate maximum size of a packet, in bytes.
 const PACKET: usize = 512 << 10;
-/// The most before it is known how much its receiver takes at once.
+/// The maximum until it is known how much the receiver takes at once.
 const FIRST_PACKET: usize = 64 << 10;
-/// The least that is worth a message.
+/// The smallest packet that is worth a message.
 const PACKET_MIN: usize = 4 << 10;
 
-/// What one rank knows of who sends what.
+/// What one rank knows about who sends what.
 pub(super) struct Carrier<'c> {
     pub together: &'c Together<'c>,
-    /// The ranks that this one gets something from.
+    /// The ranks from which this one receives something.
     pub senders: &'c [Rank],
-    /// How many ranks get something from this one.
+    /// The number of ranks that receive something from this one.
     pub receivers: usize,
 }
 
 impl Carrier<'_> {
-    /// Sends what this rank reads for others, and takes what it gets; what it reads for itself is put at its place at once. Without `target` it takes
-    /// nothing, and has a `failure` that says why.
+    /// Sends what this rank reads for others, and takes what it receives; what it reads for itself is put in its place at once. Without a
+    /// `target`, the rank takes nothing, and `failure` says why.
     ///
     /// # Collective
     /// All ranks.
     ///
     /// # Blocking
-    /// On what holds the shards, and until all that was sent has been taken.
+    /// On the tiers that hold the shards, and until everything that was sent has been taken.
     ///
     /// # Errors
-    /// [`LoadError::Others`], the same on all ranks: also of a rank that has failed before.
+    /// [`LoadError::Others`], the same on all ranks, even if a rank had already failed before.
     pub fn send<'p, P: Parcels<'p>, S: Sink<P::Way>>(
         &'p self,
         mut shards: Vec<&mut ShardAccess>,
@@ -50,12 +50,12 @@ impl Carrier<'_> {
     ) -> Result<(), LoadError> {
         let together = self.together;
         let target = RefCell::new(target);
-        // What each of those that this rank sends to takes of it at once.
+        // How much each receiver takes from this rank at once.
         let credits: RefCell<BTreeMap<Rank, usize>> = RefCell::default();
         let failure = RefCell::new(failure);
-        // Bytes that this rank has on their way before they were taken, and that it gets from all readers together before it has taken them.
+        // The maximum number of bytes that this rank may have under way, and that all readers together may send it before it takes them.
         let window = usize::try_from(together.engine.config().node.restart_window).unwrap_or(usize::MAX);
-        // So long that several for each receiver fit into the window.
+        // Packets are so short that several for each receiver fit into the window.
         let most = (window / (4 * self.receivers.max(1))).clamp(PACKET_MIN, PACKET);
         let limit = |to: Rank| match credits.borrow().get(&to) {
             Some(credit) => most.min(credit / 2).max(PACKET_MIN),
@@ -78,7 +78,7 @@ impl Carrier<'_> {
                 loop {
                     if let Some((to, body)) = ready.take() {
                         let credit = credits.borrow().get(&to).copied().unwrap_or(FIRST_PACKET);
-                        // One may always be under way.
+                        // One packet may always be under way.
                         let is_over = |out: usize, most: usize| out > 0 && out + body.len() > most;
                         if is_over(posts.all_outstanding(), window) || is_over(posts.outstanding(to), credit) {
                             ready = Some((to, body));

@@ -1,5 +1,5 @@
-//! What a rank reads for itself: pieces of shards on its node and on tiers that all nodes share, block by block, each checked as a whole before what is
-//! wanted of it counts.
+//! Reads what a rank loads by itself: pieces of shards on its node and on tiers that all nodes share, block by block. Each block is checked
+//! as a whole before the wanted part of it counts.
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
@@ -24,33 +24,33 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// From so many bytes on several threads load.
+/// The minimum number of bytes for which several threads load.
 const THREADS_MIN: u64 = 2 << 20;
-/// Bytes of a thread's task: the least, and the most.
+/// The minimum and the maximum number of bytes in a thread's task.
 const TASK: Range<u64> = 2 << 20..16 << 20;
-/// What lies between two blocks of a file that are wanted is read with them, up to so many bytes.
+/// Gaps of up to this many bytes between two wanted blocks of a file are read with the blocks.
 const GAP: usize = 512 << 10;
 
 /// Elements on their way from a region to a box.
 pub(super) struct Move {
-    /// Where they lie in the region, behind the first byte of the part of the shard that they are of.
+    /// Where they lie in the region, relative to the first byte of the part of the shard to which they belong.
     from: Strides,
     base: usize,
     /// Where they go in the memory of their box.
     to: Strides,
-    /// Which slot of the task has that, and how far behind its begin.
+    /// The slot of the task that has that place, and the offset from the beginning of the slot.
     slot: usize,
     behind: usize,
 }
 
 impl Move {
-    /// Where the first byte is in the region.
+    /// The place of the first byte in the region.
     fn first(&self) -> usize {
         self.base + self.from.place_of(0)
     }
 }
 
-/// Where the parts of a shard begin in a region whose elements have so many bytes.
+/// Where the parts of a shard begin in a region whose elements have `size` bytes.
 pub(super) fn starts(parts: &Parts, size: u64) -> Vec<usize> {
     let ends = parts.own().iter().scan(0, |end, own| {
         *end += (own.volume() * size) as usize;
@@ -59,10 +59,11 @@ pub(super) fn starts(parts: &Parts, size: u64) -> Vec<usize> {
     std::iter::once(0).chain(ends).collect()
 }
 
-/// The blocks of a region that have something of these moves, which are sorted by their first bytes; joined where no more than `gap` bytes lie between.
+/// The blocks of a region that these moves touch, joined where no more than `gap` bytes lie between them. The moves must be sorted by their
+/// first bytes.
 pub(super) fn touched(moves: &[Move], block: usize, length: usize, gap: usize) -> Vec<Range<usize>> {
     let mut ranges = Vec::<Range<usize>>::new();
-    // Those that have begun: where the next byte lies.
+    // `begun` has the moves that have begun, each with the place of its next byte.
     let (mut waiting, mut begun) = (moves.iter().peekable(), Vec::<(usize, &Move)>::new());
     loop {
         let first = waiting.peek().map(|next| next.first());
@@ -87,22 +88,22 @@ pub(super) fn touched(moves: &[Move], block: usize, length: usize, gap: usize) -
     }
 }
 
-/// The moves of a region on their way, block by block.
+/// The progress of a region's moves, block by block.
 struct Walk<'m> {
     moves: &'m [Move],
-    /// Of those that have begun.
+    /// The ways of the moves that have begun.
     ways: Vec<Both<'m>>,
-    /// By where the next byte of each lies in the region.
+    /// The moves that have begun, by the place of the next byte of each in the region.
     next: BinaryHeap<Reverse<(usize, usize)>>,
 }
 
 impl<'m> Walk<'m> {
-    /// `moves` are sorted by their first bytes.
+    /// `moves` must be sorted by their first bytes.
     fn new(moves: &'m [Move]) -> Walk<'m> {
         Walk { moves, ways: Vec::new(), next: BinaryHeap::new() }
     }
 
-    /// Takes what is wanted of the block that begins at `at`. What two want is taken from it twice.
+    /// Takes what is wanted from the block that begins at `at`. Bytes that two moves want are taken twice.
     fn take(&mut self, at: usize, pass: &mut Pass<'_>, slots: &mut [Slot<'_>]) -> Again {
         let end = at + pass.left();
         while let Some(next) = self.moves.get(self.ways.len()).filter(|next| next.first() < end) {
@@ -138,12 +139,12 @@ impl<'m> Walk<'m> {
     }
 }
 
-/// Which gaps of a copy are read.
+/// The longest gap in a copy that is read, in bytes.
 pub(super) fn gap_of(source: &Source) -> usize {
     if matches!(source, Source::Memory(_)) { 0 } else { GAP }
 }
 
-/// The moves of whole pieces of one shard, by the order in which a region has them.
+/// The moves of whole pieces of one shard, in the order in which the region has them.
 pub(super) fn moves_of(pieces: &[Piece], parts: &Parts, mapper: &Mapper<'_>) -> Vec<Move> {
     let starts = starts(parts, mapper.size());
     let moves = pieces.iter().filter_map(|piece| move_of(piece, (parts, &starts), mapper, 0));
@@ -169,11 +170,11 @@ pub(super) fn inside(piece: &Piece, parts: &Parts, size: u64) -> Option<Strides>
 /// What a rank reads for itself of a region.
 pub(super) struct Direct<'p> {
     pub region: &'p str,
-    /// By shard, those of a box one after the other.
+    /// The pieces of each shard; those of one box are consecutive.
     pub pieces: &'p BTreeMap<Rank, Vec<Piece>>,
 }
 
-/// A shard that is read: the copy, its region there, where the parts begin, and what was wrong with it.
+/// A shard that is read: the copy, the region in it, where the parts begin, and what was wrong with the copy.
 struct Opened {
     source: Source,
     region: Region,
@@ -181,7 +182,7 @@ struct Opened {
     dealt: Dealt,
     read: AtomicU64,
     failed: Lock<Option<TierError>>,
-    /// What was added to the checks of its blocks, if others copy the rest of these.
+    /// What this rank adds to the checks of the blocks, if others copy the rest of these blocks.
     shares: Option<Lock<Vec<BlockShare>>>,
 }
 
@@ -192,7 +193,7 @@ impl Opened {
 }
 
 impl Direct<'_> {
-    /// Loads all of it from `shards`; where a copy is damaged, from the next one.
+    /// Loads everything from `shards`. If a copy is damaged, the next copy is read.
     ///
     /// # Errors
     /// [`LoadError::NoCopy`]; [`LoadError::Device`].
@@ -224,8 +225,8 @@ impl Direct<'_> {
         Ok(())
     }
 
-    /// Loads it from shards of whose blocks other ranks load the rest, without a check: says what this rank adds to those of each shard, by block. It does not
-    /// count before all have been looked at.
+    /// Loads everything, without a check, from shards of whose blocks other ranks load the rest. Returns what this rank adds to the checks
+    /// of each shard's blocks, block by block. What was loaded does not count until all of it has been checked.
     ///
     /// # Errors
     /// [`LoadError::NoCopy`]; [`LoadError::Device`].
@@ -255,12 +256,12 @@ impl Direct<'_> {
             .collect())
     }
 
-    /// All that is loaded, in bytes.
+    /// The number of bytes that are loaded.
     pub fn bytes(&self, size: u64) -> u64 {
         self.pieces.keys().map(|shard| self.bytes_of(*shard, size)).sum()
     }
 
-    /// Has the device failed that the target is in?
+    /// Has the device failed that contains the target?
     fn check_device(&self, shards: &[&mut ShardAccess], target: &Target<'_>) -> Result<(), LoadError> {
         match (target.landing().and_then(Landing::failure), shards.first()) {
             (Some(source), Some(access)) => Err(access.failed_device(self.region, source)),
@@ -281,12 +282,12 @@ impl Direct<'_> {
         Ok((access.shard(), opened))
     }
 
-    /// Loads what these copies have; which of them are damaged they say themselves.
+    /// Loads what these copies have. A damaged copy notes its own damage.
     fn load_from(&self, shards: &[(Rank, Opened)], target: &mut Target<'_>) {
         let mapper = target.mapper();
         let size = mapper.size();
         let bytes: u64 = shards.iter().map(|(shard, _)| self.bytes_of(*shard, size)).sum();
-        // What comes from other nodes is asked for by this thread only.
+        // Only this thread asks for what comes from other nodes.
         let is_near = shards.iter().all(|(_, opened)| opened.source.tier() != TierId::PEERS);
         let in_files = shards.iter().any(|(_, opened)| matches!(opened.source, Source::File(_)));
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -300,7 +301,7 @@ impl Direct<'_> {
             1 => u64::MAX,
             _ => (bytes / (4 * count as u64)).clamp(TASK.start, TASK.end),
         };
-        // By box: the shards that have something of it.
+        // For each box, the shards that have parts of it.
         let mut by_box: BTreeMap<u32, Vec<(usize, &Piece)>> = BTreeMap::new();
         for (at, (shard, _)) in shards.iter().enumerate() {
             let pieces = self.pieces.get(shard).into_iter().flatten();
@@ -325,14 +326,14 @@ impl Direct<'_> {
 /// What one thread brings into device memory.
 struct Ashore<'d, 'p> {
     shards: &'d [(Rank, Opened)],
-    /// By box: the shards that have something of it.
+    /// For each box, the shards that have parts of it.
     by_box: &'d BTreeMap<u32, Vec<(usize, &'p Piece)>>,
     mapper: &'d Mapper<'d>,
     landing: &'d Landing<'d>,
 }
 
 impl Ashore<'_, '_> {
-    /// Does one task after the other, until there is none or the device has failed somebody.
+    /// Does one task after the other, until none is left or the device has failed in some thread.
     fn all(&self, next: impl Fn() -> Option<Vec<Share>>) -> device::Result<()> {
         let mut lane: Option<Lane<'_>> = None;
         while let Some(task) = next().filter(|_| !self.landing.failed()) {
@@ -341,7 +342,7 @@ impl Ashore<'_, '_> {
             match &mut lane {
                 Some(lane) if room <= STAGED => self.one(&task, lane)?,
                 _ => {
-                    // Of an element that is longer a memory of its own is made.
+                    // A longer element gets a separate memory.
                     let mut made = self.landing.lane(room.max(STAGED))?;
                     self.one(&task, &mut made)?;
                     if let Some(before) = lane.replace(made) {
@@ -353,7 +354,7 @@ impl Ashore<'_, '_> {
         lane.map_or(Ok(()), Lane::finish)
     }
 
-    /// Reads what is wanted of some parts of boxes, one piece behind the other, and has the device bring them to their places.
+    /// Reads what is wanted of some parts of boxes, one piece after the other, and has the device move them to their places.
     fn one(&self, task: &[Share], lane: &mut Lane<'_>) -> device::Result<()> {
         let mut moves: BTreeMap<usize, Vec<Move>> = BTreeMap::new();
         let (mut copies, mut behind) = (Vec::new(), 0);
@@ -373,16 +374,16 @@ impl Ashore<'_, '_> {
         }
         let memory = lane.memory()?;
         read_moves(self.shards, moves, &mut [Slot::apart(memory)]);
-        // Before the device reads it.
+        // The stores must be complete before the device reads them.
         store_fence();
-        // Of a copy that is damaged nothing counts: it comes again.
+        // Nothing from a damaged copy counts, because all of it is read again from the next copy.
         let is_right = |at: usize| self.shards[at].1.failed.lock().is_none();
         let copies = copies.into_iter().filter(|(at, _)| is_right(*at)).map(|(_, copy)| copy);
         lane.send(&copies.collect::<Vec<_>>())
     }
 }
 
-/// One task: what goes to these slots, from each shard that has something of it.
+/// Does one task: fills these slots from each shard that has parts of them.
 fn work(
     shards: &[(Rank, Opened)],
     by_box: &BTreeMap<u32, Vec<(usize, &Piece)>>,
@@ -401,7 +402,7 @@ fn work(
     read_moves(shards, moves, &mut slots);
 }
 
-/// Reads what the moves of some shards are about, into slots.
+/// Carries out the moves of some shards, into slots.
 fn read_moves(shards: &[(Rank, Opened)], moves: BTreeMap<usize, Vec<Move>>, slots: &mut [Slot<'_>]) {
     for (at, mut moves) in moves {
         let opened = &shards[at].1;

@@ -1,7 +1,7 @@
-//! Elements on their way into device memory: they are put together in pinned memory, and brought to their places by the device.
+//! Brings elements into device memory: they are collected in pinned memory, and the device moves them to their places.
 //!
-//! Data that is read here is landed by several threads, each with its own two pinned memories: one is filled while the device empties the
-//! other ([`Lane`]). What comes from other ranks is put into one after the other of two more.
+//! Several threads land the data that is read here, each with two pinned memories of its own: one is filled while the device empties the
+//! other ([`Lane`]). Data from other ranks is put alternately into two further memories.
 
 use crate::base::sync::Lock;
 use crate::decomposition::strides::Strides;
@@ -9,40 +9,40 @@ use crate::device::{self, DeviceError, DeviceSpan, RowCopy, Staging, Stream};
 use crate::region::rows_in;
 use std::ops::Range;
 
-/// Bytes of a pinned memory, unless an element is longer.
+/// The size of a pinned memory in bytes, unless an element is longer.
 pub const STAGED: u64 = 4 << 20;
-/// Threads that fill such memories: one alone moves a sixth of what the link does.
+/// The number of threads that fill such memories. A single thread moves a sixth of what the link could move.
 pub const FILLERS: usize = 8;
-/// Copies that are enqueued together, so that what the device is told of them stays short.
+/// The maximum number of copies that are enqueued together, so that their list for the device stays short.
 const TOGETHER: usize = 4096;
 
 /// Device memory of a rank's boxes.
 pub struct Landing<'t> {
     boxes: Vec<DeviceSpan>,
     stream: &'t dyn Stream,
-    /// For what comes in pieces; none before the first.
+    /// For data that arrives in pieces; `None` before the first piece.
     pieces: Option<Pieces<'t>>,
-    /// Why some of it has not come.
+    /// Why some of the data has not arrived.
     failure: Lock<Option<DeviceError>>,
 }
 
 impl<'t> Landing<'t> {
-    /// The memory of each box, as long as that needs it, which is written by work on a stream.
+    /// The memory of each box, which must be as long as the box needs, and which work on a stream writes.
     pub fn new(boxes: Vec<DeviceSpan>, stream: &'t dyn Stream) -> Landing<'t> {
         Landing { boxes, stream, pieces: None, failure: Lock::default() }
     }
 
-    /// The copy of some bytes of a part of a box from pinned memory, where they begin at `packed`.
+    /// The copy of some bytes of a part of a box from pinned memory, in which the bytes begin at `packed`.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] if the part lies outside of the memory of its box.
+    /// [`DeviceError::Range`] if the part lies outside the memory of its box.
     pub fn copy(&self, number: u32, part: &Strides, bytes: Range<usize>, packed: usize) -> device::Result<RowCopy> {
         let outside = DeviceError::Range { offset: u64::from(number), bytes: 0, reason: "there is no such box" };
         let rows = rows_in(self.boxes.get(number as usize).ok_or(outside)?, part)?;
         Ok(RowCopy { rows, at: bytes.start as u64, bytes: bytes.len() as u64, packed: packed as u64 })
     }
 
-    /// Pinned memories for one thread, of this many bytes each.
+    /// Two pinned memories for one thread, of this many bytes each.
     ///
     /// # Errors
     /// Any error that the device reports.
@@ -50,7 +50,7 @@ impl<'t> Landing<'t> {
         Ok(Lane { now: self.stream.staging(bytes)?, other: self.stream.staging(bytes)? })
     }
 
-    /// Puts some bytes of a part of a box where they go; an error is told by [`Landing::finish`].
+    /// Puts some bytes of a part of a box in their place. [`Landing::finish`] reports an error.
     pub fn put(&mut self, number: u32, part: &Strides, range: Range<usize>, bytes: &[u8]) {
         if self.failed() {
             return;
@@ -79,12 +79,12 @@ impl<'t> Landing<'t> {
         Ok(())
     }
 
-    /// The device has failed a thread.
+    /// Notes that the device has failed in a thread.
     pub fn fail(&self, error: DeviceError) {
         self.failure.lock().get_or_insert(error);
     }
 
-    /// Has it failed one?
+    /// Has the device failed in any thread?
     pub fn failed(&self) -> bool {
         self.failure.lock().is_some()
     }
@@ -94,10 +94,10 @@ impl<'t> Landing<'t> {
         self.failure.lock().clone()
     }
 
-    /// Waits until all is there.
+    /// Waits until everything has arrived.
     ///
     /// # Errors
-    /// What the device has said first.
+    /// The first error that the device reported.
     pub fn finish(mut self) -> device::Result<()> {
         let rest = self.pieces.take().map_or(Ok(()), |mut pieces| {
             pieces.send()?;
@@ -107,7 +107,7 @@ impl<'t> Landing<'t> {
     }
 }
 
-/// Two pinned memories of one thread.
+/// The two pinned memories of one thread.
 pub struct Lane<'t> {
     now: Box<dyn Staging + 't>,
     other: Box<dyn Staging + 't>,
@@ -122,7 +122,7 @@ impl Lane<'_> {
         self.now.memory()
     }
 
-    /// Has the device bring it to its places; the other memory is filled next.
+    /// Has the device move the filled memory to its places. The other memory is filled next.
     ///
     /// # Errors
     /// Any error that the device reports.
@@ -145,10 +145,10 @@ impl Lane<'_> {
     }
 }
 
-/// What has come in pieces and was not sent on.
+/// Data that arrived in pieces and has not been sent on.
 struct Pieces<'t> {
     lane: Lane<'t>,
-    /// Bytes of the memory in hand.
+    /// The number of bytes used in the current memory.
     used: usize,
     copies: Vec<RowCopy>,
 }

@@ -1,16 +1,16 @@
-//! Loading elements that have numbers, on lists other than those they were saved on, by all ranks together.
+//! Loads numbered elements, by all ranks together, on lists other than those on which they were saved.
 //!
 //! ```text
-//!   numbers    how many stretches of them there are: so many windows                                  one reduction
+//!   numbers    the number of stretches of numbers, from which the number of windows follows                  one reduction
 //!   for each window of numbers
-//!     told     readers say which of them their shards have, and all which they want, to their owners   posts, one reduction
-//!     runs     owners tell readers what they send, and ranks who sends to them: a gap ends it here      posts, one reduction
-//!     carry    readers go through their shards once, and send what was asked for                       posts, one reduction
-//!   close      has everybody got what it wanted?                                                       one reduction
+//!     told     readers tell owners which numbers their shards have, and all ranks tell them which they want  posts, one reduction
+//!     runs     owners tell readers what to send, and ranks who sends to them: a gap ends the load here       posts, one reduction
+//!     carry    readers go through their shards once, and send what was requested                             posts, one reduction
+//!   close      has every rank received what it wanted?                                                       one reduction
 //! ```
 //!
-//! Windows bound what a rank holds at once ([`windows`](crate::decomposition::ids::windows)). What one window tells is kept where there is only one: the next region on
-//! the same lists needs no more than to be carried.
+//! Windows limit what a rank holds at once ([`windows`](crate::decomposition::ids::windows)). If there is only one window, its route is
+//! kept, so that the next region on the same lists needs only the step *carry*.
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
@@ -36,10 +36,10 @@ use crate::transfer::posting::{Handled, all_at_once};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Bytes of a list that are read at once, about.
+/// The approximate number of bytes of a list that are read at once.
 const BATCH: usize = 1 << 20;
 
-/// What an owner tells in a post: to a reader what it sends, or to a rank who sends to it.
+/// The kinds of an owner's posts: one tells a reader what to send, and the other tells a rank who sends to it.
 const RUNS: u8 = 1;
 const SENDERS: u8 = 2;
 
@@ -48,40 +48,40 @@ const SENDERS: u8 = 2;
 pub struct Route {
     /// What it sends, by shard.
     runs: BTreeMap<Rank, Vec<Run>>,
-    /// The ranks that it gets something from.
+    /// The ranks from which it receives something.
     senders: BTreeSet<Rank>,
     /// Some rank sends something. The same on all ranks.
     is_sent: bool,
 }
 
-/// Routes of loads of one window, by the identities of the lists from and to.
+/// The routes of loads that need only one window, by the identities of the old and the new lists.
 pub type Routes = HashMap<(Identity, Identity), Arc<Route>>;
 
-/// What one rank tells of all numbers at once.
+/// What one rank tells about all numbers at once.
 struct All {
     /// How many stretches its shards have, and how many it wants.
     has: u64,
     wants: u64,
-    /// Nothing was left out, as there would be too much.
+    /// Nothing had to be left out because there was too much.
     is_whole: bool,
     told: Vec<(Rank, Vec<u8>)>,
 }
 
-/// What is loaded.
+/// The region that is loaded.
 pub struct Numbered<'r> {
     pub together: Together<'r>,
     pub opener: &'r Opener,
-    /// Bytes of an element.
+    /// The size of an element in bytes.
     pub size: u64,
-    /// The lists that it lies on.
+    /// The lists on which the region lies.
     pub from: &'r OutlinedDecomposition,
-    /// What this rank wants of it, and the identity of all such lists.
+    /// The list of the elements that this rank wants, and the identity of all such lists.
     pub list: &'r List,
     pub on: Identity,
 }
 
 impl Numbered<'_> {
-    /// Loads it into the memory of this rank's list; an error of `target` is what keeps this rank from that.
+    /// Loads the region into the memory of this rank's list. If `target` is an error, it says what keeps this rank from that.
     ///
     /// # Collective
     /// All ranks.
@@ -119,7 +119,7 @@ impl Numbered<'_> {
         target::close(&self.together, self.list.head().count * self.size, target, None)
     }
 
-    /// How many windows it takes, and what this rank tells if it is one.
+    /// The windows that the load needs, and what this rank tells if there is only one.
     fn windows(
         &self,
         shards: Vec<&mut ShardAccess>,
@@ -141,7 +141,7 @@ impl Numbered<'_> {
         Ok((Windows::new(most, ranks), all.filter(|all| all.is_whole)))
     }
 
-    /// What this rank tells if there is one window. Of more stretches than it may keep it tells how many there are.
+    /// What this rank tells if there is only one window. If it has more stretches than it may keep, it tells only how many there are.
     fn all(&self, shards: Vec<&mut ShardAccess>, ranks: u32) -> Result<All, LoadError> {
         let none = |has: u64| Told::of_all(ranks, (2 * STRETCHES).saturating_sub(has));
         let mut wants = none(0);
@@ -158,7 +158,7 @@ impl Numbered<'_> {
         Ok(all)
     }
 
-    /// What this rank tells of one window.
+    /// What this rank tells about one window.
     fn told(
         &self,
         shards: Vec<&mut ShardAccess>,
@@ -175,7 +175,7 @@ impl Numbered<'_> {
         Ok(posts)
     }
 
-    /// Finds out who sends whom what of the numbers of one window, of which this rank tells something, or cannot.
+    /// Finds out who sends what to whom in one window. `told` is what this rank tells about the window, or why it cannot.
     fn route(
         &self,
         windows: Windows,
@@ -197,7 +197,7 @@ impl Numbered<'_> {
         self.hand_out(&mut counter)
     }
 
-    /// Tells readers what they send, and hears what this rank sends and gets.
+    /// Tells readers what to send, and learns what this rank sends and receives.
     fn hand_out(&self, counter: &mut Counter) -> Result<Route, LoadError> {
         let together = &self.together;
         let (joined, wrong) = match counter.twice().map_or_else(|| counter.join(), Err) {
@@ -243,7 +243,7 @@ impl Numbered<'_> {
             return Err(self.together.unmatched(format!("the numbers wanted and matched differ: {sums:?}"), true));
         }
         route.is_sent = sums.first().is_some_and(|(_, sum)| *sum > 0);
-        // Owners tell them in no order.
+        // Owners tell the runs in no particular order.
         route.runs.values_mut().for_each(|runs| runs.sort_unstable_by_key(|run| (run.at, run.to)));
         Ok(route)
     }
@@ -266,13 +266,13 @@ impl Numbered<'_> {
         carrier.send(readers.read_here(homes), &runs, target, failure)
     }
 
-    /// What the list of a shard has, of which `none` is the beginning.
+    /// What the list of a shard tells, added to the empty `none`.
     fn told_of(&self, access: &mut ShardAccess, none: impl Fn() -> Told) -> Result<Told, LoadError> {
         let (list, region) = self.offered(access)?;
         let mut buffer = Vec::new();
         let mut told = none();
         access.load_all(std::iter::once(&region), |source| {
-            // A copy before it may have been damaged.
+            // An earlier copy may have been damaged.
             told = none();
             read(source, (&region, list), &mut buffer, |at, numbers| told.add(at, numbers))?;
             Ok(region.bytes)
@@ -280,7 +280,7 @@ impl Numbered<'_> {
         Ok(told)
     }
 
-    /// The list of a shard, and the region that this lies in.
+    /// The list of a shard, and the region that contains it.
     fn offered(&self, access: &mut ShardAccess) -> Result<(Listed, Region), LoadError> {
         let (dealt, _) = offered(access, self.together.region)?;
         let list = dealt
@@ -314,7 +314,7 @@ fn read(
     Err(TierError::Format { tier: source.tier(), path: source.path().into(), source: wrong })
 }
 
-/// What an owner tells: readers what they send, and ranks who sends to them.
+/// The posts of an owner, which tell readers what to send, and ranks who sends to them.
 fn posts(joined: &Joined) -> Vec<(Rank, Vec<u8>)> {
     let mut posts = Vec::new();
     let mut senders: BTreeMap<Rank, BTreeSet<Rank>> = BTreeMap::new();

@@ -1,12 +1,13 @@
-//! Elements on their way from a reader to the rank that wants them: some bytes of some pieces, and a digest of all of it that is made of the checked bytes.
+//! Elements on their way from a reader to the rank that wants them: some bytes of some pieces, and a digest of them all, which is computed
+//! from the checked bytes.
 
 use crate::decomposition::Cuboid;
 use crate::format::numbers;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// What a post is: elements, or pieces that say which.
+/// The first byte of a post that carries elements.
 pub const DATA: u8 = 1;
-/// How much of it may be under way, or from whom it comes.
+/// The first byte of a post that says how many bytes may be under way.
 pub const CREDIT: u8 = 2;
 
 const DIGEST: usize = 16;
@@ -15,22 +16,22 @@ const DIGEST: usize = 16;
 #[derive(Default)]
 pub struct Packet {
     bytes: Vec<u8>,
-    /// Where the run before ends in the memory that it is for.
+    /// Where the previous run ends in the memory of its receiver.
     end: usize,
 }
 
 impl Packet {
-    /// An empty one, in an empty buffer.
+    /// An empty packet, in an empty buffer.
     pub fn within(bytes: Vec<u8>) -> Packet {
         Packet { bytes, end: 0 }
     }
 
-    /// How long it has become.
+    /// The length of the packet so far, in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Adds `count` bytes of a piece of box `number`, from its byte `from` on; the caller puts them behind.
+    /// Adds `count` bytes of a piece of box `number`, beginning with its byte `from`. The caller must append the bytes themselves.
     pub fn begin(&mut self, dims: usize, number: u32, piece: &Cuboid, from: usize, count: usize) -> &mut Vec<u8> {
         self.open();
         numbers::put(&mut self.bytes, u64::from(number));
@@ -40,7 +41,8 @@ impl Packet {
         &mut self.bytes
     }
 
-    /// Adds `count` bytes for the place `target` of a rank's memory; the caller puts them behind. A packet has either pieces of boxes or these.
+    /// Adds `count` bytes for the place `target` in a rank's memory. The caller must append the bytes themselves. A packet has either
+    /// pieces of boxes or runs.
     pub fn begin_run(&mut self, target: usize, count: usize) -> &mut Vec<u8> {
         self.open();
         numbers::put(&mut self.bytes, numbers::from_step(target.wrapping_sub(self.end) as i64));
@@ -56,7 +58,7 @@ impl Packet {
         }
     }
 
-    /// It as it is sent, with its digest.
+    /// The packet as it is sent, with its digest.
     pub fn finish(mut self) -> Vec<u8> {
         if let Some((head, rest)) = self.bytes.split_at_mut_checked(1 + DIGEST) {
             head[1..].copy_from_slice(&xxh3_128(rest).to_le_bytes());
@@ -65,10 +67,10 @@ impl Packet {
     }
 }
 
-/// The portions of a packet, given without its first byte, once its digest has been compared.
+/// Compares the digest of a packet, which is given without its first byte, and returns the portions of the packet.
 ///
 /// # Errors
-/// Why it cannot be taken.
+/// Why the packet cannot be taken.
 pub fn checked(packet: &[u8]) -> Result<&[u8], String> {
     let (digest, portions) = packet.split_first_chunk::<DIGEST>().ok_or("it is truncated")?;
     if xxh3_128(portions).to_le_bytes() != *digest {
@@ -77,11 +79,11 @@ pub fn checked(packet: &[u8]) -> Result<&[u8], String> {
     Ok(portions)
 }
 
-/// Hands out the pieces of boxes that the portions of a packet are: box, piece, from which byte on, and the bytes; `put` says whether they could be
-/// put where they belong.
+/// Gives each piece of a box in the portions of a packet to `put`: the box, the piece, its first byte, and the bytes. `put` says whether
+/// the bytes could be put where they belong.
 ///
 /// # Errors
-/// Why they cannot be taken.
+/// Why the pieces cannot be taken.
 pub fn unpack(
     portions: &[u8],
     dims: usize,
@@ -106,10 +108,10 @@ pub fn unpack(
     Ok(())
 }
 
-/// Unpacks runs: the place of each in the memory of this rank, and the bytes.
+/// Gives each run in the portions of a packet to `put`: its place in the memory of this rank, and the bytes.
 ///
 /// # Errors
-/// Why they cannot be taken.
+/// Why the runs cannot be taken.
 pub fn unpack_runs(portions: &[u8], mut put: impl FnMut(usize, &[u8]) -> bool) -> Result<(), String> {
     let (mut rest, mut end) = (portions, 0usize);
     while !rest.is_empty() {

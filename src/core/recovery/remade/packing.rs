@@ -1,4 +1,4 @@
-//! Packs what ranks want of a region's bytes as these go by: in order, each byte looked at once for each rank that wants it.
+//! Packs what ranks want of a region's bytes while these pass by in order. Each byte is looked at once for each rank that wants it.
 
 use super::packet::Packet;
 use crate::base::Rank;
@@ -6,50 +6,50 @@ use crate::decomposition::Cuboid;
 use crate::decomposition::strides::Strides;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Bytes of a region that go to one place of the memory of one rank: a piece of a box, or a run of elements.
+/// Bytes of a region that go to one place in the memory of one rank: a piece of a box, or a run of elements.
 pub(super) trait Way {
-    /// The rank that they are for.
+    /// The rank for which the bytes are.
     fn to(&self) -> Rank;
 
-    /// How many bytes they are.
+    /// The number of bytes.
     fn bytes(&self) -> usize;
 
-    /// Where the byte with this number among them is in the region.
+    /// The place in the region of the byte with this number among them.
     fn place_of(&self, at: usize) -> usize;
 
-    /// How many of them come before this place of the region, which is not before the first of them.
+    /// How many of the bytes come before this place in the region, which must not be before the first of them.
     fn before(&self, place: usize) -> usize;
 
-    /// Those from one number to another: where they are in the region, and how many one after the other.
+    /// The bytes from one number up to another. `take` is told the place of each consecutive group in the region, and its length.
     fn each(&self, from: usize, to: usize, take: impl FnMut(usize, usize));
 
-    /// Adds to a packet that so many of them follow, from this number on; the caller puts them behind.
+    /// Notes in a packet that `count` bytes follow, beginning with this number. The caller must append them.
     fn begin<'b>(&self, packet: &'b mut Packet, from: usize, count: usize) -> &'b mut Vec<u8>;
 }
 
-/// Memory that is filled by the bytes of such ways.
+/// Memory that is filled with the bytes of such ways.
 pub(super) trait Sink<W> {
-    /// Takes the portions of a packet, which was checked.
+    /// Takes the portions of a packet that has been checked.
     ///
     /// # Errors
-    /// Why they cannot be taken.
+    /// Why the portions cannot be taken.
     fn take(&mut self, portions: &[u8]) -> Result<(), String>;
 
-    /// Takes bytes that are for this rank itself, from this number on; false if they do not belong here.
+    /// Takes bytes that are for this rank itself, beginning with this number. False if they do not belong here.
     fn put(&mut self, way: &W, from: usize, bytes: &[u8]) -> bool;
 }
 
 /// A piece of a box on its way.
 pub(super) struct BoxWay {
-    /// The rank that it is for.
+    /// The rank for which it is.
     pub to: Rank,
     /// The box of that rank.
     pub number: u32,
     /// The piece.
     pub cuboid: Cuboid,
-    /// Dimensions of the array.
+    /// The number of dimensions of the array.
     pub dims: usize,
-    /// Where its bytes are, behind the first one of the part that it is of.
+    /// Where its bytes are, relative to the first byte of the part to which it belongs.
     pub strides: Strides,
     /// Where that part begins in the region.
     pub base: usize,
@@ -84,18 +84,18 @@ impl Way for BoxWay {
 /// Ways through a region, in the order of their first bytes.
 pub(super) type Ways<'p, W> = Box<dyn Iterator<Item = W> + 'p>;
 
-/// Empty buffers for packets.
+/// Makes empty buffers for packets.
 pub(super) type Spare<'p> = Box<dyn Fn() -> Vec<u8> + 'p>;
 
-/// What is packed of one region after the other.
+/// Packs one region after the other.
 pub(super) struct Packing<'p, W> {
-    /// This rank: what is for itself goes into no packet.
+    /// This rank. What it wants itself goes into no packet.
     rank: Rank,
-    /// Those of the region in hand that do not begin yet.
+    /// The ways through the current region that have not begun yet.
     waiting: Ways<'p, W>,
-    /// The first of them.
+    /// The first of these ways.
     next: Option<W>,
-    /// Those that have begun, and how many bytes of each have gone by.
+    /// The ways that have begun, and how many bytes of each have passed.
     moving: Vec<(W, usize)>,
     packets: BTreeMap<Rank, Packet>,
     ready: VecDeque<(Rank, Vec<u8>)>,
@@ -103,25 +103,26 @@ pub(super) struct Packing<'p, W> {
 }
 
 impl<'p, W: Way + 'p> Packing<'p, W> {
-    /// Nothing yet, on this rank; packets are made in buffers that `spare` has.
+    /// Packs nothing yet, on this rank. Packets are made in buffers from `spare`.
     pub fn new(rank: Rank, spare: Spare<'p>) -> Packing<'p, W> {
         let (packets, ready) = (BTreeMap::new(), VecDeque::new());
         Packing { rank, waiting: Box::new(std::iter::empty()), next: None, moving: Vec::new(), packets, ready, spare }
     }
 
-    /// Takes the ways through the next region; all those of the one before have come to their ends.
+    /// Takes the ways through the next region. All ways through the previous region must have ended.
     pub fn begin(&mut self, mut ways: Ways<'p, W>) {
         self.next = ways.next();
         self.waiting = ways;
     }
 
-    /// The first byte of the region in hand that is still wanted.
+    /// The first byte of the current region that is still wanted.
     pub fn first(&self) -> Option<usize> {
         let begun = self.moving.iter().map(|(way, gone)| way.place_of(*gone));
         begun.chain(self.next.iter().map(|way| way.place_of(0))).min()
     }
 
-    /// The first byte from `place` on that is wanted, as far as ways say that have begun or come next; not before [`Packing::first`]. `None` if nothing is wanted there.
+    /// The first wanted byte at `place` or after it, as far as the ways show that have begun or come next. `place` must not be before
+    /// [`Packing::first`]. `None` if nothing is wanted there.
     pub fn next_from(&self, place: usize) -> Option<usize> {
         let of = |way: &W| {
             let gone = way.before(place);
@@ -132,8 +133,9 @@ impl<'p, W: Way + 'p> Packing<'p, W> {
         begun.chain(next).min()
     }
 
-    /// Packs what is wanted of these bytes of the region, which begin at `start`, not behind [`Packing::first`]. Packets become about as long as
-    /// `limit` says for their receivers; what is for this rank itself goes to `here`. False if `here` has refused some of that.
+    /// Packs what is wanted of these bytes of the region, which begin at `start`. They must not begin after [`Packing::first`]. Packets
+    /// become about as long as `limit` says for their receivers. What is for this rank itself goes to `here`. False if `here` has refused
+    /// some of that.
     pub fn pack(
         &mut self,
         (start, bytes): (usize, &[u8]),
@@ -159,7 +161,7 @@ impl<'p, W: Way + 'p> Packing<'p, W> {
         is_taken
     }
 
-    /// Packs what one way has of these bytes.
+    /// Packs what one way takes from these bytes.
     fn go(
         &mut self,
         way: &mut W,
@@ -195,12 +197,12 @@ impl<'p, W: Way + 'p> Packing<'p, W> {
         true
     }
 
-    /// The next packet that is full.
+    /// The next full packet.
     pub fn next(&mut self) -> Option<(Rank, Vec<u8>)> {
         self.ready.pop_front()
     }
 
-    /// The others are full now too: nothing comes behind.
+    /// Makes the remaining packets ready, because nothing more follows.
     pub fn finish(&mut self) {
         let packets = std::mem::take(&mut self.packets);
         let rest = packets.into_iter().map(|(to, packet)| (to, packet.finish()));

@@ -1,7 +1,7 @@
 //! Who reads which shard in loads by all ranks together.
 //!
-//! A shard is read by its home, if that has a copy on its node or nobody has one; else by a rank of a node that has one, which its home asks. What lies on a
-//! node, and on tiers that all nodes share, every rank there can read for itself.
+//! The home of a shard reads it, if it has a copy on its node or if no rank has one. Otherwise the home asks a rank on a node that has a
+//! copy to read the shard. Every rank can read for itself what is on its node, and on tiers that all nodes share.
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
@@ -16,16 +16,16 @@ use crate::redundancy::holding::Alternative;
 use crate::transfer::posting::{Handled, all_at_once};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a rank reads beside the shards whose home it is.
+/// What a rank reads in addition to the shards whose home it is.
 #[derive(Default)]
 pub struct Readers {
-    /// Shards whose home is here, which another rank reads.
+    /// Shards whose home this rank is, and which another rank reads.
     lent: BTreeSet<Rank>,
     /// Shards that this rank reads for all, and whose homes are elsewhere.
     taken: Vec<ShardAccess>,
     /// Shards that this rank reads for itself.
     near: BTreeMap<Rank, ShardAccess>,
-    /// It was found out who reads what.
+    /// It is known who reads what.
     are_known: bool,
 }
 
@@ -35,7 +35,7 @@ impl Readers {
         self.taken.iter().chain(self.near.values())
     }
 
-    /// Finds out who reads what, once in an attempt. Where each home has found its shards on its own node, nobody needs to ask.
+    /// Finds out who reads what, once in an attempt. If each home has found its shards on its own node, no rank needs to ask.
     ///
     /// # Collective
     /// All ranks.
@@ -86,10 +86,10 @@ impl Readers {
         homes.iter_mut().filter(|access| !lent.contains(&access.shard())).chain(&mut self.taken).collect()
     }
 
-    /// The shard of some pieces, if this rank can read it without any other one.
+    /// The shard of a piece, if this rank can read it without any other rank.
     pub fn near(&mut self, opener: &Opener, piece: &Piece) -> Option<&mut ShardAccess> {
         let is_on_node = opener.engine().identity().node_ranks.contains(&piece.reader);
-        // A copy that is damaged is left to its reader, who knows other ways.
+        // A damaged copy is left to its reader, which knows other ways.
         if opener.elected().is_again || !(piece.is_shared || is_on_node) {
             return None;
         }
@@ -98,14 +98,14 @@ impl Readers {
         (piece.is_shared || access.is_open()).then_some(access)
     }
 
-    /// The shards of these ranks, each from where this rank reads it for itself.
+    /// The shards of these ranks, each by the access through which this rank reads it for itself.
     pub fn of<'a>(&'a mut self, homes: &'a mut [ShardAccess], shards: &BTreeSet<Rank>) -> Vec<&'a mut ShardAccess> {
         let (lent, near) = (&self.lent, &mut self.near);
         let own = homes.iter_mut().filter(|access| !lent.contains(&access.shard())).chain(&mut self.taken);
         let own: BTreeMap<Rank, &mut ShardAccess> = own.map(|access| (access.shard(), access)).collect();
         let mut all: BTreeMap<Rank, &mut ShardAccess> =
             near.iter_mut().map(|(shard, access)| (*shard, access)).collect();
-        // What it reads for others it knows more ways to.
+        // This rank knows more ways to the shards that it reads for others.
         all.extend(own);
         all.into_iter().filter(|(shard, _)| shards.contains(shard)).map(|(_, access)| access).collect()
     }

@@ -1,5 +1,5 @@
-//! A reader's way through its shards for others: each block that somebody wants something of is read once, checked as a whole, and what is wanted of it goes to
-//! whom it is for.
+//! A reader's progress through its shards for others: each block of which some rank wants a part is read once and checked as a whole, and
+//! each wanted part is sent to the rank that wants it.
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
@@ -16,23 +16,23 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::thread::Scope;
 
-/// Bytes that are read at once from memory, about: they stay in cache for those who take something of them.
+/// The approximate number of bytes that are read from memory at once: they stay in cache for whatever takes parts of them.
 const FROM_MEMORY: usize = 1 << 20;
-/// And from files.
+/// The approximate number of bytes that are read from files at once.
 const FROM_FILE: usize = 4 << 20;
 
 /// A region, and the ways through it.
 pub(super) type Through<'p, W> = (Region, Ways<'p, W>);
 
-/// What a rank sends of shards that it reads.
+/// What a rank sends from the shards that it reads.
 pub(super) trait Parcels<'p> {
-    /// One way of it.
+    /// One way of what is sent.
     type Way: Way + 'p;
 
-    /// The region of a shard that it is of, and the ways through that; `None` if nothing is of this shard.
+    /// The region of a shard from which something is sent, and the ways through that region; `None` if nothing is sent from this shard.
     ///
     /// # Errors
-    /// [`LoadError`]: the shard has no such region, or not all that is asked for.
+    /// [`LoadError`]: the shard has no such region, or lacks part of what is requested.
     fn of_shard(
         &self,
         access: &mut ShardAccess,
@@ -44,7 +44,7 @@ pub(super) trait Parcels<'p> {
 pub(super) struct Boxed<'p> {
     pub dims: usize,
     pub pieces: &'p BTreeMap<Rank, Vec<Piece>>,
-    /// Bytes of an element.
+    /// The size of an element in bytes.
     pub size: u64,
 }
 
@@ -71,20 +71,20 @@ impl<'p> Parcels<'p> for Boxed<'p> {
     }
 }
 
-/// A rank's way through the shards that it reads.
+/// A rank's progress through the shards that it reads.
 pub(super) struct Reading<'p, 's, 'e, P: Parcels<'p>> {
     together: &'p Together<'p>,
     parcels: &'p P,
     /// The place of the next shard among those that are read.
     shard: usize,
-    /// The shard in hand, its region, and up to where that was read.
+    /// The current shard, its region, and the place up to which that was read.
     open: Option<(usize, Arc<Region>, usize)>,
     ahead: Ahead<'s, 'e>,
     packing: Packing<'p, P::Way>,
 }
 
 impl<'p, 's, 'e, P: Parcels<'p>> Reading<'p, 's, 'e, P> {
-    /// What is sent of a region. Its thread ends before `scope` does.
+    /// Reads for what `parcels` sends. The threads that read ahead end before `scope` does.
     pub fn new(together: &'p Together<'p>, parcels: &'p P, scope: &'s Scope<'s, 'e>) -> Reading<'p, 's, 'e, P> {
         let packing = Packing::new(together.rank(), Box::new(|| together.engine.spare()));
         Reading { together, parcels, shard: 0, open: None, ahead: Ahead::new(scope), packing }
@@ -94,7 +94,7 @@ impl<'p, 's, 'e, P: Parcels<'p>> Reading<'p, 's, 'e, P> {
     /// belongs there.
     ///
     /// # Blocking
-    /// On what holds the shards.
+    /// On the tiers that hold the shards.
     pub fn next(
         &mut self,
         shards: &mut [&mut ShardAccess],
@@ -130,7 +130,7 @@ impl<'p, 's, 'e, P: Parcels<'p>> Reading<'p, 's, 'e, P> {
         }
     }
 
-    /// Takes the next shard in hand.
+    /// Begins with the next shard.
     fn begin(&mut self, access: &mut ShardAccess) -> Result<(), LoadError> {
         match self.parcels.of_shard(access, self.together)? {
             Some((region, ways)) => {
@@ -142,7 +142,7 @@ impl<'p, 's, 'e, P: Parcels<'p>> Reading<'p, 's, 'e, P> {
         Ok(())
     }
 
-    /// Reads on from `at`, and packs what is wanted of it. Says up to where; `None` when nothing more is wanted.
+    /// Continues reading at `at`, and packs what is wanted. Returns the place up to which it has read; `None` when nothing more is wanted.
     fn read_some(
         &mut self,
         access: &mut ShardAccess,
@@ -150,7 +150,7 @@ impl<'p, 's, 'e, P: Parcels<'p>> Reading<'p, 's, 'e, P> {
         limit: &impl Fn(Rank) -> usize,
         here: &mut impl FnMut(&P::Way, usize, &[u8]) -> bool,
     ) -> Result<Option<usize>, LoadError> {
-        // Nobody wants what lies before the first of these.
+        // Nobody wants any byte before the first wanted one.
         let Some(first) = self.packing.first() else { return Ok(None) };
         let at = first.max(at);
         let mut taken = None;
@@ -159,7 +159,7 @@ impl<'p, 's, 'e, P: Parcels<'p>> Reading<'p, 's, 'e, P> {
                 Some((range, buffer, outcome)) => match outcome {
                     Ok(()) => (range, buffer),
                     Err(error) => {
-                        // What else was read of this copy is not used: the next one comes.
+                        // What else was read from this copy is not used, because the next copy follows.
                         self.ahead.drop_all();
                         return Err(error.into());
                     }
@@ -194,7 +194,7 @@ impl<'p, 's, 'e, P: Parcels<'p>> Reading<'p, 's, 'e, P> {
     }
 }
 
-/// Whole blocks of a region, as many as are read at once, from that of byte `at` on.
+/// As many whole blocks of a region as are read at once, beginning with the block of byte `at`.
 fn piece(source: &Source, region: &Region, at: usize) -> Range<usize> {
     let block = source.head().header.block_size as usize;
     let most = if matches!(source, Source::Memory(_)) { FROM_MEMORY } else { FROM_FILE };

@@ -1,14 +1,15 @@
 //! Rows that go to ranks other than those that saved them.
 //!
 //! ```text
-//!   counts     readers tell homes how many rows their shards have                            posts
-//!   scan       homes find out where these stand among all rows                               posts, by doubling; a reduction says how many there are
-//!   places     homes tell whoever would get these rows if all were dealt evenly              posts
-//!   asks       who wants other rows asks those that would get them if all were dealt evenly  posts
+//!   counts     readers tell homes how many rows their shards have                      posts
+//!   scan       homes find out where these rows are among all rows                      posts, by doubling; a reduction counts all rows
+//!   places     homes tell each rank which rows it would get if all were spread evenly  posts
+//!   asks       a rank that wants other rows asks the ranks that would then get them    posts
 //! ```
 //!
-//! Then each rank knows which rows of which shards it gets, and who reads these: each is a box of an array that has the rows of one shard, and goes its way as
-//! boxes do. Rows whose ranks the program says itself go their own way ([`scattering`](super::scattering)).
+//! Then each rank knows which rows of which shards it gets, and who reads them. Each range of rows is a box in an array that has the rows
+//! of one shard, and is sent as boxes are. Rows whose ranks the program itself names are sent in a different way
+//! ([`scattering`](super::scattering)).
 
 use super::super::access::ShardAccess;
 use super::super::homes::{home, homed};
@@ -39,7 +40,7 @@ use std::ops::Range;
 pub enum Wanted {
     /// Its even share.
     Even,
-    /// These.
+    /// The rows of this range.
     Range(Range<u64>),
 }
 
@@ -56,18 +57,18 @@ pub struct Dealing {
 enum Way {
     /// As pieces of boxes.
     Pieces {
-        /// Boxes of arrays that have the rows of one shard each.
+        /// Boxes in arrays, each of which has the rows of one shard.
         own: Box<Own>,
-        /// What it gets.
+        /// The pieces that the rank gets.
         wanted: Vec<Piece>,
-        /// Who reads and sends what, once that was found out.
+        /// Who reads and sends what, once that is known.
         plan: Option<Plan>,
     },
-    /// One by one, to whom the program has said.
+    /// One by one, to the ranks that the program has named.
     Scattered(Scattered),
 }
 
-/// Where the rows of a shard stand, and who reads it.
+/// The place of a shard's rows among all rows, and the rank that reads them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Placed {
     shard: Rank,
@@ -99,7 +100,7 @@ impl Placed {
         self.first..self.first + self.count
     }
 
-    /// Those of a post.
+    /// Everything that is in a post.
     fn all_of(mut bytes: &[u8]) -> Option<Vec<Placed>> {
         let mut all = Vec::new();
         while !bytes.is_empty() {
@@ -116,16 +117,16 @@ fn common(one: &Range<u64>, other: &Range<u64>) -> Range<u64> {
 
 /// Finds out which rows a rank gets from where.
 pub struct Finding<'r> {
-    /// All ranks; the region is a column of the set.
+    /// The step that all ranks take together; its region is a column of the set.
     pub together: Together<'r>,
-    /// What opens shards.
+    /// Opens shards.
     pub opener: &'r Opener,
-    /// How many ranks have saved them, and how many there are.
+    /// The number of ranks that saved the rows, and the number of ranks now.
     pub ranks: (u32, u32),
 }
 
 impl Finding<'_> {
-    /// Rows in the order of the ranks that saved them.
+    /// Finds rows in the order of the ranks that saved them.
     ///
     /// # Collective
     /// All ranks, each for an even share, or each for a range.
@@ -149,7 +150,7 @@ impl Finding<'_> {
         self.dealing(&rows, &placed)
     }
 
-    /// What readers say of the shards whose home this rank is, in order; and what is wrong with that.
+    /// What readers say about the shards whose home this rank is, in order, and what is wrong with their statements.
     fn counts(
         &self,
         shards: Vec<&mut ShardAccess>,
@@ -190,7 +191,7 @@ impl Finding<'_> {
         Ok((counts.into_values().collect(), failure))
     }
 
-    /// How many rows there are before those of this rank's shards, and in all.
+    /// The number of rows before those of this rank's shards, and the number of all rows.
     fn scan(&self, counts: &[Placed], failure: Option<LoadError>) -> Result<(u64, u64), LoadError> {
         let (together, (_, ranks)) = (&self.together, self.ranks);
         let own = counts.iter().map(|placed| placed.count).fold(0, u64::saturating_add);
@@ -220,7 +221,7 @@ impl Finding<'_> {
         let verdict = together.exchange(&mut next, &mut on_post, |_| ballot, decide)?;
         let sums: Vec<(u64, u64)> = together.decode(&verdict)?;
         let total = sums.iter().find(|(key, _)| *key == 0).map_or(0, |(_, sum)| *sum);
-        // The same on all ranks.
+        // The total is the same on all ranks.
         if total > ELEMENTS_MAX {
             return Err(together.of_this_rank(format!("all shards have {total} rows together, more than possible")));
         }
@@ -229,7 +230,7 @@ impl Finding<'_> {
         Ok((before, total))
     }
 
-    /// Tells ranks about the rows that they would get if all were dealt evenly, and learns about those of this rank.
+    /// Tells ranks about the rows that they would get if all rows were spread evenly, and learns about those of this rank.
     fn places(&self, counts: &[Placed], first: u64, total: u64) -> Result<Vec<Placed>, LoadError> {
         let (together, (_, ranks)) = (&self.together, self.ranks);
         let (mut posts, mut first) = (BTreeMap::<Rank, Vec<u8>>::new(), first);
@@ -250,7 +251,7 @@ impl Finding<'_> {
         Ok(placed)
     }
 
-    /// Asks for the places of some rows those that would get them if all were dealt evenly.
+    /// Asks for the places of some rows: the ranks that are asked would get these rows if all were spread evenly.
     fn asked(&self, rows: &Range<u64>, total: u64, known: &[Placed]) -> Result<Vec<Placed>, LoadError> {
         let (together, (_, ranks)) = (&self.together, self.ranks);
         let is_one = rows.is_empty() || rows.end <= total;
@@ -299,7 +300,7 @@ impl Finding<'_> {
             boxes.push((placed, some.start - placed.first, some.end - some.start));
         }
         if next < rows.end {
-            // All ranks hear of it: this one ends its attempt.
+            // All ranks hear of this, because this rank ends its attempt.
             return Err(self.together.of_this_rank(format!("no rank saved row {next}")));
         }
         let own = self.own(boxes.iter().map(|(_, first, count)| (*first, *count)))?;
@@ -313,21 +314,21 @@ impl Finding<'_> {
         Ok(Dealing { count, way: Way::Pieces { own: own.into(), wanted, plan: None } })
     }
 
-    /// Rows as boxes of one dimension: the first row of each in its shard, and how many.
+    /// Rows as boxes of one dimension. Each box is given by its first row in its shard, and by its number of rows.
     fn own(&self, boxes: impl Iterator<Item = (u64, u64)> + Clone) -> Result<Own, LoadError> {
         let most = boxes.clone().map(|(first, count)| first + count).max().unwrap_or(0);
         let boxes = boxes.fold(Boxes::of([most]), |all, (first, count)| all.own([first], [count]));
         boxes.check().map_err(|mistake| self.together.of_this_rank(mistake.to_string()))
     }
 
-    /// Rows that go to the ranks that `owners` says, by the values of the column, whose rows have this many bytes. They are in the order of
-    /// the ranks that saved them, and of the rows that these had.
+    /// Finds the rows that `owners` gives to this rank, by the values of the column, which has `row` bytes in each row. The rows are in the
+    /// order of the ranks that saved them and, for each of these ranks, in the order in which it saved them.
     ///
     /// # Collective
     /// All ranks.
     ///
     /// # Errors
-    /// [`LoadError::Others`], the same on all ranks, also where `owners` names a rank that there is not.
+    /// [`LoadError::Others`], the same on all ranks, also if `owners` names a rank that does not exist.
     pub fn by_owner(
         &self,
         (homes, readers): (&mut [ShardAccess], &mut Readers),
@@ -360,7 +361,7 @@ impl Finding<'_> {
         Ok(Dealing { count, way: Way::Scattered(scattered) })
     }
 
-    /// Tells readers where the rows of each shard begin in this rank's memory. Says how many rows there are in all.
+    /// Tells readers where the rows of each shard begin in this rank's memory. Returns how many rows these are in all.
     fn places_by_owner(
         &self,
         counts: &BTreeMap<Rank, (Rank, u64)>,
@@ -387,7 +388,7 @@ impl Finding<'_> {
         let ballot = together.failed(together.ballot("places of rows", Payload::None), failure.as_ref());
         together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, plainly)?;
         match scattered.silent() {
-            // All ranks hear of it: this one ends its attempt.
+            // All ranks hear of this, because this rank ends its attempt.
             Some(rank) => Err(together.of_this_rank(format!("rank {rank} has not said where its rows begin"))),
             None => Ok(total),
         }
@@ -395,13 +396,13 @@ impl Finding<'_> {
 }
 
 impl Dealing {
-    /// How many rows this rank gets.
+    /// The number of rows that this rank gets.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Loads a column, whose rows have this many bytes, into memory for as many rows as this rank gets; an error of `memory` is what keeps
-    /// this rank from that.
+    /// Loads a column, which has `row` bytes in each row, into memory for as many rows as this rank gets. If `memory` is an error, it says
+    /// what keeps this rank from that.
     ///
     /// # Collective
     /// All ranks.
@@ -418,7 +419,7 @@ impl Dealing {
         match &mut self.way {
             Way::Pieces { own, wanted, plan } => {
                 let own: &Own = own;
-                // Rows lie on none.
+                // Rows lie on no decomposition.
                 let from = OutlinedDecomposition::default();
                 let target = memory.map(|memory| Target::new(own, apart(own, memory, row), row));
                 // Ranks may want the same rows, or leave some out.
@@ -447,7 +448,7 @@ impl Dealing {
     }
 }
 
-/// The memory of each box: they lie one after the other.
+/// Cuts the memory into the memory of each box. The boxes lie one after the other.
 fn apart<'m>(own: &Own, memory: &'m mut [u8], row: u64) -> Vec<&'m mut [u8]> {
     let mut rest = memory;
     let boxes = own.parts().own().iter().map(|of| {

@@ -1,4 +1,4 @@
-//! Runs of elements: what a rank sends and gets of a region that lies in no boxes, but as lists of elements.
+//! Runs of elements: what a rank sends and receives of a region that is not made of boxes, but of lists of elements.
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
@@ -12,10 +12,10 @@ use crate::base::Rank;
 pub(super) use crate::decomposition::run::Run;
 use std::collections::BTreeMap;
 
-/// Runs of each shard, in the order in which they begin in its region; some may have elements in common.
+/// The runs of each shard, in the order in which they begin in its region. Some may have elements in common.
 pub(super) struct Runs<'p> {
     pub by_shard: &'p BTreeMap<Rank, Vec<Run>>,
-    /// Bytes of an element.
+    /// The size of an element in bytes.
     pub size: u64,
 }
 
@@ -41,7 +41,8 @@ impl<'p> Parcels<'p> for Runs<'p> {
     }
 }
 
-/// The ways through a region of so many bytes; `None` if some run is not inside it, begins before the one before, or ends at no place of a memory.
+/// The ways through a region of `length` bytes. `None` if a run is not inside the region, begins before the previous run, or ends beyond
+/// any possible memory.
 fn ways(runs: &[Run], size: u64, length: u64) -> Option<Ways<'_, RunWay>> {
     let is_inside = |run: &Run| {
         let end = run.at.checked_add(run.count.into()).and_then(|end| end.checked_mul(size));
@@ -57,17 +58,17 @@ fn ways(runs: &[Run], size: u64, length: u64) -> Option<Ways<'_, RunWay>> {
 /// A run on its way.
 pub(super) struct RunWay {
     run: Run,
-    /// Bytes of an element.
+    /// The size of an element in bytes.
     size: usize,
 }
 
 impl RunWay {
-    /// Of a run of elements that have so many bytes.
+    /// The way of a run whose elements have `size` bytes.
     pub fn new(run: Run, size: usize) -> RunWay {
         RunWay { run, size }
     }
 
-    /// Where the byte with this number comes to lie in the memory of its rank.
+    /// The place of the byte with this number in the memory of its rank.
     pub fn target(&self, at: usize) -> usize {
         self.run.target as usize * self.size + at
     }
@@ -101,7 +102,7 @@ impl Way for RunWay {
     }
 }
 
-/// Of one box without a margin, whose elements lie one after the other.
+/// For a target with one box without a margin, whose elements lie one after the other.
 impl Sink<RunWay> for Target<'_> {
     fn take(&mut self, portions: &[u8]) -> Result<(), String> {
         packet::unpack_runs(portions, |place, bytes| self.put_at(place, bytes))
@@ -121,7 +122,8 @@ mod tests {
 
     const HERE: Rank = Rank(1);
 
-    /// Packs runs of a region that is read in steps of whole blocks, and takes the packets; the memories of all ranks, and how many bytes they got.
+    /// Packs runs of a region that is read in steps of whole blocks, and puts the packets into the memories of all ranks. Returns how many
+    /// bytes these memories got.
     fn carried(
         region: &[u8],
         runs: &[Run],
@@ -146,7 +148,7 @@ mod tests {
             assert!(
                 packing.pack((start, bytes), &|_| limit, &mut |way, from, bytes| Sink::put(here, way, from, bytes))
             );
-            // What is read ahead begins where something is wanted, or before that.
+            // Reading ahead begins where something is wanted, or before that.
             assert!(packing.first().is_none_or(|first| guess.is_some_and(|guess| (end..=first).contains(&guess))));
         }
         packing.finish();
@@ -169,7 +171,7 @@ mod tests {
             let region: Vec<u8> = (0..340 * size).map(|at| (at * 7 + at / 251) as u8).collect();
             let mut ends = [0u64; 3];
             let mut runs: Vec<Run> = wanted.into_iter().map(|(at, count, to)| {
-                // Each has its own place; one element is left free between two.
+                // Each run has its own place; one element is left free between two runs.
                 let target = ends[to as usize];
                 ends[to as usize] += u64::from(count) + 1;
                 Run { at, count, to: Rank(to), target }

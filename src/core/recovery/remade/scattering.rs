@@ -1,8 +1,8 @@
 //! Rows that go one by one to the ranks that the program names for them.
 //!
-//! Whoever reads a shard asks the program for the ranks of its rows, in batches, and keeps them: 4 bytes a row. Receivers hear how many rows they get of which
-//! shards, and tell readers where these begin in their memory. Then each column is read once, and its rows go as [runs](super::runs). A rank's rows of a shard
-//! keep their order.
+//! The reader of a shard asks the program for the ranks of its rows, in batches, and keeps these: 4 bytes for each row. Receivers hear how
+//! many rows they get from which shards, and tell readers where these rows begin in their memory. Then each column is read once, and its
+//! rows are sent as [runs](super::runs). The rows that a rank gets from a shard keep their order.
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
@@ -17,28 +17,29 @@ use crate::tier::storage::zeroed;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-/// Bytes of a batch that the program is asked for, about.
+/// The approximate number of bytes in a batch about which the program is asked.
 const BATCH: usize = 4 << 20;
 
 /// The ranks of the rows of the shards that a rank reads.
 #[derive(Default)]
 pub struct Scattered {
-    /// By shard, for each row.
+    /// For each shard, the rank of each row.
     ranks: BTreeMap<Rank, Vec<u32>>,
-    /// By shard and receiver: how many rows, and where they begin in its memory, once that is known.
+    /// By shard and receiver: the number of rows and, once it is known, where they begin in the receiver's memory.
     moves: BTreeMap<(Rank, Rank), (u64, Option<u64>)>,
-    /// Those that this rank gets something from.
+    /// The ranks from which this rank receives something.
     senders: Vec<Rank>,
 }
 
 impl Scattered {
-    /// Asks for the ranks of the rows of a shard by the column that the region is, whose rows have so many bytes; there are so many ranks.
+    /// Asks for the ranks of the rows of a shard by the values of a column, which is the region and has `row` bytes in each row. There are
+    /// `ranks` ranks.
     ///
     /// # Errors
-    /// [`LoadError`]; that of a rank that there is not names the row.
+    /// [`LoadError`]; if a rank does not exist, the error names the row.
     ///
     /// # Blocking
-    /// On what holds the shard.
+    /// On the tier that holds the shard.
     pub fn ask(
         &mut self,
         together: &Together<'_>,
@@ -55,7 +56,7 @@ impl Scattered {
             let rows = reader.window(first, BATCH);
             let bytes = reader.read(access, &rows)?;
             let named = &mut all[rows.start as usize..rows.end as usize];
-            // No rank has this number: one that was left out is seen.
+            // No rank has this number, so a row that was left out is noticed.
             named.fill(u32::MAX);
             owners(bytes, named);
             if let Some(at) = named.iter().position(|rank| *rank >= ranks) {
@@ -79,13 +80,13 @@ impl Scattered {
         Ok(())
     }
 
-    /// What ranks hear: how many rows of which shards they get.
+    /// Posts that tell ranks how many rows they get from which shards.
     pub fn counts(&self) -> Vec<(Rank, Vec<u8>)> {
         let moves = self.moves.iter().map(|((shard, to), (count, _))| (*to, *shard, *count));
         posts(moves)
     }
 
-    /// Takes where the rows of a shard begin in the memory of a rank. False if that gets none.
+    /// Notes where the rows of a shard begin in the memory of a rank. False if that rank gets none, or has already said so.
     pub fn begin(&mut self, shard: Rank, to: Rank, start: u64) -> bool {
         let known = self.moves.get_mut(&(shard, to)).filter(|(_, known)| known.is_none());
         known.map(|(_, known)| *known = Some(start)).is_some()
@@ -96,22 +97,22 @@ impl Scattered {
         self.moves.iter().find(|(_, (_, start))| start.is_none()).map(|((_, to), _)| *to)
     }
 
-    /// This rank gets rows from these ranks.
+    /// Notes that this rank gets rows from these ranks.
     pub fn expect(&mut self, senders: BTreeSet<Rank>) {
         self.senders = senders.into_iter().collect();
     }
 
-    /// Those that this rank gets something from.
+    /// The ranks from which this rank receives something.
     pub fn senders(&self) -> &[Rank] {
         &self.senders
     }
 
-    /// How many ranks get something from this one.
+    /// The number of ranks that receive something from this one.
     pub fn receivers(&self) -> usize {
         self.moves.keys().map(|(_, to)| *to).collect::<BTreeSet<Rank>>().len()
     }
 
-    /// The rows of a shard, as runs: one for rows one after the other that go to one rank.
+    /// The rows of a shard as runs: consecutive rows that go to the same rank form one run.
     fn runs(&self, shard: Rank) -> Option<impl Iterator<Item = Run> + '_> {
         let ranks = self.ranks.get(&shard)?;
         let starts = self.moves.range((shard, Rank(0))..=(shard, Rank(u32::MAX)));
@@ -128,7 +129,7 @@ impl Scattered {
     }
 }
 
-/// Posts that say something of shards: to whom, of which, and a number.
+/// Posts that say something about shards. Each item has a receiver, a shard and a number.
 pub fn posts(said: impl Iterator<Item = (Rank, Rank, u64)>) -> Vec<(Rank, Vec<u8>)> {
     let mut posts: BTreeMap<Rank, Vec<u8>> = BTreeMap::new();
     for (to, shard, number) in said {
@@ -139,7 +140,7 @@ pub fn posts(said: impl Iterator<Item = (Rank, Rank, u64)>) -> Vec<(Rank, Vec<u8
     posts.into_iter().collect()
 }
 
-/// What such a post says. `None` if it is cut.
+/// What such a post says. `None` if it is truncated.
 pub fn said(mut bytes: &[u8]) -> Option<Vec<(Rank, u64)>> {
     let mut said = Vec::new();
     while !bytes.is_empty() {
@@ -152,9 +153,9 @@ pub fn said(mut bytes: &[u8]) -> Option<Vec<(Rank, u64)>> {
 /// Reads rows of a column of one shard.
 struct Reader {
     region: Region,
-    /// Bytes of a row.
+    /// The size of a row in bytes.
     row: u64,
-    /// Rows of the shard.
+    /// The number of rows in the shard.
     count: u64,
     /// What was read last.
     buffer: Vec<u8>,
@@ -170,13 +171,13 @@ impl Reader {
         Ok(Reader { region: dealt.region, row, count, buffer: Vec::new() })
     }
 
-    /// The rows from one on that have about so many bytes: one at least.
+    /// The rows that begin with `first` and have about `bytes` bytes: at least one row.
     fn window(&self, first: u64, bytes: usize) -> Range<u64> {
         let count = (bytes as u64 / self.row.max(1)).max(1);
         first..(first + count).min(self.count)
     }
 
-    /// The bytes of some rows, from blocks that were checked as a whole.
+    /// The bytes of some rows, from blocks that have been checked as a whole.
     fn read(&mut self, access: &mut ShardAccess, rows: &Range<u64>) -> Result<&[u8], LoadError> {
         let (start, end) = ((rows.start * self.row) as usize, (rows.end * self.row) as usize);
         let length = self.region.bytes as usize;
@@ -207,11 +208,11 @@ impl Reader {
     }
 }
 
-/// A column of rows that go to whom the program has said.
+/// A column of rows that go to the ranks that the program has named.
 pub struct Column<'s> {
     /// Who gets which row.
     pub of: &'s Scattered,
-    /// Bytes of a row.
+    /// The size of a row in bytes.
     pub row: u64,
 }
 

@@ -1,8 +1,9 @@
 //! Blocks that several ranks check together, when each of them wants a part of them.
 //!
-//! A rank that wants a sixth of each block would read six times what it wants if it checked whole blocks by itself. Where every byte of a region is loaded by exactly one
-//! rank, straight from memory, each adds what it has copied to the checks instead ([`BlockShare`]), and the readers of the shards look at what has come together of
-//! each block. If any block is wrong, all ranks load the region once more, and check whole blocks: then copies are distrusted, and others come.
+//! A rank that wants a sixth of each block would read six times what it wants if it checked whole blocks by itself. If every byte of a
+//! region is loaded by exactly one rank, directly from memory, each rank instead adds what it has copied to the checks ([`BlockShare`]),
+//! and the readers of the shards check what these shares add up to for each block. If any block is wrong, all ranks load the region once
+//! more and check whole blocks. Then damaged copies are distrusted, and other copies are read.
 
 use super::super::access::ShardAccess;
 use super::super::load_error::LoadError;
@@ -20,27 +21,28 @@ use crate::tier::source::{BlockShare, SHARE_BYTES, Source};
 use crate::transfer::posting::{Handled, all_at_once};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// From how many bytes of blocks on, for each byte that is wanted, it pays.
+/// For each wanted byte, the number of bytes of blocks above which checking together pays.
 const PAYS: f64 = 1.5;
-/// Shares in a post.
+/// The maximum number of shares in a post.
 const SHARES: usize = 2048;
-/// Which part of `restart.window` the shares that a rank holds may take.
+/// The shares that a rank holds may take `restart.window` divided by this number.
 const WINDOW_PART: u64 = 4;
-/// A plan is made for elements of this length at least: the next regions that are loaded by it may have longer ones than the first.
+/// The minimum element size, in bytes, for which a plan is made: the next regions that are loaded by it may have longer elements than the
+/// first.
 const ELEMENT_MIN: u64 = 32;
 
-/// What the ranks' own reads come to.
+/// How much the ranks read by themselves.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Reads {
-    /// Bytes that are wanted, and bytes of the blocks that have them.
+    /// The number of bytes that are wanted, and the number of bytes in the blocks that contain them.
     wanted: u64,
     blocks: u64,
-    /// Ranks that read something that is not memory, or would hold too many shares.
+    /// The number of ranks that read from something other than memory, or would hold too many shares.
     others: u64,
 }
 
 impl Reads {
-    /// Those of one rank: what it reads for itself, and the shards that it would look at for all.
+    /// The reads of one rank: what it reads for itself, and the shards that it would check for all ranks.
     pub fn of(
         remaking: &Remaking<'_>,
         pieces: &Pieces,
@@ -58,7 +60,7 @@ impl Reads {
             left.remove(&access.shard());
             let (wanted, blocks) = touched_by(pieces, &dealt, mapper);
             (reads.wanted, reads.blocks) = (reads.wanted + wanted, reads.blocks + blocks);
-            // Here, and in posts.
+            // The shares exist here, and in posts.
             shares += 2 * blocks_of(&dealt);
         }
         for access in readers.read_here(homes) {
@@ -69,29 +71,29 @@ impl Reads {
         reads
     }
 
-    /// It for a reduction, from a key on.
+    /// The reads as sums for a reduction, under keys that begin with `first`.
     pub fn sums(self, first: u64) -> [(u64, u64); 3] {
         [(first, self.wanted), (first + 1, self.blocks), (first + 2, self.others)]
     }
 
-    /// What such sums have come to.
+    /// The reads of all ranks that such sums add up to.
     pub fn of_sums(sums: &[(u64, u64)], first: u64) -> Reads {
         let sum = |of: u64| sums.iter().find(|(key, _)| *key == first + of).map_or(0, |(_, sum)| *sum);
         Reads { wanted: sum(0), blocks: sum(1), others: sum(2) }
     }
 
-    /// Do these reads of all ranks pay more if blocks are checked together? All of them are the same on all ranks.
+    /// Does it pay to check blocks together, given these reads of all ranks? The answer is the same on all ranks.
     pub fn pay_together(self) -> bool {
         self.others == 0 && self.blocks as f64 > PAYS * self.wanted as f64
     }
 }
 
-/// The longest elements whose blocks are checked together by a plan that was made for a region of elements of `size` bytes.
+/// The maximum element size, in bytes, for which blocks are checked together by a plan that was made for elements of `size` bytes.
 pub(super) fn longest(size: u64) -> u64 {
     size.max(ELEMENT_MIN)
 }
 
-/// Is there room in the window for so many shares, which elements of `size` bytes have, when elements are as long as they may be?
+/// Is there room in the window for this many shares, counted for elements of `size` bytes, if elements become as long as they may be?
 fn fit(shares: u64, size: u64, window: u64) -> bool {
     let times = longest(size).div_ceil(size.max(1));
     shares.saturating_mul(times).saturating_mul(SHARE_BYTES as u64) <= window / WINDOW_PART
@@ -101,7 +103,7 @@ fn blocks_of(dealt: &Dealt) -> u64 {
     dealt.region.bytes.div_ceil(u64::from(dealt.source.head().header.block_size))
 }
 
-/// Bytes of some pieces of a shard, and of the blocks that have them.
+/// The number of bytes in some pieces of a shard, and in the blocks that contain them.
 pub(super) fn touched_by(pieces: &[Piece], dealt: &Dealt, mapper: &Mapper<'_>) -> (u64, u64) {
     let moves = moves_of(pieces, dealt.parts().1, mapper);
     let block = dealt.source.head().header.block_size as usize;
@@ -110,7 +112,7 @@ pub(super) fn touched_by(pieces: &[Piece], dealt: &Dealt, mapper: &Mapper<'_>) -
     (wanted, ranges.iter().map(|range| range.len() as u64).sum())
 }
 
-/// What has come of the blocks of one shard.
+/// What has arrived for the blocks of one shard.
 struct Coming {
     source: Source,
     region: crate::format::Region,
@@ -118,7 +120,8 @@ struct Coming {
 }
 
 impl Remaking<'_> {
-    /// Loads what each rank wants without others, and looks at all blocks together; false if one is wrong, and nothing of it counts.
+    /// Loads what each rank wants without others, and checks all blocks together. False if a block is wrong; then nothing that was loaded
+    /// counts.
     ///
     /// # Collective
     /// All ranks. One that has a `failure` has no target.
@@ -164,7 +167,7 @@ impl Remaking<'_> {
         };
         let ballot = together.failed(together.ballot("shares", Payload::None), failure.or(failed.as_ref()));
         together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, super::plainly)?;
-        // All that was sent has come.
+        // Everything that was sent has arrived.
         let wrong = coming.values().map(Coming::wrong).sum::<u64>();
         let ballot = together.ballot("blocks", Payload::None).with_sums(vec![(0, wrong)]);
         let verdict = together.vote(ballot, |ballot| Outcome::agreed("sums", &ballot.sums))?;
@@ -186,14 +189,14 @@ impl Remaking<'_> {
 }
 
 impl Coming {
-    /// How many of its blocks are not what they were.
+    /// The number of its blocks that are not what they were.
     fn wrong(&self) -> u64 {
         let blocks = self.shares.iter().enumerate();
         blocks.filter(|(block, share)| !self.source.is_whole(&self.region, *block, **share)).count() as u64
     }
 }
 
-/// Posts of what was added to blocks of a shard.
+/// Posts with the shares that were added to blocks of a shard.
 fn posts(shard: Rank, shares: &[BlockShare]) -> impl Iterator<Item = Vec<u8>> {
     let some = shares.iter().enumerate().filter(|(_, share)| **share != BlockShare::default());
     let some: Vec<(usize, BlockShare)> = some.map(|(block, share)| (block, *share)).collect();
@@ -212,7 +215,7 @@ fn posts(shard: Rank, shares: &[BlockShare]) -> impl Iterator<Item = Vec<u8>> {
     posts.into_iter()
 }
 
-/// Merges what a post says; `None` if it is cut, or says something of no block.
+/// Merges what a post says; `None` if it is truncated, or names a block that is not checked here.
 fn take(coming: &mut BTreeMap<Rank, Coming>, mut bytes: &[u8]) -> Option<()> {
     let shard = Rank(u32::try_from(numbers::take(&mut bytes)?).ok()?);
     let coming = coming.get_mut(&shard)?;
@@ -246,7 +249,7 @@ mod tests {
         let window = 4 * 1000 * SHARE_BYTES as u64;
         assert!(fit(1000, 32, window) && !fit(1001, 32, window));
         assert!(fit(1000, 4096, window));
-        // Four times as many when the next region has elements of 32 bytes.
+        // There are four times as many shares when the next region has elements of 32 bytes.
         assert!(fit(250, 8, window) && !fit(251, 8, window));
         assert!(fit(0, 1, window) && !fit(u64::MAX, 1, window) && !fit(u64::MAX, 64, u64::MAX / 2));
         assert_eq!([longest(1), longest(8), longest(100)], [32, 32, 100]);

@@ -1,4 +1,4 @@
-//! Memory that elements are loaded into, whoever they come from.
+//! Memory into which elements are loaded, wherever they come from.
 
 use super::super::load_error::LoadError;
 use super::landing::Landing;
@@ -9,8 +9,8 @@ use crate::decomposition::strides::Strides;
 use crate::decomposition::{Cuboid, DIMS, Own};
 use crate::device::{self, DeviceSpan, Stream};
 
-/// Has everybody got what it wanted? This rank wanted this many bytes, or could not take them. Nothing is under way any more: what has not
-/// come to its target never will.
+/// Checks that every rank has received what it wanted. This rank wanted `wanted` bytes, or could not take them. Nothing is under way any
+/// more, so what has not reached its target never will.
 ///
 /// # Errors
 /// [`LoadError::Others`], the same on all ranks.
@@ -35,7 +35,7 @@ pub fn close(
 pub struct Target<'t> {
     own: &'t Own,
     memory: Memory<'t>,
-    /// Bytes of an element.
+    /// The size of an element in bytes.
     size: u64,
     delivered: u64,
 }
@@ -45,19 +45,19 @@ enum Memory<'t> {
     Device(Landing<'t>),
 }
 
-/// Says where pieces of boxes lie in the memory of those.
+/// Says where pieces of boxes lie in the memory of the boxes.
 pub struct Mapper<'t> {
     own: &'t Own,
     size: u64,
 }
 
 impl<'t> Mapper<'t> {
-    /// Of boxes whose elements have so many bytes.
+    /// A mapper for boxes whose elements have `size` bytes.
     pub fn new(own: &'t Own, size: u64) -> Mapper<'t> {
         Mapper { own, size }
     }
 
-    /// Bytes of an element.
+    /// The size of an element in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -86,34 +86,34 @@ pub struct Slot<'t> {
     /// The part.
     pub within: Cuboid,
     memory: &'t mut [u8],
-    /// Where in the memory of the box it begins.
+    /// The place in the memory of the box at which this memory begins.
     from: usize,
 }
 
 impl<'t> Slot<'t> {
-    /// Memory that is not that of a box, but has its bytes in an order of its own.
+    /// Memory that does not belong to a box, but has its bytes in an order of its own.
     pub fn apart(memory: &'t mut [u8]) -> Slot<'t> {
         Slot { number: 0, within: Cuboid::default(), memory, from: 0 }
     }
 
-    /// So many bytes at a place of the memory of the box.
+    /// `count` bytes at a place in the memory of the box.
     pub fn place(&mut self, place: usize, count: usize) -> &mut [u8] {
         &mut self.memory[place - self.from..][..count]
     }
 }
 
 impl<'t> Target<'t> {
-    /// The memory of each box, as long as that needs it.
+    /// A target in host memory. `memory` has the memory of each box, as long as the box needs it to be.
     pub fn new(own: &'t Own, memory: Vec<&'t mut [u8]>, size: u64) -> Target<'t> {
         Target { own, memory: Memory::Host(memory), size, delivered: 0 }
     }
 
-    /// The memory of each box in device memory, which is written by work on a stream.
+    /// A target in device memory, which work on a stream writes. `boxes` has the memory of each box.
     pub fn on_device(own: &'t Own, boxes: Vec<DeviceSpan>, stream: &'t dyn Stream, size: u64) -> Target<'t> {
         Target { own, memory: Memory::Device(Landing::new(boxes, stream)), size, delivered: 0 }
     }
 
-    /// The device memory, if it is such.
+    /// The device memory, if the target has some.
     pub(super) fn landing(&self) -> Option<&Landing<'t>> {
         match &self.memory {
             Memory::Host(_) => None,
@@ -121,12 +121,12 @@ impl<'t> Target<'t> {
         }
     }
 
-    /// Where pieces lie in it.
+    /// Says where pieces lie in this target.
     pub fn mapper(&self) -> Mapper<'t> {
         Mapper::new(self.own, self.size)
     }
 
-    /// Puts some bytes of a piece of a box, those from `from` on, where they belong; false if they do not.
+    /// Puts some bytes of a piece of a box, beginning with its byte `from`, where they belong; false if they do not belong there.
     pub fn put(&mut self, number: u32, piece: &Cuboid, from: usize, bytes: &[u8]) -> bool {
         let Some(strides) = self.mapper().strides(number, piece) else { return false };
         let Some(end) = from.checked_add(bytes.len()).filter(|end| *end <= strides.bytes()) else { return false };
@@ -141,18 +141,18 @@ impl<'t> Target<'t> {
         true
     }
 
-    /// Puts some bytes at a place of the memory of the only box, which has no margin; false if they do not belong there.
+    /// Puts some bytes at a place in the memory of the only box, which has no margin; false if they do not belong there.
     pub fn put_at(&mut self, place: usize, bytes: &[u8]) -> bool {
         let [line] = self.own.parts().own() else { return false };
         self.put(0, line, place, bytes)
     }
 
-    /// So many bytes were put into slots.
+    /// Notes that this many bytes were put into slots.
     pub fn add_delivered(&mut self, bytes: u64) {
         self.delivered += bytes;
     }
 
-    /// How many bytes have come. They are there when this returns.
+    /// The number of bytes that have arrived. They are in their places when this returns.
     ///
     /// # Errors
     /// Any error that the device of that memory reports.
@@ -166,8 +166,8 @@ impl<'t> Target<'t> {
         Ok(self.delivered)
     }
 
-    /// The boxes of the host in tasks of about so many bytes, for several threads. A box is cut in its slowest dimension, whose parts are
-    /// consecutive in memory.
+    /// Cuts the boxes in host memory into tasks of about `most` bytes, for several threads. A box is cut in its slowest dimension, whose
+    /// parts are consecutive in memory.
     pub fn tasks(&mut self, most: u64) -> Vec<Vec<Slot<'_>>> {
         let own = self.own;
         let (before, after) = own.margins();
@@ -185,7 +185,7 @@ impl<'t> Target<'t> {
                     within.from[slowest] = of.from[slowest] + part * rows / count;
                     within.to[slowest] = of.from[slowest] + (part + 1) * rows / count;
                 }
-                // Up to where the next one begins.
+                // The memory of this part ends where the next part begins.
                 let mut next = *of;
                 next.from[slowest] = within.to[slowest];
                 let end = match part + 1 == count {
@@ -204,7 +204,7 @@ impl<'t> Target<'t> {
         tasks
     }
 
-    /// The boxes in tasks of at most so many bytes, or of one element. A box is cut in its slowest dimensions.
+    /// Cuts the boxes into tasks of at most `most` bytes, or of one element. A box is cut in its slowest dimensions.
     pub fn shares(&self, most: u64) -> Vec<Vec<Share>> {
         let (mut tasks, mut open, mut bytes) = (Vec::new(), Vec::new(), 0);
         for (number, of) in (0..).zip(self.own.parts().own()) {
@@ -213,7 +213,7 @@ impl<'t> Target<'t> {
                 let all = within.volume() * self.size;
                 let slowest = (0..DIMS).find(|dim| within.extent(*dim) > 1);
                 if let Some(dim) = slowest.filter(|_| all > most) {
-                    // Into as few as can be, or else one by one; the first of them is taken next.
+                    // The box is cut into as few parts as possible, or else index by index. The first part is taken next.
                     let extent = within.extent(dim);
                     let count = all.div_ceil(most.max(1)).min(extent);
                     for part in (0..count).rev() {

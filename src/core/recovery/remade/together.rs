@@ -1,4 +1,4 @@
-//! What all ranks of an attempt do together, and how it ends on all of them alike.
+//! What all ranks do together in an attempt, and how a step ends in the same way on all of them.
 
 use super::super::load_error::LoadError;
 use crate::base::log;
@@ -8,12 +8,12 @@ use crate::format::codec;
 use crate::transfer::Engine;
 use crate::transfer::posting::{Exchange, NextPost, OnPost};
 
-/// The decision on a round of an attempt that some ranks had already ended, and others had not, or may not have: all end it now.
+/// The decision on a round of an attempt that some ranks have already ended, while others have not or may not have: all end it now.
 pub const ELSEWHERE: [u8; 1] = [2];
 
 /// A step of an attempt.
 pub struct Together<'r> {
-    /// Who moves messages.
+    /// The engine that moves messages.
     pub engine: &'r Engine,
     /// The checkpoint.
     pub key: CheckpointKey,
@@ -40,7 +40,7 @@ impl Together<'_> {
         }
     }
 
-    /// Exchanges posts; `agreed` is the root's decision if nobody objects.
+    /// Exchanges posts; `agreed` is the root's decision if no rank objects.
     ///
     /// # Errors
     /// [`LoadError::Others`], the same on all ranks.
@@ -67,7 +67,7 @@ impl Together<'_> {
         self.heard(self.engine.collective(ballot, Box::new(|ballot| unless_culprits(ballot, agreed))))
     }
 
-    /// Has everybody got what it wanted? This rank got this many of the bytes that it wanted, or could not.
+    /// Checks that every rank has received what it wanted. This rank received `got` of the `wanted` bytes, or has failed.
     ///
     /// # Errors
     /// [`LoadError::Others`], the same on all ranks.
@@ -100,27 +100,27 @@ impl Together<'_> {
         }
     }
 
-    /// What the root has decided.
+    /// Decodes what the root has decided.
     ///
     /// # Errors
-    /// [`LoadError::Others`] if it is something else.
+    /// [`LoadError::Others`] if the decision cannot be decoded.
     pub fn decode<T: serde::de::DeserializeOwned>(&self, verdict: &Verdict) -> Result<T, LoadError> {
         codec::decode("decision", &verdict.decision).map_err(|error| self.of_this_rank(error.to_string()))
     }
 
-    /// What is wanted is not what the shards have, which may be damage of their records. All ranks have heard it.
+    /// The error that the shards do not have what is wanted, which may be due to damage in their records. All ranks have heard of it.
     pub fn unmatched(&self, what: String, is_damage: bool) -> LoadError {
         LoadError::Unmatched { key: self.key, region: self.region.into(), what, is_damage }
     }
 
-    /// This rank cannot continue.
+    /// The error of this rank when it cannot continue.
     pub fn of_this_rank(&self, why: String) -> LoadError {
         let culprits = vec![Culprit::of(self.rank(), why)];
         LoadError::Others { key: self.key, region: self.region.into(), culprits }
     }
 }
 
-/// Nothing except that all agree.
+/// The decision that all ranks agree, and nothing else.
 pub fn plainly(_: &Ballot) -> (Outcome, Vec<u8>) {
     (Outcome::Agreed, Vec::new())
 }

@@ -1,7 +1,7 @@
-//! The words of a token under many schedules: ranks are coroutines of one thread, and before each access to a word a scheduler says
-//! which of them runs on. Each run of a test goes through the same schedules, and one that fails is printed.
+//! The words of a token under many schedules: ranks are coroutines of one thread, and before each access to a word, a scheduler
+//! decides which of them continues. Each run of a test uses the same schedules, and a schedule that fails is printed.
 //!
-//! This finds wrong orders of accesses, not orderings of memory that are too weak: each access is seen by all at once.
+//! This finds accesses in the wrong order, but not memory orderings that are too weak: every rank sees each access at once.
 
 use super::tests::{LINK, ranks, spec};
 use super::{Order, Segment, TokenGuard, holder};
@@ -14,22 +14,22 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
 use std::time::Duration;
 
-/// Schedules that a test goes through: those that switch anywhere, and those that let a rank run on except at few places. Only
-/// the latter leave a rank standing between two accesses while another does all that it has to.
+/// How many schedules a test goes through of each kind: those that switch anywhere, and those that switch at only a few places and
+/// let a rank continue everywhere else. Only the latter leave a rank standing between two accesses while another does all its work.
 const RANDOM: usize = 300;
 const LONG: usize = 1000;
-/// Places at which those switch.
+/// At how many places a schedule of the second kind switches.
 const LONG_SWITCHES: usize = 3;
 
 thread_local! {
-    /// Is this thread going through schedules? Other tests use tokens without a scheduler.
+    /// Does a scheduler control this thread? Other tests use tokens without one.
     static IS_SCHEDULED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Another rank may run now, if the scheduler wants it to.
+/// Lets another rank run, if the scheduler wants that.
 pub(super) fn switch() {
     if IS_SCHEDULED.get() {
-        // Not a yield: that would ask for another rank, and no rank would run on for long.
+        // This is not a yield, which would ask for another rank, so that no rank would run for long.
         thread::sleep(Duration::ZERO);
     }
 }
@@ -49,7 +49,7 @@ fn under_schedules(body: impl Fn() + Clone + Send + Sync + 'static) {
     }
 }
 
-/// Tries until the token is there.
+/// Tries until it has the token.
 fn take(segment: &Segment, bytes: u64, order: Order) -> TokenGuard {
     loop {
         match segment.try_take(LINK, bytes, order).expect("usable") {
@@ -59,7 +59,7 @@ fn take(segment: &Segment, bytes: u64, order: Order) -> TokenGuard {
     }
 }
 
-/// Who is where only holders of the token may be.
+/// Which ranks are where only holders of the token may be.
 #[derive(Default)]
 struct Room {
     inside: AtomicU32,
@@ -75,7 +75,7 @@ impl Room {
     }
 }
 
-/// Nobody holds the token or waits for it; how often it was taken.
+/// Checks that nobody holds the token or waits for it. Returns how often it was taken.
 fn uses(segment: &Segment) -> u64 {
     let table = segment.shared.table(super::index_of(LINK).expect("a link"));
     let places = (0..super::TOKEN_HOLDERS_MAX).map(|place| table.word(u64::from(place) * 8).load(Acquire));
@@ -95,7 +95,7 @@ fn no_schedule_lets_more_ranks_hold_a_token_than_it_has_places() {
         (Order::FirstCome, 2),
         (Order::RoundRobin, 2),
     ] {
-        // Only tickets and use counts differ from one schedule to the next.
+        // Only tickets and use counts differ between schedules.
         let (_place, all) = ranks::<3>();
         all[0].set_token_capacity(LINK, capacity).expect("usable");
         let all = all.map(Arc::new);
@@ -117,8 +117,8 @@ fn no_schedule_lets_more_ranks_hold_a_token_than_it_has_places() {
     }
 }
 
-/// The holder dies; two ranks find that out, and a new process in its place takes the token again, while what the old one
-/// thought to hold is given back late.
+/// The holder dies, and two ranks notice that. A new process in its place takes the token again, while what the old one
+/// believed it held is given back late.
 #[test]
 fn no_schedule_frees_a_dead_holder_s_place_twice() {
     under_schedules(|| {

@@ -1,4 +1,4 @@
-//! What is damaged between capture and restart: bits that flip where a tier is crossed, writes that were lost, slices that fail.
+//! Damage between capture and restart: bits that flip on the way from tier to tier, writes that are lost, slices that fail.
 
 use super::*;
 use crate::base::units::PAGE;
@@ -7,7 +7,7 @@ use crate::recovery::Attempt;
 use crate::tier::wrappers::Faults;
 use std::os::unix::fs::FileExt;
 
-/// Numbers in a page.
+/// The number of `f64` values in a page.
 const CELLS: usize = PAGE as usize / 8;
 /// A page with equal values at the corners of a rectangle, in every version.
 const CORNERS: usize = 7;
@@ -25,19 +25,19 @@ fn sparse(version: u64) -> Vec<f64> {
     field
 }
 
-/// What becomes of a page.
+/// How a page is damaged.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Loss {
-    /// One bit is turned around.
+    /// One bit is flipped.
     Flipped,
-    /// It was never written.
+    /// The page was never written.
     Zeroed,
-    /// It is that of the version before.
+    /// The page is that of the previous version.
     Stale,
 }
 
 impl Loss {
-    /// The page as it then is.
+    /// The content of the damaged page.
     fn page(self, version: u64, page: usize) -> Vec<u8> {
         let of = |version| bytemuck::cast_slice(&sparse(version)[page * CELLS..][..CELLS]).to_vec();
         match self {
@@ -52,7 +52,7 @@ impl Loss {
     }
 }
 
-/// Where a page of the field lies in `bytes`, if they hold the shard of that version.
+/// The offset of a page of the field in `bytes`, if these hold the version's shard.
 fn place_of(bytes: &[u8], version: u64, page: usize) -> Option<u64> {
     let mut heads =
         (0..bytes.len()).step_by(PAGE as usize).filter_map(|at| Some((at, Head::decode(&bytes[at..]).ok()?)));
@@ -62,7 +62,7 @@ fn place_of(bytes: &[u8], version: u64, page: usize) -> Option<u64> {
 }
 
 impl Bed {
-    /// Damages a page of the field of a version on a tier.
+    /// Damages a page of a version's field on a tier.
     fn damage(&self, tier: &str, version: u64, page: usize, loss: Loss) {
         let lost = loss.page(version, page);
         if tier == "memory" {
@@ -70,7 +70,7 @@ impl Bed {
             std::fs::File::options().write(true).open(path).expect("opens").write_all_at(&lost, at).expect("written");
             return;
         }
-        // The manifest may be under its temporary name yet.
+        // The manifest may still have its temporary name.
         let is_manifest = |path: &PathBuf| path.file_stem().is_some_and(|stem| stem == "manifest");
         let containers = self.files(tier, version).into_iter().filter(|path| !is_manifest(path));
         let [path] = <[PathBuf; 1]>::try_from(containers.collect::<Vec<_>>()).expect("one container");
@@ -79,7 +79,7 @@ impl Bed {
         self.disk.overwrite(&path, at, &lost).expect("it is that long");
     }
 
-    /// Turns a bit of a region's name around, in the head of a version's shard in node memory.
+    /// Flips a bit of a region's name in the head of a version's shard in node memory.
     fn damage_head(&self, version: u64) {
         let (path, at) = self.in_memory(version, 0);
         let bytes = std::fs::read(&path).expect("ours");
@@ -88,7 +88,7 @@ impl Bed {
         file.write_all_at(b"fIeld", name as u64).expect("written");
     }
 
-    /// The segment in which a version lies, and where a page of its field begins there.
+    /// The segment that holds a version, and the offset of a page of the version's field in it.
     fn in_memory(&self, version: u64, page: usize) -> (PathBuf, u64) {
         let mut paths = std::fs::read_dir(self.memory.path()).expect("ours").map(|entry| entry.expect("ours").path());
         let place = |path: PathBuf| place_of(&std::fs::read(&path).expect("ours"), version, page).map(|at| (path, at));
@@ -102,7 +102,7 @@ impl Bed {
         all.filter(|path| path.to_string_lossy().contains(&folder)).collect()
     }
 
-    /// Opens a session after all processes of the one before were killed.
+    /// Opens a session after all processes of the previous session were killed.
     fn open_again(&self, config: &Config) -> Session {
         self.disk.drop_locks();
         self.open(&self.place(), config.clone())
@@ -117,7 +117,7 @@ fn take_sparse(session: &Session, version: u64) -> Pending {
     checkpoint.capture().expect("captured")
 }
 
-/// The version and the farthest tier that a restart came from. What it brings is right.
+/// Restarts, checks the restored content, and returns the version and the farthest tier from which it came.
 fn restart_sparse(session: &Session) -> Option<(u64, &'static str)> {
     let load = |r: &mut Attempt| {
         let (version, field) = (r.value("step")?, r.load_vec::<f64>("field")?);
@@ -131,14 +131,15 @@ fn restart_sparse(session: &Session) -> Option<(u64, &'static str)> {
 
 // --------------------------------------------------------------------------------------------- where a tier is crossed
 
-/// Version 1 comes everywhere. A bit of version 2 flips on a tier when it has reached `level` and nothing more; how its levels end.
+/// Version 1 reaches all tiers. A bit of version 2 flips on `tier` when the version has reached `level` and no higher one. Returns how the
+/// levels of version 2 end.
 fn crossed(memory: bool, level: Level, tier: &str) -> (Bed, Config, Vec<(Level, Option<String>)>) {
     let tier_word = format!("{tier} tier");
     let words = [&tier_word, "rank 0", "\"field\"", "digest"];
     crossed_with(memory, level, |bed| bed.damage(tier, 2, EMPTY, Loss::Flipped), &words)
 }
 
-/// As [`crossed`], with another damage, and with what each refusal says of it.
+/// Does the same as [`crossed`] with any damage. Each refusal must contain `words`.
 fn crossed_with(
     memory: bool,
     level: Level,
@@ -178,7 +179,7 @@ fn crossed_with(
         assert!(words.iter().all(|word| reason.contains(*word)), "{reason}");
     }
     assert!(bed.files("global", 2).is_empty(), "{:?}", bed.files("global", 2));
-    // As a killed process would leave it.
+    // Leaves everything as a killed process would.
     drop(session);
     (bed, config, verdicts)
 }
@@ -194,7 +195,7 @@ fn a_bit_that_flips_in_node_memory_before_the_shard_is_written_comes_to_no_disk(
     assert!(session.stats().damaged[TierId::MEMORY] > 0);
 }
 
-/// The regions' names and places lie in the head, which no block digest covers.
+/// The head contains the regions' names and places, and no block digest covers it.
 #[test]
 fn a_bit_that_flips_in_a_head_in_node_memory_comes_to_no_disk() {
     let words = ["memory tier", "rank 0", "shard region table is damaged"];
@@ -228,7 +229,7 @@ fn a_bit_that_flips_on_the_local_disk_does_not_come_to_the_global_tier() {
 
 // --------------------------------------------------------------------------------------------- pages that were lost
 
-/// A field of zeros with four 2.0 at the corners of a rectangle was restored as zeros, with the digest that came first.
+/// With the first digest function, a field of zeros with four 2.0 at the corners of a rectangle was restored as zeros.
 #[test]
 fn a_page_of_a_sparse_field_that_was_lost_is_seen_on_every_tier_and_another_copy_is_taken() {
     for (page, loss) in [(CORNERS, Loss::Zeroed), (MOVING, Loss::Zeroed), (MOVING, Loss::Stale)] {
@@ -246,7 +247,7 @@ fn a_page_of_a_sparse_field_that_was_lost_is_seen_on_every_tier_and_another_copy
             let found = [TierId::MEMORY, TierId::LOCAL, TierId::GLOBAL].map(|tier| found[tier] > 0);
             assert_eq!(found, damaged, "page {page} {loss:?}: {what}");
         };
-        // What is all zeros loses nothing.
+        // A page that contains only zeros loses nothing.
         bed.damage("memory", 2, EMPTY, Loss::Zeroed);
         check("nothing", (2, "memory"), [false; 3]);
         bed.damage("memory", 2, page, loss);
@@ -258,7 +259,7 @@ fn a_page_of_a_sparse_field_that_was_lost_is_seen_on_every_tier_and_another_copy
     }
 }
 
-/// The page is a hole in the segment's file: memory that was given back. Nobody calls that damage, and nobody takes it for zeros.
+/// The page is a hole in the segment's file, where memory was given back. Nobody calls this damage, and nobody takes it for zeros.
 #[test]
 fn a_slot_of_which_a_page_was_given_back_is_not_restored_from() {
     for page in [CORNERS, EMPTY] {
@@ -279,8 +280,8 @@ fn a_slot_of_which_a_page_was_given_back_is_not_restored_from() {
 
 // --------------------------------------------------------------------------------------------- slices of one container
 
-/// Rank 1's slice of the second version fails at a call, before or after rank 0's slice is done. The next run finds the
-/// version nowhere, and does not even try the container that nobody published.
+/// Rank 1's slice of the second version fails at a call, before or after rank 0's slice has been written. The next run finds the version on
+/// no tier, and does not even try the container that was not published.
 fn a_slice_fails(call: Call, nth: u64, is_last: bool) {
     let what = format!("{call:?} {nth}, last: {is_last}");
     let (bed, faults) = (Bed::new(), Arc::new(Faults::default()));
@@ -291,7 +292,7 @@ fn a_slice_fails(call: Call, nth: u64, is_last: bool) {
     let mut config = bed.config();
     config.job.local_enabled = false;
     config.job.timeouts.abandon = Duration::from_secs(10);
-    // Pieces are written in their order: the head first.
+    // Pieces are written in their order, beginning with the head.
     config.node.writers = 1;
     let (together, late) = (Barrier::new(2), usize::from(is_last));
     let forced = gates[late].watch_over(|| {
@@ -345,7 +346,7 @@ fn a_slice_that_fails_before_or_after_its_head_keeps_the_container_of_its_node_f
             a_slice_fails(call, nth, is_last);
         }
     }
-    // The rank that comes last publishes for all.
+    // The rank that finishes last publishes the container for all.
     a_slice_fails(Call::Sync, 2, true);
     a_slice_fails(Call::Rename, 1, true);
 }

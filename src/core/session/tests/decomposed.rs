@@ -1,10 +1,10 @@
-//! Arrays that are dealt over the ranks: what is proved, saved on it and loaded on it.
+//! Arrays that are decomposed over the ranks: what is proved about a decomposition, and what is saved and loaded on it.
 
 use super::*;
 use crate::decomposition::{Boxes, Decomposition, OnResize, Part};
 use crate::recovery::{Attempt, LoadError};
 
-/// The error text, which is the same on all ranks.
+/// Checks that all ranks got the same error, and returns its text.
 pub(super) fn the_same<T>(all: Vec<Result<T, Error>>) -> String {
     let mut texts: Vec<String> = all.into_iter().map(|end| end.err().expect("refused").to_string()).collect();
     texts.dedup();
@@ -20,7 +20,7 @@ pub(super) fn decompose<P: Into<Part>>(of: impl Fn(u32) -> P + Sync, ranks: u32)
         |_| (),
         |rank, session| {
             let end = session.decompose(of(rank));
-            // Numbers of calls are still in step.
+            // The numbering of calls is still in step on all ranks.
             session.agree("still together", crate::coordination::Payload::None, None).expect("together");
             session.close().expect("closed");
             end
@@ -28,7 +28,7 @@ pub(super) fn decompose<P: Into<Part>>(of: impl Fn(u32) -> P + Sync, ranks: u32)
     )
 }
 
-/// Slabs of an array of 100 rows, as even as can be.
+/// Slabs of an array of 100 rows, as equal as possible.
 fn slab(rank: u32, ranks: u32) -> Boxes {
     let first = |rank: u32| u64::from(rank) * 100 / u64::from(ranks);
     Boxes::of([100, 6]).own([first(rank), 0], [first(rank + 1) - first(rank), 6])
@@ -73,7 +73,7 @@ fn a_rank_with_a_mistake_is_named_and_takes_part() {
 
 #[test]
 fn boxes_without_number_are_proved_too() {
-    // 2,000 boxes on each of four ranks, single cells in turn.
+    // Each of four ranks has 2,000 boxes, each of a single cell, in turn.
     let of = |rank: u32| {
         (0..2000u64).fold(Boxes::of([80, 100]), |boxes, number| {
             let at = number * 4 + u64::from(rank);
@@ -94,7 +94,7 @@ fn a_late_rank_is_named_and_nobody_hangs() {
         },
         |rank, session| {
             if rank == 1 {
-                // It computes for ever, and ends without a word.
+                // This rank computes for a long time, and then ends without a call.
                 std::thread::sleep(Duration::from_secs(2));
                 return None;
             }
@@ -120,7 +120,7 @@ fn a_rank_that_does_not_take_what_is_sent_to_it_is_named() {
             if rank != 1 {
                 return Some(session.decompose(boxes).expect_err("not all are there").to_string());
             }
-            // It says what it has, and is gone then.
+            // This rank describes its part, and is then gone.
             let sums = Sums::of_rank(boxes.check().expect("inside").parts(), crate::base::Rank(rank), 3);
             let engine = session.engine();
             let ballot = engine.ballot("decompose an array of shape [100, 6]", Payload::None);
@@ -138,14 +138,14 @@ fn a_rank_that_does_not_take_what_is_sent_to_it_is_named() {
     }
 }
 
-/// The value of an element of a version.
+/// The value of an element in a version.
 pub(super) fn value(version: u64, y: u64, x: u64) -> f64 {
     (version * 1_000_000 + y * 1000 + x) as f64
 }
 
 const GHOST: f64 = -1.0;
 
-/// Memory of the boxes of a rank with `halo` ghost cells on each side: elements of the version inside, and something else around them.
+/// The memory of boxes with `halo` ghost cells on each side: inside, the elements that `of` gives; around them, other values.
 pub(super) fn memory(boxes: &[([u64; 2], [u64; 2])], halo: u64, of: impl Fn(u64, u64) -> f64) -> Vec<Vec<f64>> {
     let fill = |([y0, x0], [rows, columns]): &([u64; 2], [u64; 2])| {
         let (height, width) = (rows + 2 * halo, columns + 2 * halo);
@@ -180,7 +180,8 @@ fn save(session: &Session, on: &Decomposition, rank: u32, halo: u64, version: u6
     checkpoint.capture().expect("captured")
 }
 
-/// Loads the newest version on a decomposition with such a halo, and says which it was and from where; everything is looked at.
+/// Loads the newest version on a decomposition with this halo, checks all elements, and returns the version and the tier from which it
+/// came.
 fn load(session: &Session, rank: u32, halo: u64) -> (u64, &'static str) {
     let on = session.decompose(boxes_of(rank, halo)).expect("it tiles");
     let mut memory = memory(&owned(rank), halo, |_, _| 0.0);
@@ -217,7 +218,8 @@ fn what_was_saved_on_a_decomposition_comes_back_on_it_from_every_tier_and_ghost_
             session.close().expect("closed");
         },
     );
-    // The memory is another one, the halo too: the elements are the same. First from the local tier (memory was given back), then from the global one.
+    // The memory and the halo differ from those at the capture, but the elements are the same. The local tier is used first, because the
+    // memory was given back, and then the global tier.
     for (halo, tier) in [(1, "local"), (0, "global"), (3, "memory")] {
         let ends = on_nodes(
             &bed,
@@ -346,7 +348,7 @@ fn memory_that_does_not_fit_is_refused_where_it_is_given() {
                     );
                     r.load_on("t", &on, &mut target)?;
                     r.load_on::<f64>("none", &none, &mut [])?;
-                    // As it was packed, it is an array like any other.
+                    // The region can also be read like any other array, in its packed form.
                     assert_eq!((r.shape("t")?, r.load_vec::<f64>("t")?), (vec![4, 5], vec![1.0; 20]));
                     Ok(())
                 })
@@ -356,7 +358,7 @@ fn memory_that_does_not_fit_is_refused_where_it_is_given() {
     );
 }
 
-/// Takes a version on so many ranks, of which only `bind` says that it is bound to them.
+/// Takes a version on `ranks` ranks. The version is bound to this number of ranks only if `bind` is true.
 fn take_on(bed: &Bed, ranks: u32, version: u64, bind: bool, level: Level) {
     let nodes: Vec<u32> = (0..ranks).map(|rank| rank / 2).collect();
     on_nodes(
@@ -364,7 +366,7 @@ fn take_on(bed: &Bed, ranks: u32, version: u64, bind: bool, level: Level) {
         &nodes,
         |_| (),
         |rank, session| {
-            // As a run that continues.
+            // Restarts first, as a run that continues would.
             session
                 .begin_restore("heat")
                 .run(|r| {
@@ -390,7 +392,7 @@ fn take_on(bed: &Bed, ranks: u32, version: u64, bind: bool, level: Level) {
 fn state_of_a_rank_is_refused_on_another_number_of_ranks_and_nothing_older_is_restored_behind_it() {
     for level in [Level::Process, Level::System] {
         let bed = Bed::new();
-        // An older version of two ranks, and a newer one of four.
+        // Two ranks take an older version, and four ranks take a newer one.
         take_on(&bed, 2, 1, true, level);
         on_nodes(
             &bed,
@@ -428,7 +430,7 @@ fn state_of_a_rank_is_refused_on_another_number_of_ranks_and_nothing_older_is_re
             let (ends, by_name): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
             let text = the_same(ends);
             assert!(text.starts_with(&format!("version 2 was taken by 4 ranks and this run has {ranks}, but it can only be restored on 4: \"state\" belong")), "{text}");
-            // Going back is said by name; that one was bound too.
+            // To go back, a run asks for the older version by its number. That version is bound to its number of ranks, too.
             match ranks {
                 2 => assert!(by_name.iter().all(|end| matches!(end, Ok(true))), "{by_name:?}"),
                 _ => assert!(the_same(by_name).contains("\"state\", \"seed\" belong")),
@@ -437,7 +439,8 @@ fn state_of_a_rank_is_refused_on_another_number_of_ranks_and_nothing_older_is_re
     }
 }
 
-/// An array of 96 rows and 60 columns: how some ranks own it. Ways to cut: rows, columns, tiles, single rows in turn, all with one rank.
+/// A rank's boxes of an array of 96 rows and 60 columns. `way` says how the array is cut: into rows, columns, tiles, or single rows in
+/// turn, or not at all, with all of it on the last rank.
 pub(super) fn dealt(way: usize, rank: u32, ranks: u32) -> Vec<([u64; 2], [u64; 2])> {
     let (rank, ranks) = (u64::from(rank), u64::from(ranks));
     let cut = |extent: u64, of: u64, at: u64| (at * extent / of, (at + 1) * extent / of - at * extent / of);
@@ -466,7 +469,7 @@ pub(super) fn boxes_dealt(way: usize, rank: u32, ranks: u32, halo: u64) -> Boxes
     dealt(way, rank, ranks).into_iter().fold(boxes, |boxes, (origin, extent)| boxes.own(origin, extent))
 }
 
-/// A session continues from the newest version in one way and takes the next one in it.
+/// Makes a session continue from the newest version with the array cut in one way, and take the next version with the same cut.
 fn go_on(
     session: &Session,
     rank: u32,
@@ -522,7 +525,7 @@ fn what_n_ranks_have_saved_comes_to_m_ranks_and_from_there_to_l() {
     }
 }
 
-/// Takes version 5 of everything on four ranks of two nodes.
+/// Takes version 5 with regions of all kinds, on four ranks of two nodes.
 pub(super) fn take_all(bed: &Bed, change: impl Fn(&mut Config), level: Level) {
     on_nodes(bed, &[0, 0, 1, 1], change, |rank, session| {
         let on = session.decompose(boxes_dealt(0, rank, 4, 0)).expect("it tiles");
@@ -538,7 +541,7 @@ pub(super) fn take_all(bed: &Bed, change: impl Fn(&mut Config), level: Level) {
 }
 
 fn t_of(session: &Session, way: usize, rank: u32, ranks: u32, r: &mut Attempt) -> Result<Vec<Vec<f64>>, Error> {
-    // Decomposed before: the attempt has a collective call of its own.
+    // The array was decomposed earlier: an attempt makes collective calls of its own.
     let on = &ONS.with(|ons| ons.borrow().clone()).expect("decomposed before");
     let _ = session;
     let mut memory = memory(&dealt(way, rank, ranks), 0, |_, _| 0.0);
@@ -568,7 +571,7 @@ fn values_of_ranks_are_shared_dropped_or_asked_for_on_another_number_of_ranks() 
                     .run(|r| {
                         assert_eq!(r.saved_ranks(), 4);
                         assert_eq!(r.shared::<(String, u64)>("step")?, ("five".to_owned(), 5));
-                        // Each asks for its share, and the last one for nothing.
+                        // Each rank asks for its share, and the last rank asks for nothing.
                         let wanted = if rank + 1 == ranks && ranks > 1 { 4..9 } else { rank..4 };
                         let seeds: Vec<Vec<u32>> = r.of_ranks("seed", wanted.clone())?;
                         assert_eq!(
@@ -588,7 +591,7 @@ fn values_of_ranks_are_shared_dropped_or_asked_for_on_another_number_of_ranks() 
                     })
                     .expect("restored")
                     .expect("version 5");
-                // What was protected as four is protected again soon.
+                // If four ranks protected the state before, a new checkpoint soon protects it for the new number of ranks.
                 assert_eq!(session.should_checkpoint().expect("answered"), ranks != 4);
                 session.close().expect("closed");
             },
@@ -646,7 +649,7 @@ fn what_was_never_saved_and_an_array_of_another_shape_end_the_restart_on_all_ran
         &[0, 1],
         |_| (),
         |rank, session| {
-            // A level that covers a part of its array.
+            // A refinement level covers only a part of its array.
             let on =
                 session.decompose(Boxes::of([40, 6]).own([u64::from(rank) * 10, 0], [10, 6]).sparse()).expect("apart");
             let memory = vec![1u16; 60];
@@ -680,7 +683,7 @@ fn what_was_never_saved_and_an_array_of_another_shape_end_the_restart_on_all_ran
     }
 }
 
-/// Loads what [`take_all`] has taken, one way or another, and says from where.
+/// Loads the version that [`take_all`] took on boxes cut in way `way`, and returns the version and the tier from which it came.
 pub(super) fn load_all(session: &Session, way: usize, rank: u32, ranks: u32) -> Result<(u64, &'static str), Error> {
     let on = session.decompose(boxes_dealt(way, rank, ranks, 1)).expect("it tiles");
     let own = dealt(way, rank, ranks);
@@ -711,12 +714,13 @@ fn a_lost_shard_is_rebuilt_and_read_in_ranges_and_the_job_goes_on_with_fewer_ran
             let mut checkpoint = session.begin_checkpoint("heat", 5).expect("begun");
             checkpoint.save_on("t", &on, &memory[0]).expect("saved");
             checkpoint.shared("step", &("five".to_owned(), 5u64)).expect("saved");
-            // The global tier may have it sooner.
+            // The version may reach the global tier first, so all levels are awaited.
             assert!(ended(&checkpoint.capture().expect("captured")).iter().all(|(_, why)| why.is_none()));
-            // As one that is killed.
+            // Ends as a killed process would.
             drop(session);
         });
-        // A node dies, and takes its memory with it. The others run six ranks, and are killed before they have taken anything; then five, and so on.
+        // A node dies, and its memory is lost with it. The others run six ranks, which are killed before they have taken anything, then
+        // five, and so on.
         std::fs::remove_dir_all(bed.memory.path().join("node-1")).expect("our own folder");
         for (way, nodes) in
             [(2, &[0, 0, 2, 2, 3, 3][..]), (1, &[3, 2, 2, 0, 0]), (0, &[0, 2, 3]), (3, &[0, 0, 0, 2, 2, 2, 3, 3, 3])]
@@ -732,7 +736,8 @@ fn a_lost_shard_is_rebuilt_and_read_in_ranges_and_the_job_goes_on_with_fewer_ran
                 ends.iter().all(|(version, tier)| *version == 5 && *tier != "global"),
                 "{scheme:?} {nodes:?} {ends:?}"
             );
-            // A whole copy is read where it is, and sent to those that want some of it; but the root has what all share from there.
+            // A whole copy is read where it is, and its parts are sent to the ranks that want them. The root, however, reads what all ranks
+            // share from the peers.
             let are_from_peers = ends.iter().map(|(_, tier)| *tier == "peers");
             match scheme {
                 Scheme::Partner { .. } => assert!(!are_from_peers.skip(1).any(|is| is), "{nodes:?} {ends:?}"),
@@ -763,7 +768,7 @@ fn what_lies_in_the_memory_of_other_nodes_only_comes_from_there() {
     }
 }
 
-/// Turns a bit of an element around wherever it lies in the memory of a node.
+/// Flips a bit of an element wherever the memory of a node holds the element. Returns how many bits were flipped.
 pub(super) fn flip(bed: &Bed, node: u32, element: f64) -> usize {
     use std::os::unix::fs::FileExt;
     let mut flipped = 0;
@@ -796,7 +801,7 @@ fn a_flipped_bit_in_an_old_shard_comes_to_nobody_on_another_number_of_ranks() {
         let change = |config: &mut Config| {
             change(config);
             if level == Level::Process {
-                // There is no other copy of the next one.
+                // No other copy of the next version exists then.
                 (config.job.local.every, config.job.global.every) = (1000.into(), 1000.into());
             }
         };
@@ -809,7 +814,7 @@ fn a_flipped_bit_in_an_old_shard_comes_to_nobody_on_another_number_of_ranks() {
                 checkpoint.shared("step", &("one".to_owned(), version)).expect("saved");
                 checkpoint.capture().expect("captured")
             };
-            // The first of a run goes everywhere.
+            // The first checkpoint of a run goes to all tiers.
             ended(&take(1));
             let pending = take(5);
             pending.wait(level).expect("committed");
@@ -818,9 +823,9 @@ fn a_flipped_bit_in_an_old_shard_comes_to_nobody_on_another_number_of_ranks() {
             }
             drop(session);
         });
-        // A process that is gone holds no locks; here it may still be ending.
+        // A process that has died holds no locks; here, it may still be ending.
         bed.disk.drop_locks();
-        // In the shard of rank 2, on the second node.
+        // The element is in the shard of rank 2, on the second node.
         assert!(flip(&bed, 1, value(5, 60, 31)) > 0);
         let nodes: &[u32] = if level == Level::Process { &[0, 1, 1] } else { &[0, 0, 1] };
         let ends = on_nodes(&bed, nodes, change, |rank, session| {
@@ -838,7 +843,7 @@ fn a_flipped_bit_in_an_old_shard_comes_to_nobody_on_another_number_of_ranks() {
     }
 }
 
-/// Rows of several MiB, which are read in pieces: of some nobody wants anything before the next row of others.
+/// Rows of several MiB are read in pieces. No rank wants anything from some of these pieces before the next row of others.
 #[test]
 fn long_rows_come_to_those_that_want_columns_and_back() {
     const COLUMNS: u64 = 150_000;
@@ -868,7 +873,7 @@ fn long_rows_come_to_those_that_want_columns_and_back() {
             assert_eq!(restored.as_ref().map(|restored| restored.version), (version > 1).then(|| version - 1));
             if let Some(restored) = restored {
                 assert!(field == of(version - 1), "rank {rank} of {ranks}");
-                // What was read is what is wanted, and what of blocks comes with it.
+                // A rank reads what it wants, and the rest of the blocks that contain it.
                 assert!(restored.bytes <= 3 * COLUMNS * 8 + (1 << 20), "{}", restored.bytes);
             }
             let next = of(version);
@@ -880,8 +885,8 @@ fn long_rows_come_to_those_that_want_columns_and_back() {
     }
 }
 
-/// Rows of an array on one node that go to others as columns: each rank wants a part of every block. Elements of 1, 3, 4 and 8 bytes, columns that end inside
-/// pairs of words, and a bit that is flipped in the only copy of a version.
+/// The rows of an array on one node go to other ranks as columns, so that each rank wants a part of every block. The elements have 1, 3, 4
+/// and 8 bytes, columns end inside pairs of words, and a bit is flipped in the only copy of a version.
 #[test]
 fn ranks_that_want_parts_of_the_same_blocks_check_them_together() {
     const ROWS: u64 = 120;
@@ -951,7 +956,7 @@ fn ranks_that_want_parts_of_the_same_blocks_check_them_together() {
         assert!(versions.iter().all(|version| *version == versions[0]), "{versions:?}");
         (versions[0], ends.iter().map(|(_, bytes)| *bytes).sum::<u64>())
     };
-    // Nobody has read more than it wants beside the records, and nothing twice.
+    // Apart from the records, no rank has read more than it wants, and nothing was read twice.
     for ranks in [2, 4, 7] {
         let (version, bytes) = load(ranks);
         let more = bytes.checked_sub(ROWS * COLUMNS * 16);
@@ -963,8 +968,8 @@ fn ranks_that_want_parts_of_the_same_blocks_check_them_together() {
     }
 }
 
-/// A bit is flipped in node memory while a file has the right bytes: what was checked together does not count, whole blocks are read, those that are damaged from
-/// the file, and the next regions come from copies that differ between ranks.
+/// A bit is flipped in node memory while a file has the right bytes. The blocks that were checked together do not count: whole blocks are
+/// read instead, and damaged ones come from the file. The next regions come from copies that differ between ranks.
 #[test]
 fn a_block_that_is_wrong_together_comes_from_another_copy() {
     const SIDE: u64 = 300;

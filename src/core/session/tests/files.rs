@@ -1,4 +1,4 @@
-//! Files that the program writes: those that are regions, and those that grow beside the checkpoints.
+//! Files that the program writes: files that are regions, and files that grow while checkpoints are taken.
 
 use super::*;
 use crate::recovery::LoadError;
@@ -27,7 +27,7 @@ fn a_routed_file_is_a_region_and_is_gone_from_the_disk_afterwards() {
     let place = bed.place();
     let session = bed.open(&place, with_scratch(&bed, scratch.path()));
     let long: Vec<u8> = (0..37_000_001u32).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
-    // What a killed run has left.
+    // This file was left by a killed run.
     let old = scratch.path().join(".files").join(crate::session::place::job_key(session.engine().config(), &place));
     std::fs::create_dir_all(old.join("world-r000000/other-7")).expect("a folder");
     std::fs::write(old.join("world-r000000/other-7/x"), "left").expect("written");
@@ -88,7 +88,7 @@ fn a_routed_file_that_is_missing_fails_the_capture_on_all_ranks_and_one_that_is_
         assert!(!path.exists());
         session.close().expect("closes");
     });
-    // No place for it, and the reason.
+    // If there is no place for the file, the error gives the reason.
     let blocked = scratch.path().join("file");
     std::fs::write(&blocked, "").expect("written");
     let session = bed.open(&bed.place(), with_scratch(&bed, &blocked));
@@ -106,7 +106,7 @@ fn text(path: &Path) -> String {
     std::fs::read_to_string(path).expect("it can be read")
 }
 
-/// Appends a line and takes a version, for each of these.
+/// Appends a line and takes a version, for each number in `versions`.
 fn advance(session: &Session, file: Option<PathBuf>, versions: std::ops::RangeInclusive<u64>) {
     for version in versions {
         if let Some(path) = &file {
@@ -129,8 +129,8 @@ fn restored(session: &Session) -> Result<Option<u64>, Error> {
     Ok(session.begin_restore("heat").run(load)?.map(|restored| restored.version))
 }
 
-/// On two ranks, of which the second writes the file: what came after the last checkpoint is cut; without its end, or with other bytes, the version
-/// does not count; and there is nothing to restore if none does.
+/// The second of two ranks writes the file. Bytes that were written after the last checkpoint are cut off. If the file has lost its end, or
+/// has other bytes, the version does not count; if no version counts, there is nothing to restore.
 #[test]
 fn a_companion_is_cut_to_what_the_restored_version_knows() {
     let (bed, folder) = (Bed::new(), tempfile::tempdir().expect("a folder"));
@@ -156,7 +156,7 @@ fn a_companion_is_cut_to_what_the_restored_version_knows() {
     });
     run(&|session, _| assert_eq!(restored(session).expect("restarts"), Some(4)));
     assert_eq!(text(&path), steps(1..=4));
-    // A node has died with the end of the file.
+    // A node died together with the end of the file.
     File::options().write(true).open(&path).expect("opens").set_len(18).expect("cut");
     run(&|session, _| assert_eq!(restored(session).expect("restarts"), Some(2)));
     assert_eq!(text(&path), steps(1..=2));
@@ -164,7 +164,7 @@ fn a_companion_is_cut_to_what_the_restored_version_knows() {
         assert_eq!(restored(session).expect("restarts"), Some(2));
         advance(session, companion.path(), 3..=4);
     });
-    // Other bytes there than there were.
+    // The file has different bytes than at the capture.
     std::fs::write(&path, steps(1..=4).replace("step 3", "step X")).expect("written");
     run(&|session, _| assert_eq!(restored(session).expect("restarts"), Some(2)));
     std::fs::remove_file(&path).expect("removed");
@@ -222,7 +222,7 @@ fn another_file_is_started_where_the_old_one_is_to_stay() {
     };
     assert_eq!(run(2, "lost"), (None, path.clone()));
     assert_eq!(run(4, ""), (Some(2), part(2)));
-    // Nothing came after the last checkpoint: it continues where it was.
+    // Nothing was written after the last checkpoint, so the program continues in the same file.
     assert_eq!(run(5, "lost"), (Some(4), part(2)));
     append(&part(3), "somebody else's");
     assert_eq!(run(6, ""), (Some(5), part(4)));
@@ -230,7 +230,7 @@ fn another_file_is_started_where_the_old_one_is_to_stay() {
     assert_eq!((text(&part(3)), text(&part(4))), ("somebody else's".to_owned(), steps(6..=6)));
 }
 
-/// Three ranks, one rank, two ranks, of which the last writes the file each time.
+/// Runs on three ranks, one rank and two ranks. The last rank writes the file each time.
 #[test]
 fn a_companion_is_found_by_whoever_writes_it_on_another_number_of_ranks() {
     let (bed, folder) = (Bed::new(), tempfile::tempdir().expect("a folder"));
@@ -266,7 +266,7 @@ fn ranks_that_say_different_things_of_companions_hear_it() {
             let heard = |result: Result<Companion, Error>| result.expect_err("refused").to_string();
             let error = heard(session.companion("heat", None, how));
             assert!(error.contains("Truncate") && error.contains("Another"), "{error}");
-            // A folder, and a name that is none, on one rank only.
+            // On one rank only, the path is that of a folder.
             let error = heard(session.companion("heat", (rank == 1).then_some(folder.path()), OnRestart::Refuse));
             assert!(error.contains("rank 1") && error.contains("is not a file"), "{error}");
             let error = heard(session.companion("a/b", None, OnRestart::Refuse));

@@ -1,7 +1,8 @@
-//! The local file system hangs: its calls do not return, and there is no error. (Of the global one the tests are beside their bed.)
+//! The local file system hangs: its calls do not return, and no error is reported. The tests of a global file system that hangs are in the
+//! parent module.
 //!
-//! Node memory has no such test: it is mapped pages of a tmpfs, which nobody serves, and the session reaches it by the system's calls
-//! alone. What takes its time there is a lack of memory, and ends in an error.
+//! Node memory has no such test: it consists of mapped pages of a tmpfs, which needs no server, and the session reaches it by system calls
+//! alone. A call takes long only if memory is short, and then ends in an error.
 
 use super::*;
 use crate::transfer::progress::LevelVerdict;
@@ -11,23 +12,23 @@ fn protected(config: &mut Config) {
     config.job.redundancy.scheme = Scheme::Partner { copies: 1 };
 }
 
-/// Has a new version come to all tiers that files are on?
+/// Has a new version reached all tiers that keep files?
 fn is_everywhere(session: &Session, version: u64) -> bool {
     let pending = take(session, version);
-    // Then all ranks have heard the same, and continue alike.
+    // After this, all ranks have received the same verdicts and continue in the same way.
     wait_until("all levels end", || pending.poll());
     let verdicts = pending.verdicts();
     [Level::NodeReboot, Level::System].iter().all(|level| verdicts.contains(&(*level, LevelVerdict::Committed)))
 }
 
-/// A disk that is about to die, on both nodes.
+/// On both nodes, the disk is about to die.
 #[test]
 fn while_the_local_file_system_hangs_all_other_levels_go_on_and_then_all_do() {
     let (bed, gate, together) = (Bed::new(), Arc::new(Gate::default()), Barrier::new(2));
     let forced = gate.watch_over(|| {
         bed.on_two_nodes(TierId::LOCAL, &gate, protected, |session| {
             commit(&session, &[1], Level::System);
-            // What follows from the verdict on the local level is done without its file system.
+            // The work that follows from the verdict on the local level is done without the local file system.
             session.progress();
             together.wait();
             gate.close();
@@ -58,7 +59,7 @@ fn close_does_not_wait_longer_than_it_says_for_a_local_file_system_that_hangs() 
     close_keeps_its_limit(TierId::LOCAL, Level::System);
 }
 
-/// A capture that finds no room in node memory writes to a file by itself, on the application's own thread.
+/// A capture that finds no room in node memory writes to a file itself, on the application's own thread.
 #[test]
 fn a_capture_without_room_goes_to_no_file_system_that_hangs() {
     let (bed, local, global) = (Bed::new(), Arc::new(Gate::default()), Arc::new(Gate::default()));

@@ -1,4 +1,4 @@
-//! Regions that are copied before their checkpoint is captured, and copies that are kept between a look and the restart.
+//! Regions that are copied before their checkpoint is captured, and copies that are kept from a look at a checkpoint until the restart.
 
 use super::*;
 use crate::base::units::{KIB, MIB};
@@ -23,8 +23,8 @@ fn is_free(session: &Session, before: u64) -> bool {
     session.engine.memory().expect("it is on").room().expect("asked") == before
 }
 
-/// What changes after the copy is not what is captured; what was not held is as it is at the capture. By way of memory, and of a file
-/// where no slot is long enough.
+/// Changes after the copy are not captured; regions that were not held are captured as they are at the capture. The held regions are in
+/// memory, or in a file if no slot is long enough.
 #[test]
 fn what_is_held_is_captured_as_it_was() {
     for (budget, direct) in [(64 * MIB, 0), (4 * MIB, 1)] {
@@ -53,7 +53,7 @@ fn what_is_held_is_captured_as_it_was() {
     }
 }
 
-/// More than was said: it moves to a longer slot, and what was overwritten there would be noticed.
+/// More regions come than were announced. The held regions move to a longer slot, and the test would notice if they were overwritten there.
 #[test]
 fn what_is_held_moves_when_more_comes_than_was_said() {
     let bed = Bed::new();
@@ -63,7 +63,7 @@ fn what_is_held_moves_when_more_comes_than_was_said() {
     let parts: Vec<(String, Vec<u8>)> = (0..300u32).map(|at| (format!("part{at}"), vec![at as u8; 40_000])).collect();
     let mut checkpoint = session.begin_checkpoint("heat", 1).expect("begun");
     checkpoint.hold(vec![array("first", &[7; 100_000])], 0).expect("held");
-    // By another one that is held, and by what comes at the capture.
+    // More regions come with another call of `hold`, and at the capture.
     checkpoint.hold(parts[..100].iter().map(|(name, bytes)| array(name, bytes)).collect(), 0).expect("held");
     for (name, bytes) in &parts[100..] {
         checkpoint.save(name, bytes).expect("added");
@@ -78,7 +78,7 @@ fn what_is_held_moves_when_more_comes_than_was_said() {
     session.close().expect("closes");
 }
 
-/// A region that is held again gets its newer state. With another shape it is refused, and the held one stays.
+/// A region that is held again gets its newer state. A region of another shape is refused, and the held one stays.
 #[test]
 fn what_is_held_may_be_held_again() {
     let bed = Bed::new();
@@ -93,7 +93,7 @@ fn what_is_held_may_be_held_again() {
     session.close().expect("closes");
 }
 
-/// Given up: the room is free again, in memory and on the disk.
+/// When the checkpoint is given up, the room is free again, in memory and on the disk.
 #[test]
 fn what_is_held_and_not_captured_gives_its_room_back() {
     for (budget, is_in_memory) in [(64 * MIB, true), (4 * MIB, false)] {
@@ -119,7 +119,7 @@ fn what_is_held_and_not_captured_gives_its_room_back() {
     }
 }
 
-/// No tier has room: the call says so, and what is captured nevertheless is refused, not made up.
+/// If no tier has room, the call says so, and a later capture is refused instead of being made up.
 #[test]
 fn what_could_not_be_held_is_not_captured() {
     let bed = Bed::new();
@@ -131,14 +131,14 @@ fn what_could_not_be_held_is_not_captured() {
     checkpoint.hold(vec![array("a", &[1; 5000])], 0).expect("held");
     let held = checkpoint.hold(vec![array("b", &vec![1; 6 * MIB as usize])], 64 * KIB);
     assert!(matches!(held, Err(Error::Capture(_))), "{held:?}");
-    // What was held before is gone, and there is no going on without it.
+    // Regions that were held before are gone, and the checkpoint cannot continue without them.
     let again = checkpoint.hold(vec![array("b", &[1; 5000])], 0);
     assert!(matches!(again, Err(Error::Capture(_))), "{again:?}");
     assert!(matches!(checkpoint.capture(), Err(Error::Capture(_))));
     session.close().expect("closes");
 }
 
-/// Room for what may still come is not waited for: a little of much that is protected goes to memory, too.
+/// Captures do not wait for the room that later regions may need: a small part of a large protected state also goes to memory.
 #[test]
 fn room_for_what_may_come_is_not_insisted_on() {
     let bed = Bed::new();
@@ -150,8 +150,8 @@ fn room_for_what_may_come_is_not_insisted_on() {
     session.close().expect("closes");
 }
 
-/// A later checkpoint of the series is committed meanwhile, and cleans up what is older. Then the application goes back, and what it
-/// held before that is nobody's state any more.
+/// Meanwhile, a later checkpoint of the series is committed, and older ones are deleted. Then the application goes back, and the state that
+/// it held before is no longer valid.
 #[test]
 fn what_is_held_outlives_later_checkpoints_and_no_restart() {
     for budget in [64 * MIB, 4 * MIB] {
@@ -177,7 +177,7 @@ fn what_is_held_outlives_later_checkpoints_and_no_restart() {
     }
 }
 
-/// Of what a look has read no byte is read again: the file may be gone by then. Without room in memory nothing is kept.
+/// No byte that a look has read is read again, because the file may be gone by then. Without room in memory, nothing is kept.
 #[cfg(feature = "mpi")]
 #[test]
 fn what_was_read_to_be_verified_is_restored_from_memory() {

@@ -1,4 +1,5 @@
-//! What a checkpoint leaves at each level: memory that is given back or kept, files and manifests, what goes and what stays.
+//! What a checkpoint leaves at each level: memory that is given back or kept, files and manifests, and the versions that are deleted or
+//! stay.
 
 use super::*;
 use crate::base::Rank;
@@ -16,7 +17,7 @@ fn rank_of(session: &Session) -> u32 {
 }
 
 impl Bed {
-    /// The names of the files of a version below a folder, without those of other versions.
+    /// The names of a version's files below a folder.
     fn names(&self, top: &str, version: u64) -> Vec<String> {
         let folder = format!("-v{version:010}-");
         let paths = self.disk.files(Path::new(top)).into_iter().map(|(path, _)| path);
@@ -27,12 +28,12 @@ impl Bed {
         names
     }
 
-    /// The versions of which there are folders with files.
+    /// The versions that have folders with files.
     fn versions(&self, top: &str) -> Vec<u64> {
         (1..100).filter(|version| !self.names(top, *version).is_empty()).collect()
     }
 
-    /// The containers that the manifest of a version on a tier names, with their ranks.
+    /// The containers that the manifest of a version on a tier names, each with its ranks.
     fn containers(&self, tier: TierId, root: &str, version: u64) -> Vec<(String, Vec<Rank>)> {
         let directory = DirectoryTier::new(tier, Arc::new(self.disk.clone()), PathBuf::from(root));
         let series = directory.all_series().expect("listed").remove(0);
@@ -45,7 +46,7 @@ impl Bed {
     }
 }
 
-/// Communication broke down and the root gave up what it had voted for; the votes of the others came nevertheless.
+/// Communication broke down, and the root gave up a checkpoint on which it had voted. The votes of the other ranks arrived nevertheless.
 #[test]
 fn the_root_agrees_on_no_level_of_what_it_has_given_up() {
     let bed = Bed::new();
@@ -59,7 +60,7 @@ fn the_root_agrees_on_no_level_of_what_it_has_given_up() {
 
 // ------------------------------------------------------------------------------------------ memory
 
-/// Room for two: what was captured for a call that came to nothing is given back.
+/// The memory has room for two checkpoints, so the memory of a call that came to nothing must be given back.
 #[test]
 fn ranks_that_take_different_versions_are_named_and_their_memory_is_given_back() {
     let bed = Bed::new();
@@ -80,7 +81,7 @@ fn ranks_that_take_different_versions_are_named_and_their_memory_is_given_back()
     });
 }
 
-/// The next capture finds its memory populated, unless that would be what another rank of the node needs.
+/// The memory of the next capture is populated in advance, unless another rank of the node would need that memory.
 #[test]
 fn memory_for_the_next_capture_is_prepared_out_of_a_ranks_own_share() {
     let (bed, gate, together) = (Bed::new(), Arc::new(Gate::default()), Barrier::new(2));
@@ -89,19 +90,20 @@ fn memory_for_the_next_capture_is_prepared_out_of_a_ranks_own_share() {
     let mut config = bed.config();
     config.job.global_enabled = false;
     config.node.memory_budget = Budget::Bytes(32 * MIB);
-    // A share is 16 MiB: it has room for two of these.
+    // A share is 16 MiB and has room for two arrays of this size.
     let large = 6 << 20;
     let forced = gate.watch_over(|| {
         on_one_node(&places, &config, |rank, session| {
             gate.close();
-            // Neither closes it again once the other has gone on.
+            // No rank closes the gate again once the other has continued.
             together.wait();
             let populated = || session.engine.memory().expect("it is on").populated_bytes();
             let take = |version| take_bytes(&session, version, if rank == 0 { large } else { 8 }).expect("captured");
             let first = take(1);
             if rank == 0 {
                 wait_until("the next one's memory is populated", || populated() >= 2 * large as u64);
-                // It is counted piece by piece. Who prepares comes after who is preparing, and finds that it is all there.
+                // Populated memory is counted piece by piece. This call waits for the call that is preparing memory, and finds that all of
+                // it is populated.
                 assert!(session.engine.memory().expect("it is on").prepare(large as u64).expect("open"));
             }
             let before = populated();
@@ -118,7 +120,7 @@ fn memory_for_the_next_capture_is_prepared_out_of_a_ranks_own_share() {
     assert!(!forced, "something waited for the local file system");
 }
 
-/// What only memory holds stays there. A capture beside which it has no room fails at once, and does not wait for it.
+/// Versions that only memory holds stay there. A capture that has no room beside them fails at once and does not wait.
 #[test]
 fn a_capture_does_not_wait_for_memory_that_nobody_gives_back() {
     let bed = Bed::new();
@@ -154,7 +156,8 @@ fn protected(config: &mut Config) {
     config.job.block_bytes = 1 << 16;
 }
 
-/// Memory is short, and the later versions survive no lost node: what the one before keeps for that is not given up for them.
+/// Memory is short, and the later versions do not survive the loss of a node. The memory with which an earlier version survives it is not
+/// given up for them.
 #[test]
 fn what_survives_the_loss_of_a_node_stays_in_memory_while_later_versions_do_not() {
     let bed = Bed::new();
@@ -179,7 +182,7 @@ fn what_survives_the_loss_of_a_node_stays_in_memory_while_later_versions_do_not(
     });
 }
 
-/// The local tier has all of it, and would be lost with a node.
+/// The local tier has everything, but would be lost together with a node.
 #[test]
 fn a_session_leaves_the_memory_that_protects_from_the_loss_of_nodes_if_the_global_tier_has_no_copy() {
     for (is_global, kept) in [(false, 1), (true, 0)] {
@@ -228,8 +231,8 @@ fn a_version_goes_to_the_tiers_whose_turn_it_is_and_to_no_other() {
 
 // ------------------------------------------------------------------------------------------ files and manifests
 
-/// Boards are rings of 64 entries. A node's container is laid out by them; a checkpoint whose entry an older one still needs is
-/// written rank by rank.
+/// Boards are rings of 64 entries. The entries determine the layout of a node's container. If an older checkpoint still needs the entry of
+/// a new one, each rank writes a file of its own.
 #[test]
 fn the_ranks_of_a_node_write_one_container_unless_an_older_checkpoint_needs_their_board_entry() {
     let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
@@ -292,7 +295,7 @@ fn a_local_manifest_names_the_files_of_the_node_and_is_written_for_what_was_comm
 
 // ------------------------------------------------------------------------------------------ what goes and what stays
 
-/// A run restarts and commits a version on the local tier, after one that it found there.
+/// Starts a run that restarts and commits a version on the local tier, after the version that it found there.
 fn next_run(bed: &Bed, version: u64, level: Level, change: impl Fn(&mut Config)) {
     bed.disk.drop_locks();
     bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change, |session| {
@@ -351,7 +354,7 @@ fn parts_on_the_local_tier_stay_until_a_later_version_has_some_also_those_of_old
     assert_eq!(local_versions(&bed), [vec![6], vec![6]]);
 }
 
-/// Holds up what deletes.
+/// Holds up calls that delete.
 #[derive(Default)]
 struct OnRemoval(Gate);
 
@@ -365,7 +368,7 @@ impl Observer for OnRemoval {
     }
 }
 
-/// Otherwise a session that is closed stops the thread that looks at the claims, and what is to be deleted then stays.
+/// Otherwise, a closed session would stop the thread that checks the claims, and files that it was about to delete would stay.
 #[test]
 fn who_waits_for_the_end_of_all_work_waits_for_what_is_in_hand_as_well() {
     let (bed, removal) = (Bed::new(), Arc::new(OnRemoval::default()));
@@ -388,7 +391,7 @@ fn who_waits_for_the_end_of_all_work_waits_for_what_is_in_hand_as_well() {
     session.close().expect("closes");
 }
 
-/// A manifest is written after the commit, and may be late or lost: what this run knows to be committed counts.
+/// A manifest is written after the commit, and may be late or lost. A version that this run knows to be committed counts.
 #[test]
 fn a_committed_version_without_a_manifest_is_kept_like_the_others() {
     let bed = Bed::new();
@@ -406,7 +409,7 @@ fn a_committed_version_without_a_manifest_is_kept_like_the_others() {
 
 // ------------------------------------------------------------------------------------------ claims
 
-/// Claims stop waste; names protect the data.
+/// Claims prevent wasted work; names protect the data.
 #[test]
 fn while_claims_cannot_be_read_the_local_level_is_committed_and_the_global_one_is_not() {
     let (bed, faults) = (Bed::new(), Arc::new(Faults::default()));
@@ -432,7 +435,7 @@ fn a_run_that_another_one_has_taken_over_commits_nothing_more() {
     let old = bed.open(&bed.place(), config.clone());
     commit(&old, &[1], Level::System);
     let new = bed.open(&bed.place(), config);
-    // It learns of it when it looks at the claims the next time, at the latest for the next level.
+    // The old run learns of it when it next looks at the claims, at the latest for the next level.
     let refused = (2..20).find_map(|version| match take_bytes(&old, version, 8) {
         Ok(pending) => {
             assert_eq!(levels(&ended(&pending), false), [Level::NodeReboot, Level::System]);
@@ -445,7 +448,7 @@ fn a_run_that_another_one_has_taken_over_commits_nothing_more() {
     new.close().expect("closes");
 }
 
-/// Another host takes a run whose claim does not move for dead. Where there are threads, one sees to that.
+/// Another host considers a run dead if its claim does not move. In a session with threads, one of the threads sees to that.
 #[test]
 fn without_threads_the_calls_of_a_session_renew_its_claim_once_per_heartbeat() {
     let (bed, counts, clock) = (Bed::new(), Arc::new(Counts::default()), Arc::new(SimulatedClock::default()));
@@ -480,8 +483,8 @@ impl Clock for Slow {
     }
 }
 
-/// Where no thread steps and ranks call about together. They linger for a millisecond, for which a slow machine with two cores holds up some of the
-/// eight each time: for them it is a fiftieth.
+/// No thread steps, and the ranks call at about the same time. In each call, they linger for a millisecond. A slow machine with two cores
+/// would hold up some of the eight ranks for that long each time, so the ranks use a clock at a fiftieth of its speed.
 #[test]
 fn what_all_ranks_have_written_is_committed_when_their_next_call_returns() {
     const VERSIONS: usize = 400;
@@ -489,7 +492,7 @@ fn what_all_ranks_have_written_is_committed_when_their_next_call_returns() {
     let place = Place { workers: Workers::Writers, clock: Arc::new(Slow::default()), ..bed.place() };
     let nodes = [0, 0, 1, 1, 2, 2, 3, 3];
     let together = Barrier::new(nodes.len());
-    // How many more calls each version took to be committed at all levels, on the slowest rank.
+    // For each version, the number of further calls until all levels were committed on the slowest rank.
     let calls: Vec<AtomicU64> = (0..VERSIONS).map(|_| AtomicU64::new(0)).collect();
     let settled: Vec<AtomicU64> = (0..VERSIONS).map(|_| AtomicU64::new(0)).collect();
     let is_seen = AtomicBool::new(false);
@@ -519,7 +522,7 @@ fn what_all_ranks_have_written_is_committed_when_their_next_call_returns() {
                     if is_seen.load(Ordering::SeqCst) {
                         break;
                     }
-                    // For the writers, and for ranks that another program holds up.
+                    // The pause is for the writers, and for ranks that another program holds up.
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 together.wait();
@@ -531,7 +534,8 @@ fn what_all_ranks_have_written_is_committed_when_their_next_call_returns() {
     assert!(is_seen.into_inner(), "{calls:?}");
 }
 
-/// Without a configured local directory the folder's name comes from the store, which cannot be read then: the run began anew.
+/// Without a configured local directory, the folder's name depends on the store's id. When the store could not be read, the run began anew
+/// instead.
 #[test]
 fn a_run_whose_global_directory_cannot_be_used_goes_on_from_the_local_copies_of_that_store() {
     let bed = Bed::new();
@@ -541,7 +545,7 @@ fn a_run_whose_global_directory_cannot_be_used_goes_on_from_the_local_copies_of_
     let first = bed.open(&bed.place(), config.clone());
     commit(&first, &[1, 2], Level::System);
     first.close().expect("closes");
-    // Another store's folder of this user beside it.
+    // Another store of this user has a folder beside it.
     let other =
         Config { job: JobConfig { global_directory: "/elsewhere".into(), ..config.job.clone() }, ..config.clone() };
     bed.open(&bed.place(), other).close().expect("closes");
@@ -551,7 +555,7 @@ fn a_run_whose_global_directory_cannot_be_used_goes_on_from_the_local_copies_of_
     assert_eq!(restart(&cut_off).map(|restored| (restored.version, restored.tier.name())), Some((2, "local")));
     commit(&cut_off, &[3], Level::NodeReboot);
     cut_off.close().expect("closes");
-    // What it took meanwhile is found when the store is back.
+    // The version that was taken meanwhile is found when the store is available again.
     bed.disk.heal(Path::new("/global")).expect("it is a path");
     let back = bed.open(&bed.place(), config);
     assert_eq!(restart(&back).map(|restored| (restored.version, restored.tier.name())), Some((3, "local")));

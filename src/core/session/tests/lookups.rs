@@ -1,4 +1,4 @@
-//! What a restart looks at, and in what order: windows of candidates, other nodes, and what it says when nothing is left.
+//! Where a restart looks, and in what order: windows of candidates, other nodes, and what a restart reports when nothing is left.
 
 use super::*;
 use crate::base::Rank;
@@ -10,18 +10,18 @@ use crate::tier::source::Source;
 use crate::tier::wrappers::Counts;
 use std::collections::BTreeMap;
 
-/// Versions of one run, none of them there.
+/// Candidates for versions of one run that exist on no tier.
 fn candidates(versions: std::ops::RangeInclusive<u64>) -> Vec<Candidate> {
     let key = |version| CheckpointKey { generation: Generation(1), version, operation: version, ..Default::default() };
     versions.map(|version| Candidate { key: key(version), agreement: 1, group_size: 1, origin: None }).collect()
 }
 
-/// The shard of a rank.
+/// A rank's shard, with these sources.
 fn shard(rank: u32, sources: Vec<Source>) -> BTreeMap<Item, Held> {
     [(Item::Shard(Rank(rank)), Held { set: None, sources })].into()
 }
 
-/// A session of one rank on `bed`, and what an election in it finds.
+/// Opens a session of one rank on `bed`, and calls `work` with an election among `found`.
 fn elect<T>(bed: &Bed, found: Found, want: Want, work: impl FnOnce(&mut Election) -> T) -> T {
     let session = bed.open(&bed.place(), bed.config());
     let outcome = work(&mut Election::new(&session.engine, "heat", want, found));
@@ -41,7 +41,7 @@ fn all_versions_are_listed_however_many_windows_they_fill() {
     }
 }
 
-/// The halves of a world are named after their lowest ranks in it, which another number of ranks changes.
+/// The halves of a world are named after their lowest ranks in it, which change with the number of ranks.
 #[test]
 fn a_restart_that_finds_nothing_in_its_group_names_the_groups_that_have_something() {
     let bed = Bed::new();
@@ -71,7 +71,7 @@ fn a_restart_that_finds_nothing_in_its_group_names_the_groups_that_have_somethin
             && said.contains("BIVOUAC_JOB_GROUP"),
         "{said}"
     );
-    // A group without a version is none to continue from.
+    // A run cannot continue from a group without a version.
     let said = found_by("sub-5", false).expect("two groups have a version");
     assert!(!said.contains("\"sub-3\""), "{said}");
 }
@@ -86,7 +86,7 @@ fn an_older_window_is_looked_at_when_nothing_of_the_newest_one_can_be_restored()
         let version = |elected: Option<crate::recovery::election::Elected>| elected.expect("one").candidate.key.version;
         assert_eq!(version(election.first().expect("elected")), 2);
         assert!(election.has_gathered(), "the newer ones may be elsewhere");
-        // Each is tried once more when other ways to its shards have been looked for.
+        // Each version is tried once more after other ways to its shards have been looked for.
         assert_eq!(version(election.end(failed()).expect("once more")), 2);
         assert_eq!(version(election.end(failed()).expect("the next")), 1);
         assert_eq!(version(election.end(failed()).expect("once more")), 1);
@@ -96,7 +96,7 @@ fn an_older_window_is_looked_at_when_nothing_of_the_newest_one_can_be_restored()
     });
 }
 
-/// What a rank's own node does not have may lie on another one.
+/// Another node may have what a rank's own node does not have.
 #[test]
 fn versions_are_listed_also_if_their_shards_lie_elsewhere() {
     let bed = Bed::new();
@@ -129,7 +129,7 @@ fn of_what_a_rank_finds_unreadable_the_first_is_told_and_how_many_more_there_are
     }
 }
 
-/// Shards on other nodes are the last copies of some: only then a checkpoint is due at once.
+/// Shards on other nodes may be the last copies of their data. Only in that case is a checkpoint due at once.
 #[test]
 fn after_a_restart_from_own_copies_the_next_checkpoint_is_due_when_it_would_be_anyway() {
     let bed = Bed::new();
@@ -143,7 +143,7 @@ fn after_a_restart_from_own_copies_the_next_checkpoint_is_due_when_it_would_be_a
     session.close().expect("closes");
 }
 
-/// Thousands of ranks that list one directory at the same time bring its file system down.
+/// If thousands of ranks list one directory at the same time, they overload the directory's file system.
 #[test]
 fn a_restart_reads_the_global_directory_on_the_root_alone() {
     let (bed, counts) = (Bed::new(), [(); 2].map(|()| Arc::new(Counts::default())));

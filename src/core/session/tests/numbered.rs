@@ -1,4 +1,4 @@
-//! Arrays whose elements have numbers, of which ranks have lists: what is proved, saved on them and loaded on others.
+//! Arrays whose elements have numbers, of which each rank has a list: what is proved about the lists, and what is saved and loaded on them.
 
 use super::decomposed::{decompose, the_same};
 use super::*;
@@ -8,16 +8,17 @@ use crate::decomposition::ids::windows::Windows;
 use crate::decomposition::{Boxes, Decomposition, Identity, Ids};
 use crate::recovery::LoadError;
 
-/// Vertices of a mesh: more than a cell has, and no round number.
+/// The number of vertices of a mesh: more than a cell holds, and not a round number.
 const TOTAL: u64 = 30_011;
 
-/// Something that looks like chance, the same everywhere.
+/// A number that looks random but is the same everywhere.
 fn mixed(number: u64, seed: u64) -> u64 {
     let once = (number ^ seed << 40).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (once ^ once >> 29).wrapping_mul(0x94d0_49bb_1331_11eb) >> 20
 }
 
-/// The vertices of a rank: some in whole pieces of the mesh and in its order, the others one by one and in another order. Rank 1 of several has none.
+/// The vertices of a rank: some in whole pieces of the mesh and in mesh order, the others one by one and in another order. Of three or more
+/// ranks, rank 1 has none.
 fn list(rank: u32, ranks: u32, seed: u64) -> Vec<u64> {
     let owners: Vec<u32> = (0..ranks).filter(|rank| *rank != 1 || ranks == 2).collect();
     let owner = |number: u64| {
@@ -67,7 +68,7 @@ fn take_on(bed: &Bed, nodes: &[u32], change: impl Fn(&mut Config), level: Level)
     });
 }
 
-/// Loads all of it on other lists.
+/// Loads all regions on other lists.
 fn load_on(session: &Session, rank: u32, ranks: u32, seed: u64) -> (u64, &'static str) {
     let (own, mesh) = on(session, rank, ranks, seed);
     let some: Vec<u64> = own.iter().copied().filter(is_marked).collect();
@@ -132,12 +133,13 @@ fn the_numbers_of_a_lost_node_are_rebuilt_and_dealt_over_those_that_are_left() {
     }
 }
 
-/// So many numbers that they take several windows, with a gap, with a double, and without either.
+/// The numbers fill several windows. They are proved with a gap, with a duplicate, and without either.
 #[test]
 fn more_numbers_than_a_window_has_are_proved_and_loaded_window_by_window() {
     const MANY: u64 = 1_300_000;
     let bed = Bed::new();
-    // Blocks of 1000 in turn, over so many ranks, of each the odd numbers behind the even ones: none is next to the one before.
+    // Blocks of 1000 numbers go to the ranks in turn. In each block, the even numbers come first and the odd ones follow, so that no number
+    // is next to its predecessor.
     let own = |rank: u32, ranks: u32| {
         let own = (0..MANY).filter(move |number| (number / 1000) % u64::from(ranks) == u64::from(rank));
         own.map(|number| number / 1000 * 1000 + number % 500 * 2 + number % 1000 / 500)
@@ -247,7 +249,7 @@ fn what_nobody_has_saved_and_what_lies_on_boxes_end_the_restart_on_all_ranks() {
     }
 }
 
-/// A list with good checksums that has a number of another rank: its version comes to nobody.
+/// A list with correct digests contains a number that belongs to another rank. No rank loads the version of this list.
 #[test]
 fn a_forged_list_is_no_checkpoint_on_another_number_of_ranks() {
     let bed = Bed::new();

@@ -1,4 +1,4 @@
-//! The machine profile that a session writes at its end and begins with.
+//! The machine profile that a session writes when it ends and reads when it begins.
 
 use super::*;
 use crate::config::Choice;
@@ -8,7 +8,7 @@ use crate::policy::tuning::Measured;
 use crate::transfer::profile::{read, write};
 use std::os::unix::fs::PermissionsExt;
 
-/// A profile with a figure of a bench that no session measures, and one that each does.
+/// A profile with a figure from `bivouac bench`, which no session measures, and a figure that every session measures.
 const BENCH: &str = r#"schema = 1
 [machine]
 nodes = 1
@@ -63,7 +63,7 @@ fn a_session_writes_what_its_checkpoints_cost_beside_what_a_bench_measured() {
     assert_eq!(path.metadata().expect("there").permissions().mode() & 0o777, 0o600);
 }
 
-/// Close never fails for it, and what somebody may want back stays.
+/// Closing never fails because of a profile, and a file that somebody may want to keep stays unchanged.
 #[test]
 fn a_profile_that_cannot_be_used_is_left_alone() {
     let (bed, folder) = (Bed::new(), tempfile::tempdir().expect("a folder"));
@@ -81,7 +81,7 @@ fn a_profile_that_cannot_be_used_is_left_alone() {
     }
     assert_eq!(std::fs::read(&rubbish).expect("there"), b"[[[[");
     assert!(!target.exists() && !folder.path().join("nowhere").exists());
-    // A session that captured nothing has nothing to say.
+    // A session that has captured nothing writes no profile.
     let mut config = bed.config();
     config.node.profile = Some(target.clone());
     bed.open(&bed.place(), config).close().expect("closes");
@@ -106,7 +106,7 @@ fn a_session_with_auto_begins_with_what_the_last_one_measured() {
     assert_eq!(first(&config), None);
     write(&path, &Profile::decode(BENCH).expect("right")).expect("written");
     let (interval, blocking) = first(&config).expect("an interval at once");
-    // sqrt(2 x 77 x 10,000), and what the model has beyond that.
+    // The blocking time leads to sqrt(2 x 77 x 10,000), plus what the model adds.
     assert!(blocking == 77.0 && (1000.0..1500.0).contains(&interval), "{interval} {blocking}");
     config.job.interval.seconds = Choice::Fixed(Duration::from_secs(30));
     assert_eq!(first(&config), None, "nothing is left to it");

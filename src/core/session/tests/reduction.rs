@@ -1,4 +1,4 @@
-//! Files that refer to earlier ones: what they hold, what stays for them, and what a restart makes of them.
+//! Files that refer to earlier files: what such a file contains, which earlier files stay because of it, and what a restart reads from it.
 
 use super::*;
 use crate::base::Rank;
@@ -25,7 +25,7 @@ fn reduced(bed: &Bed) -> Config {
     config
 }
 
-/// Takes a version of which one block is its own, and waits until it is everywhere.
+/// Takes a version in which one block is new, and waits until the version has reached all tiers.
 fn take_changed(session: &Session, version: u64) {
     let array = array(version);
     let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
@@ -44,7 +44,8 @@ fn array(version: u64) -> Vec<u8> {
 }
 
 impl Bed {
-    /// The manifests of a tier, oldest first. A folder may wait for its manifest, which is written behind the verdict, or for the end of its removal.
+    /// The manifests of a tier, oldest first. A folder may still wait for its manifest, which is written after the verdict, or for the end
+    /// of its deletion.
     fn manifests(&self, kind: TierId, root: &str) -> Vec<Manifest> {
         let tier = DirectoryTier::new(kind, Arc::new(self.disk.clone()), PathBuf::from(root));
         let series = tier.all_series().expect("listed").remove(0);
@@ -68,7 +69,7 @@ impl Bed {
 }
 
 impl Bed {
-    /// Bytes that the only shards of all checkpoints of a tier take in their files, but for those that are being deleted.
+    /// The bytes that all checkpoints of a tier, each with a single shard, take in their files, without those that are being deleted.
     fn stored(&self, kind: TierId, root: &str) -> u64 {
         let tier = DirectoryTier::new(kind, Arc::new(self.disk.clone()), PathBuf::from(root));
         let series = tier.all_series().expect("listed").remove(0);
@@ -76,7 +77,7 @@ impl Bed {
             let key = CheckpointKey { generation, version, operation, ..CheckpointKey::default() };
             let manifest = tier.read_manifest(&series, &key.folder()).ok()?;
             let path = tier.folder_path(&series, &key).join(&manifest.containers[0].file);
-            // Retention may have taken it since its manifest was read.
+            // Retention may have deleted the file since its manifest was read.
             let (index, file) = match tier.open_container(&path) {
                 Err(error) if error.is_absent() => return None,
                 opened => opened.expect("a container"),
@@ -104,13 +105,13 @@ fn a_file_holds_what_has_changed_and_what_it_refers_to_stays_as_long_as_it_does(
         take_changed(&session, version);
     }
     let stats = session.stats();
-    // On two tiers each: the first is whole, and each of the others a head, a table and a few blocks.
+    // On each of the two tiers, the first file is whole, and each of the others has a head, a table and a few blocks.
     assert_eq!((stats.reduction.packed, stats.reduction.whole), (6, 2));
     assert!(stats.reduction.stored_bytes * 2 < stats.reduction.shard_bytes, "{:?}", stats.reduction);
     session.close().expect("closes");
     for (kind, root) in [(TierId::LOCAL, "/local"), (TierId::GLOBAL, "/global")] {
         let manifests = bed.manifests(kind, root);
-        // Each of 2 and 3 stores a block that 4 has as well.
+        // Versions 2 and 3 each store a block that version 4 also has.
         assert_eq!(versions(&manifests), [1, 2, 3, 4], "{root}");
         assert_eq!(manifests.iter().map(sources).collect::<Vec<_>>(), [vec![], vec![1], vec![1, 2], vec![1, 2, 3]]);
         let bytes: Vec<u64> = manifests.iter().map(|manifest| manifest.containers[0].bytes).collect();
@@ -119,7 +120,8 @@ fn a_file_holds_what_has_changed_and_what_it_refers_to_stays_as_long_as_it_does(
     }
 }
 
-/// What can be compressed is, with any method and without one, and what cannot, or finds no room, is stored as it is.
+/// Data that can be compressed is compressed, with any method and without one. Data that cannot be compressed, or for which there is no
+/// room, is stored as it is.
 #[test]
 fn what_a_file_stores_itself_is_compressed_where_that_is_asked_for() {
     for method in Method::ALL {
@@ -159,7 +161,7 @@ fn what_a_file_stores_itself_is_compressed_where_that_is_asked_for() {
     }
 }
 
-/// Bytes of each array region that the file of a version stores itself, by name.
+/// For each array region, its name and the number of its bytes that the file of a version stores itself.
 fn own_bytes(bed: &Bed, version: u64) -> Vec<(String, u64)> {
     let (_, raw) = bed.file(TierId::LOCAL, version);
     let packing = crate::tier::packing_of(&raw).expect("it is packed");
@@ -195,20 +197,20 @@ fn each_region_is_reduced_by_the_method_that_is_asked_for_it() {
     }
     session.close().expect("closes");
     let own = own_bytes(&bed, 4);
-    // What has moved is found by chunks, and what has not by blocks; the others are there whole.
+    // Data that has moved is found by chunks, and data that has not moved is found by blocks. The other regions are stored whole.
     let whole: Vec<&str> =
         own.iter().filter(|(_, bytes)| *bytes == 20 * BLOCK as u64).map(|(name, _)| &name[..]).collect();
     assert_eq!(whole, ["same", "blocks", "wished-full"], "{own:?}");
     assert!(own.iter().all(|(name, bytes)| whole.contains(&&name[..]) || *bytes < 2 * BLOCK as u64), "{own:?}");
 }
 
-/// Chunks are looked for until most of a region has changed twice, and again when it has calmed down.
+/// Chunks are looked for until most of a region has changed twice, and again once the region has calmed down.
 #[test]
 fn auto_goes_by_what_changes() {
     let bed = Bed::new();
     let mut config = reduced(&bed);
     (config.job.reduction.method, config.job.reduction.chunk) = (Method::Auto, Some(128));
-    // None is removed.
+    // No version is deleted.
     (config.job.local.keep_last, config.job.global.keep_last) = (100, 100);
     let session = bed.open(&bed.place(), config);
     let mut rng = Rng::new(3);
@@ -216,9 +218,10 @@ fn auto_goes_by_what_changes() {
     let mut own = Vec::new();
     for version in 1..=8 {
         match version {
-            // Everything is somewhere else: as long as chunks are looked for, nothing is stored.
+            // All data has moved: as long as chunks are looked for, none of it is stored.
             1..=5 => region.rotate_left(256),
-            // A byte: the rest of what was stored by blocks is known from these, and then chunks of the block that has it.
+            // One byte changes. Once a version is stored by blocks, the other blocks are known; after that, chunks of the changed block are
+            // known, too.
             _ => region[9 * BLOCK + 7] = version as u8,
         }
         let mut checkpoint = session.begin_checkpoint("heat", version).expect("begun");
@@ -245,7 +248,7 @@ fn auto_goes_by_what_changes() {
     assert_eq!(ways, [2, 0, 2, 2, 2, 1, 0, 0], "{own:?}");
 }
 
-/// Regions that change a little, much, not at all, back to what they were, and in length.
+/// The regions change a little, a lot or not at all, change back, or change in length.
 #[test]
 fn a_capture_stores_what_has_changed_in_the_slot_that_had_the_one_before_the_last() {
     let bed = Bed::new();
@@ -318,7 +321,7 @@ fn a_restart_reads_what_files_refer_to_and_begins_whole() {
     assert_eq!(versions(&bed.manifests(TierId::GLOBAL, "/global")), [4], "nobody needs the older run's any more");
 }
 
-/// Without that everything would stay for ever: of what is hardly in use the rest is stored again.
+/// Without a bound, everything would stay for ever. If little of a source is still in use, that little is stored again.
 #[test]
 fn what_a_run_keeps_is_bounded() {
     let bed = Bed::new();
@@ -337,7 +340,7 @@ fn what_a_run_keeps_is_bounded() {
     }
 }
 
-/// What a source's file holds is something else than what was captured: nobody sees that in the digests, and with `bytes` everybody does.
+/// The file of a source holds other bytes than were captured. The digests do not show this, but a comparison with `bytes` always does.
 #[test]
 fn with_bytes_a_file_does_not_refer_to_what_is_something_else() {
     for verify in Verify::ALL {
@@ -352,14 +355,14 @@ fn with_bytes_a_file_does_not_refer_to_what_is_something_else() {
         bed.disk.flip_bit(&path, at * 8).expect("it is there");
         take_changed(&session, 2);
         let reduction = session.stats().reduction;
-        // On the global tier nothing was flipped.
+        // Nothing was flipped on the global tier.
         let packed = if verify == Verify::Bytes { 1 } else { 2 };
         assert_eq!((reduction.packed, reduction.whole), (packed, 4 - packed), "{verify:?}");
         session.close().expect("closes");
     }
 }
 
-/// However little or much changes from one to the next: blocks, chunks, moves, everything.
+/// The bound holds however little or much changes between versions: blocks, chunks, moves, or everything.
 #[test]
 fn no_tier_holds_more_than_five_shards_over_a_hundred_versions() {
     for method in [Method::Basic, Method::List, Method::Tree] {
@@ -387,7 +390,7 @@ fn no_tier_holds_more_than_five_shards_over_a_hundred_versions() {
             let pending = checkpoint.capture().expect("captured");
             assert_eq!(levels(&ended(&pending), false), [], "all are committed");
             for (most, (kind, root)) in most.iter_mut().zip([(TierId::LOCAL, "/local"), (TierId::GLOBAL, "/global")]) {
-                // What is let go is removed behind the verdict, on a busy machine a while later.
+                // Files that are no longer needed are deleted after the verdict; on a busy machine, some time later.
                 let deadline = Instant::now() + Duration::from_secs(20);
                 let stored = || bed.stored(kind, root) as f64 / array.len() as f64;
                 let mut lengths = stored();
@@ -404,7 +407,7 @@ fn no_tier_holds_more_than_five_shards_over_a_hundred_versions() {
     }
 }
 
-/// Nothing is where it was, and everything is there.
+/// All data has moved, and all of it is still present.
 #[test]
 fn chunks_that_have_moved_are_taken_from_where_files_store_them() {
     for method in [Method::List, Method::Tree] {
@@ -452,7 +455,7 @@ impl Bed {
         DirectoryTier::new(kind, Arc::new(self.disk.clone()), root.into())
     }
 
-    /// The file of a version on a tier, and what is in it as it lies.
+    /// The file of a version on a tier, and the file's content in its stored form.
     fn file(&self, kind: TierId, version: u64) -> (PathBuf, FileShard) {
         let tier = self.tier(kind);
         let series = tier.all_series().expect("listed").remove(0);
@@ -463,7 +466,7 @@ impl Bed {
         (path, tier.open_raw(&series, &folder, file, Rank(0)).expect("opened"))
     }
 
-    /// Three versions, of which the later ones refer to the earlier ones.
+    /// A bed with three versions, of which the later ones refer to the earlier ones.
     fn with_three() -> Bed {
         Bed::with_three_of(Compress::Off)
     }
@@ -478,7 +481,7 @@ impl Bed {
         bed
     }
 
-    /// What a restart without node memory takes, and the copies that it found damaged.
+    /// The version and the tier that a restart without node memory uses, and the number of damaged copies that it finds.
     fn restart(&self) -> Result<(u64, TierId, u64), String> {
         let mut config = reduced(self);
         config.job.memory_enabled = false;
@@ -550,7 +553,7 @@ fn a_source_whose_manifest_is_damaged_or_that_was_made_whole_is_a_source_still()
         let (path, packed) = bed.file(kind, 2);
         let manifest = path.with_file_name("manifest");
         bed.disk.flip_bit(&manifest, 60 * 8).expect("it is there");
-        // As a drain leaves it: a file of the rank alone, with the whole shard.
+        // The result is what a drain leaves: a file of the rank alone, with the whole shard.
         let tier = bed.tier(kind);
         let head = packed.head().header.clone();
         let whole = crate::tier::join(&tier, packed).expect("its source is there");
@@ -566,7 +569,7 @@ fn a_source_whose_manifest_is_damaged_or_that_was_made_whole_is_a_source_still()
 
 // ------------------------------------------------------------------------------------------ unpack
 
-/// Lets so many calls pass that change something, and none after that.
+/// Lets this many calls that change something pass, and no further ones.
 struct Stop(AtomicU64);
 
 impl Observer for Stop {
@@ -581,7 +584,7 @@ impl Observer for Stop {
 }
 
 impl Bed {
-    /// Makes version 3 whole on a tier, stopped after so many steps. Did it come to its end?
+    /// Makes version 3 whole on a tier, but stops after `steps` steps. Returns an error if the work did not reach its end.
     fn unpack(&self, kind: TierId, steps: u64) -> Result<(), String> {
         let plain = self.tier(kind);
         let disk: Arc<dyn Storage> = Arc::new(self.disk.process(7000));
@@ -593,7 +596,7 @@ impl Bed {
         unpack(&tier, &series, manifest, "test").map(drop).map_err(|error| error.to_string())
     }
 
-    /// Another tier's copies, and the versions that 3 refers to, are gone.
+    /// Deletes the other tier's copies, and the versions to which version 3 refers.
     fn leave_alone(&self, kind: TierId) {
         for (path, _) in self.disk.files(Path::new("/")) {
             let text = path.to_string_lossy();

@@ -1,15 +1,15 @@
-//! Runs with another number of ranks: where values come to, which parts stay, and what is kept until the new run has committed.
+//! Runs with a different number of ranks: where values go, which parts stay, and what is kept until the new run has committed.
 
 use super::decomposed::{boxes_dealt, dealt, flip, load_all, memory, take_all, value};
 use super::*;
 use crate::decomposition::{Boxes, Decomposition};
 
-/// As many nodes as needed for so many ranks, `per_node` on each.
+/// The node of each of `ranks` ranks, with `per_node` ranks on each node.
 fn nodes(ranks: u32, per_node: u32) -> Vec<u32> {
     (0..ranks).map(|rank| rank / per_node).collect()
 }
 
-/// The box of a rank in a grid of blocks, of an array of this shape.
+/// The box of a rank in a grid of blocks, for an array of this shape.
 fn block(shape: [u64; 3], grid: [u64; 3], rank: u32) -> ([u64; 3], [u64; 3]) {
     let rank = u64::from(rank);
     let at = [rank / (grid[1] * grid[2]), rank / grid[2] % grid[1], rank % grid[2]];
@@ -18,7 +18,7 @@ fn block(shape: [u64; 3], grid: [u64; 3], rank: u32) -> ([u64; 3], [u64; 3]) {
     (origin, std::array::from_fn(|dim| first(dim, at[dim] + 1) - origin[dim]))
 }
 
-/// What an element of component `of` of a field of coordinates is: its own place in the array.
+/// The value of an element in component `of` of a field of coordinates: its own place in the array.
 fn coordinate(of: usize, at: [u64; 3]) -> f64 {
     at[of] as f64 + 0.25 * of as f64
 }
@@ -34,7 +34,8 @@ fn coordinates(of: usize, (origin, extent): ([u64; 3], [u64; 3])) -> Vec<f64> {
     field
 }
 
-/// After underworld3#674: with 48 ranks values came to other coordinates than they had been saved at, and nobody noticed. The coordinates are the values here.
+/// After underworld3#674: with 48 ranks, values were loaded at coordinates other than those at which they had been saved, and nobody
+/// noticed. Here, the coordinates are the values.
 #[test]
 fn a_value_stays_at_its_coordinates() {
     const SHAPE: [u64; 3] = [25, 18, 22];
@@ -45,11 +46,11 @@ fn a_value_stays_at_its_coordinates() {
         config.node.writers = 1;
         config.node.memory_budget = Budget::Bytes(64 << 20);
     };
-    // Other blocks on as many ranks, on fewer and on more.
+    // Other blocks on the same number of ranks, on fewer ranks and on more ranks.
     let jobs = [[4, 4, 3], [2, 3, 8], [3, 1, 11], [1, 10, 5], [24, 1, 2]];
     for (grid, version) in jobs.into_iter().zip(1u64..) {
         let ranks = (grid[0] * grid[1] * grid[2]) as u32;
-        // What is in their memory is needed: always the same six nodes.
+        // All runs use the same six nodes, because the data in their memory is needed.
         let nodes: Vec<u32> = (0..ranks).map(|rank| rank * 6 / ranks).collect();
         on_nodes(&bed, &nodes, change, |rank, session| {
             let own = block(SHAPE, grid, rank);
@@ -80,7 +81,7 @@ fn a_value_stays_at_its_coordinates() {
     }
 }
 
-/// Extents that nothing divides, arrays without elements, arrays of one element, and 100,000 boxes of one element.
+/// Extents that are prime numbers, arrays without elements, arrays of one element, and 100,000 boxes of one element.
 #[test]
 fn primes_zeros_single_cells_100000_boxes() {
     let bed = Bed::new();
@@ -90,7 +91,7 @@ fn primes_zeros_single_cells_100000_boxes() {
         (origin[dim], extent[dim]) = (first(rank), first(rank + 1) - first(rank));
         Boxes::of(shape).own(origin, extent)
     };
-    // Element by element in turn, 25,000 for each of four ranks.
+    // Element by element in turn; each of four ranks has 25,000.
     let single = |rank: u32, ranks: u32| {
         let cells = (0..100_000u64).filter(|cell| cell % u64::from(ranks) == u64::from(rank));
         cells.fold(Boxes::of([400, 250]), |boxes, cell| boxes.own([cell / 250, cell % 250], [1, 1]))
@@ -116,7 +117,7 @@ fn primes_zeros_single_cells_100000_boxes() {
                     };
                     session.decompose(boxes).expect("it tiles")
                 });
-                // Each element is its place in the array.
+                // The value of each element is the element's place in the array.
                 let places = |on: &Decomposition| -> Vec<Vec<u32>> {
                     let shape = on.shape();
                     let of = |own: &crate::decomposition::Cuboid| {
@@ -155,11 +156,12 @@ fn primes_zeros_single_cells_100000_boxes() {
     }
 }
 
-/// After firedrake#2457: parts came back in another order after a second cycle on as many ranks. Boxes are given in an order of the program's own here.
+/// After firedrake#2457: parts came back in another order after a second cycle on the same number of ranks. Here, boxes are given in the
+/// program's own order.
 #[test]
 fn two_cycles_on_n_keep_each_ranks_parts() {
     let bed = Bed::new();
-    // Of a rank of four: every fourth row in turn, the last one first, and between them the halves of some in the wrong order.
+    // The boxes of one of four ranks are every fourth row, the last one first; some rows are halves in the wrong order.
     let parts = |rank: u32| -> Vec<([u64; 2], [u64; 2])> {
         let rows = (0..96).rev().filter(|row| row % 4 == u64::from(rank));
         let halves = |row: u64| match row % 3 {
@@ -184,9 +186,9 @@ fn two_cycles_on_n_keep_each_ranks_parts() {
                 });
                 if let Some(restored) = restored.expect("restored") {
                     assert_eq!(restored.version, version - 1);
-                    // Box by box, in the order in which the program has them.
+                    // The elements are in the order of the boxes, as the program gave them.
                     assert!(found == memory(&own, 0, |y, x| value(version - 1, y, x)), "rank {rank} of {ranks}");
-                    // Of its own shard a rank reads no more than what it has there, and nobody else's.
+                    // A rank reads no more of its own shard than it needs, and nothing of another rank's shard.
                     assert!(!is_own || restored.bytes < on.elements() * 8 + 8192, "{}", restored.bytes);
                 } else {
                     assert_eq!(version, 1);
@@ -208,7 +210,8 @@ fn two_cycles_on_n_keep_each_ranks_parts() {
     cycle(3, &|rank| dealt(1, rank, 3), 5, false);
 }
 
-/// All bits of the state are those that were saved, also of what is no number or nearly zero. What ranks add up from it need not be: docs/ELASTIC.md says so.
+/// All bits of the state are those that were saved, even those of values that are not numbers or are nearly zero. Sums over the ranks need
+/// not be the same: docs/ELASTIC.md says so.
 #[test]
 fn state_is_equal_and_docs_say_sums_may_not_be() {
     const COUNT: u64 = 1009;
@@ -216,7 +219,7 @@ fn state_is_equal_and_docs_say_sums_may_not_be() {
         0 => f64::NAN.to_bits() | at,
         1 => (-0.0f64).to_bits(),
         2 => at,
-        // Ones that are added to such a number one by one are rounded away.
+        // Ones that are added to such a number one by one are lost in rounding.
         _ if at == 300 => 1e16f64.to_bits(),
         _ if at == 704 => (-1e16f64).to_bits(),
         _ => 1.0f64.to_bits(),
@@ -250,7 +253,7 @@ fn state_is_equal_and_docs_say_sums_may_not_be() {
                 state.iter().filter(|value| value.is_normal()).sum::<f64>()
             },
         );
-        // As a reduction adds: what the ranks have, one after the other.
+        // Adds as a reduction does: the ranks' sums, one after the other.
         sums.push(partial.into_iter().fold(0.0, |sum, part| sum + part));
     }
     assert!(sums.iter().any(|sum| *sum != sums[0]), "the order of a sum makes no difference here: {sums:?}");
@@ -258,8 +261,8 @@ fn state_is_equal_and_docs_say_sums_may_not_be() {
     assert!(says.contains("The state is equal, bit for bit. Sums may not be"), "docs/ELASTIC.md no longer says so");
 }
 
-/// A bit turns around in the only node's memory, in a block of which the ranks that read it for themselves want a part each. Nothing is sent, so it is in the last
-/// round that the others hear of it. Where there is another copy that one is read, otherwise all ranks go back to the version before.
+/// A bit is flipped in the memory of the only node, in a block of which each rank reads a part itself. Nothing is sent, so the other ranks
+/// learn of the damage only in the last round. If there is another copy, it is read; otherwise, all ranks go back to the previous version.
 #[test]
 fn a_damaged_block_that_ranks_read_themselves_comes_to_nobody() {
     for is_elsewhere in [true, false] {
@@ -267,7 +270,7 @@ fn a_damaged_block_that_ranks_read_themselves_comes_to_nobody() {
         let change = |config: &mut Config| {
             config.node.local_directory = None;
             if !is_elsewhere {
-                // The first of a run goes everywhere, and nothing after it.
+                // The first checkpoint of a run goes to all tiers, and no later one does.
                 (config.job.local.every, config.job.global.every) = (1000.into(), 1000.into());
             }
         };
@@ -301,7 +304,7 @@ fn a_damaged_block_that_ranks_read_themselves_comes_to_nobody() {
             assert!(is_right, "rank {rank} has other elements than were saved: {tried:?}");
             match is_elsewhere {
                 true => assert_eq!(tried, [(5, true)]),
-                // The call that loads fails on all ranks, and not on the one alone that has read it.
+                // The load fails on all ranks, not only on the rank that read the block.
                 false => {
                     assert_eq!((tried.first(), tried.last()), (Some(&(5, false)), Some(&(1, true))));
                     assert!(tried.iter().all(|(version, is_ok)| (*version == 1) == *is_ok), "{tried:?}");
@@ -311,9 +314,9 @@ fn a_damaged_block_that_ranks_read_themselves_comes_to_nobody() {
     }
 }
 
-/// Two ranks of two nodes swap their halves of an array, so that each sends all that it has, piece by piece, and reads ahead meanwhile. A
-/// bit has turned around in the node's memory, in a piece that is read ahead: the bytes that were read of that copy from there on are not
-/// used, and the copy of another tier is read.
+/// Two ranks on two nodes swap their halves of an array, so that each sends its whole half, piece by piece, and reads ahead meanwhile. A
+/// bit is flipped in the node's memory, in a piece that is read ahead. The bytes that were read from that copy from there onwards are not
+/// used, and the copy on another tier is read.
 #[test]
 fn a_damaged_block_that_is_read_ahead_comes_to_nobody() {
     const SHAPE: [u64; 2] = [2000, 1000];
@@ -350,7 +353,7 @@ fn folders_of_5(bed: &Bed, top: &str) -> usize {
     files.filter(|(path, _)| path.ends_with("manifest") && path.to_string_lossy().contains("-v0000000005-")).count()
 }
 
-/// Takes version 6 on a session whose run has another number of ranks than that of version 5, and says how its levels ended.
+/// Takes version 6 in a run with a different number of ranks than version 5's run had, and returns how the version's levels ended.
 fn take_6(session: &Session, way: usize, rank: u32, ranks: u32) -> Vec<(Level, Option<String>)> {
     let on = session.decompose(boxes_dealt(way, rank, ranks, 0)).expect("it tiles");
     let next = memory(&dealt(way, rank, ranks), 0, |y, x| value(6, y, x));
@@ -362,8 +365,8 @@ fn take_6(session: &Session, way: usize, rank: u32, ranks: u32) -> Vec<(Level, O
     ended(&pending)
 }
 
-/// A run with fewer ranks is killed before it has taken anything, and the one behind it when it has committed in node memory alone. Then that memory is lost on
-/// one node: what is left are the slots of four ranks and their parity on the other node.
+/// A run with fewer ranks is killed before it has taken anything, and the next run is killed after it has committed in node memory alone.
+/// Then the memory of one node is lost. What the first run left on the other node remains: slots and parity of its four ranks.
 #[test]
 fn old_slots_and_parity_stay_until_a_run_of_another_size_has_committed_at_their_level() {
     let bed = Bed::new();
@@ -390,7 +393,7 @@ fn old_slots_and_parity_stay_until_a_run_of_another_size_has_committed_at_their_
         drop(session);
     });
     bed.disk.drop_locks();
-    // Nothing protects what this one takes.
+    // Nothing protects the version that this run takes.
     on_nodes(&bed, &[0, 0, 0, 1, 1, 1], alone, |rank, session| {
         assert_eq!(load_all(&session, 2, rank, 6).expect("restored").0, 5);
         assert_eq!(take_6(&session, 2, rank, 6), [(Level::Process, None)]);
@@ -407,7 +410,8 @@ fn old_slots_and_parity_stay_until_a_run_of_another_size_has_committed_at_their_
     assert!(ends.iter().any(|(_, tier)| *tier == "peers"), "{ends:?}");
 }
 
-/// Files of four ranks stay while a run of six has nothing but node memory, and go when a run of two has committed at their level.
+/// The files of four ranks stay while a run of six ranks has committed in node memory only, and are deleted when a run of two ranks has
+/// committed at the level of these files.
 #[test]
 fn old_files_stay_until_a_run_of_another_size_has_committed_at_their_level() {
     let bed = Bed::new();
@@ -430,7 +434,7 @@ fn old_files_stay_until_a_run_of_another_size_has_committed_at_their_level() {
     };
     on_nodes(&bed, &[0, 0, 0, 1, 1, 1], later, |rank, session| {
         assert_eq!(load_all(&session, 2, rank, 6).expect("restored").0, 5);
-        // All ranks have opened their tiers; none of them takes anything any more.
+        // All ranks have opened their tiers. Now the disks of all tiers are full, so that no tier takes anything more.
         if rank == 0 {
             tops.iter().for_each(|top| bed.disk.inject(Path::new(top), Fault::Full).expect("it is a path"));
         }

@@ -1,4 +1,4 @@
-//! Rows whose number changes freely: saved on some ranks, and dealt anew over others.
+//! Rows whose number changes freely: saved on some ranks, and spread over others.
 
 use super::*;
 use crate::base::Rank;
@@ -8,7 +8,7 @@ use crate::recovery::{Attempt, How, LoadError, RankPart};
 use crate::session::{Protected, Rows, RowsMut};
 use std::sync::Mutex;
 
-/// How many particles each of four ranks has.
+/// The number of particles of each of four ranks.
 const COUNTS: [u64; 4] = [5000, 0, 37, 21000];
 
 /// A particle of version 5: its coordinate, velocity, and number.
@@ -22,7 +22,7 @@ struct Particle {
 fn particle(rank: u32, place: u64) -> Particle {
     let id = u64::from(rank) << 32 | place;
     let bits = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    // Bit patterns that are no numbers are among them.
+    // Some of the bit patterns are not numbers.
     Particle { x: bits, v: [bits as u32, (bits >> 32) as u32, (bits >> 16) as u32], id }
 }
 
@@ -34,7 +34,7 @@ fn all() -> Vec<Particle> {
     (0..4).flat_map(of_rank).collect()
 }
 
-/// Takes version 5 on four ranks of two nodes each.
+/// Takes version 5 on four ranks, which run on `nodes`.
 fn take(bed: &Bed, nodes: &[u32], change: impl Fn(&mut Config), level: Level) {
     on_nodes(bed, nodes, change, |rank, session| {
         let own = of_rank(rank);
@@ -64,16 +64,16 @@ fn load(r: &mut Attempt, how: How<'_>) -> Result<Vec<Particle>, LoadError> {
     Ok(x.into_iter().zip(v).zip(id).map(|((x, v), id)| Particle { x: x.to_bits(), v, id }).collect())
 }
 
-/// The rank that gets a particle.
+/// The rank to which a particle goes.
 fn owner(id: u64, ranks: u32) -> u32 {
     (id.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 40) as u32 % ranks
 }
 
-/// Loads in all ways, and looks at everything.
+/// Loads the rows in all ways, and checks everything.
 fn load_in_all_ways(session: &Session, rank: u32, ranks: u32, seen: &Mutex<Vec<u64>>) -> (u64, &'static str) {
     let all = all();
     let total = all.len() as u64;
-    // Ranges that overlap and leave out some.
+    // The ranges overlap, and leave out some rows.
     let some = u64::from(rank) * 777 % total..(u64::from(rank) * 777 % total + 9000).min(total);
     let restored = session.begin_restore("plasma").run(|r| {
         assert_eq!(r.shared::<u64>("step")?, 5);
@@ -87,7 +87,7 @@ fn load_in_all_ways(session: &Session, rank: u32, ranks: u32, seen: &Mutex<Vec<u
         });
         let expected: Vec<Particle> = all.iter().filter(|one| owner(one.id, ranks) == rank).cloned().collect();
         assert!(load(r, by)? == expected, "rank {rank} of {ranks}");
-        // All to the last one, by a column of several elements.
+        // All rows go to the last rank, as a column of several elements decides.
         let by = How::by("v", 3, |v: &[f32], owners: &mut [u32]| {
             assert_eq!(v.len(), 3 * owners.len());
             owners.fill(ranks - 1);
@@ -129,7 +129,7 @@ fn rows_come_to_other_ranks_in_all_ways_and_each_is_asked_for_once() {
     }
 }
 
-/// Takes and restores rows as a part of a described state.
+/// Takes and restores rows as part of a described state.
 #[test]
 fn rows_in_a_state_come_back_on_other_ranks_as_often_as_they_are_asked_for() {
     let bed = Bed::new();
@@ -146,7 +146,7 @@ fn rows_in_a_state_come_back_on_other_ranks_as_often_as_they_are_asked_for() {
         let end =
             session.checkpoint("plasma", 1, &mut state).expect("captured").wait(Level::System).expect("committed");
         assert_eq!(end, Level::System);
-        // Vectors of another length come back as they were saved.
+        // Vectors of another length get their saved length back.
         let mut changed = (vec![1u64; 3], vec![2u32]);
         let mut state = Protected::new();
         let rows = RowsMut::new().column("id", &mut changed.0).columns("v", 3, &mut changed.1);
@@ -214,7 +214,7 @@ fn rows_of_a_lost_node_are_rebuilt_and_dealt_over_those_that_are_left() {
             config.job.global_enabled = false;
         };
         take(&bed, &[0, 1, 2, 3], change, Level::NodeLoss);
-        // The one with most of them.
+        // The rank on this node has most of the rows.
         let _ = std::fs::remove_dir_all(bed.memory.path().join("node-3"));
         for nodes in [&[0, 1, 2][..], &[1, 0, 0, 2], &[2, 2, 0, 0, 1, 1]] {
             bed.disk.drop_locks();
@@ -249,7 +249,7 @@ fn as_many_ranks_get_their_own_rows_back_and_others_are_told_what_to_call() {
                             assert!(ranks == 3 && text.contains("was taken by 4 ranks and this run has 3"), "{text}");
                         }
                     }
-                    // Columns are arrays like others.
+                    // Columns can be loaded like other arrays.
                     if ranks == 4 {
                         let mut id = vec![0u64; COUNTS[rank as usize] as usize];
                         r.load("electrons/id", &mut id)?;
@@ -267,7 +267,7 @@ fn as_many_ranks_get_their_own_rows_back_and_others_are_told_what_to_call() {
 #[test]
 fn ranks_hear_what_old_ranks_had_of_rows_and_of_arrays() {
     let bed = Bed::new();
-    // More boxes than a page has, on one of four ranks.
+    // One of four ranks has more boxes than fit into a page.
     let own = |rank: u32| match rank {
         0 => vec![],
         3 => (0..5000u64).map(|at| (vec![3, at * 2], vec![1, 2])).collect(),
@@ -302,7 +302,7 @@ fn ranks_hear_what_old_ranks_had_of_rows_and_of_arrays() {
             |_| (),
             |rank, session| {
                 let restored = session.begin_restore("plasma").run(|r| {
-                    // One asks for nothing, and others for more than there were.
+                    // One rank asks for nothing, and others ask for more old ranks than there were.
                     let wanted = if rank == 1 { 2..2 } else { rank.min(2)..9 };
                     let asked = || wanted.clone().take_while(|of| *of < 4);
                     let shape = vec![4, 10_000];
@@ -325,7 +325,7 @@ fn ranks_hear_what_old_ranks_had_of_rows_and_of_arrays() {
     }
 }
 
-/// What all ranks hear of a restart that cannot be.
+/// The errors that all ranks get from a restart that must fail.
 fn refused(bed: &Bed, ranks: u32, load: impl Fn(&mut Attempt, u32) -> Result<(), LoadError> + Sync) -> Vec<String> {
     let nodes: Vec<u32> = (0..ranks).map(|rank| rank / 2).collect();
     on_nodes(
@@ -374,7 +374,7 @@ fn mistakes_are_told_alike_on_all_ranks() {
             r.load_rows("electrons", How::Range(5..end)).map(drop)
         };
         all_say(refused(&bed, ranks, far), "rank 1: it asks for rows 5 to 26038, but there are only 26037");
-        // One rank asks otherwise than the others.
+        // One rank asks for another way of spreading the rows than the others do.
         let mixed = |r: &mut Attempt, rank: u32| {
             r.load_rows("electrons", if rank == 2 { How::Range(0..1) } else { How::Even }).map(drop)
         };

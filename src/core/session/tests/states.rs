@@ -1,4 +1,4 @@
-//! What a program describes once, saves and loads.
+//! States that a program describes once, and then saves and loads.
 
 use super::*;
 use crate::decomposition::{Boxes, Decomposition, OnResize};
@@ -45,7 +45,7 @@ fn a_state_is_restored_as_it_was_saved() {
         assert_eq!(state, plate(version));
     }
     for (version, wanted) in [(3, None), (2, Some(2))] {
-        // A vector gets the length that it had.
+        // A vector gets the length with which it was saved.
         let mut back = Plate { temperature: vec![9.0; 3], rest: vec![0; 77].into(), ..Plate::default() };
         let restored = match wanted {
             None => session.restore("heat", &mut back),
@@ -71,7 +71,7 @@ fn parts_that_are_missing_or_other_end_the_restart() {
         let error = session.restore("heat", parts).expect_err("another one").to_string();
         assert!(error.contains(says), "{error}");
     }
-    // Twice the same name, and no part at all, are refused with the reason, and the next checkpoint is taken.
+    // A name that is used twice is refused with the reason, and so is a state without parts. The next checkpoint is taken.
     let (mut one, mut two) = (1u8, 2u8);
     let twice = session.checkpoint("heat", 2, Protected::new().protect("a", &mut one).protect("a", &mut two));
     assert!(twice.err().expect("refused").to_string().contains("twice"));
@@ -80,7 +80,7 @@ fn parts_that_are_missing_or_other_end_the_restart() {
     session.close().expect("closes");
 }
 
-/// A part of a state under its own name, by hand beside it, and what a warning names.
+/// A state is loaded as a part of another state, under its name, beside a region that the program saves and loads itself.
 #[test]
 fn states_are_put_together_and_loaded_by_hand() {
     let bed = Bed::new();
@@ -124,7 +124,7 @@ impl Checkpoint for Model {
     }
 }
 
-/// On four ranks and then on three, with the same lines.
+/// The same lines run on four ranks and then on three.
 #[test]
 fn a_state_on_a_decomposition_is_restored_on_another_number_of_ranks() {
     const CELLS: u64 = 60;
@@ -163,7 +163,7 @@ fn a_state_on_a_decomposition_is_restored_on_another_number_of_ranks() {
     }
 }
 
-/// All that can be protected without saying more.
+/// All types that can be protected without further information.
 #[test]
 fn numbers_arrays_and_strings_are_protected_as_they_are() {
     fn takes<T: Protect + ?Sized>() {}

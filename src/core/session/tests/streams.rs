@@ -6,13 +6,13 @@ use crate::recovery::LoadError;
 use crate::region::RegionError;
 use std::io::{BufRead, Read, Seek, SeekFrom, Write};
 
-/// Bytes that differ from place to place.
+/// Bytes whose values differ from place to place.
 fn content(seed: u64, bytes: usize) -> Vec<u8> {
     let word = |at: u64| ((at + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29).to_le_bytes();
     (0..bytes.div_ceil(8) as u64).flat_map(word).take(bytes).collect()
 }
 
-/// Writes in pieces of these lengths, again and again.
+/// Writes in pieces of these lengths, over and over.
 fn write_in_pieces(writer: &mut impl Write, bytes: &[u8], pieces: &[usize]) {
     let (mut rest, mut sizes) = (bytes, pieces.iter().cycle());
     while !rest.is_empty() {
@@ -33,7 +33,8 @@ fn read_back(session: &Session, name: &str) -> Vec<u8> {
     all
 }
 
-/// Into a slot that has room, into slots that become longer, into a file once no slot is long enough, and into a file from the first byte on.
+/// The stream goes to a slot that has room, to slots that become longer, to a file once no slot is long enough, and to a file from the
+/// first byte onwards.
 #[test]
 fn a_stream_is_read_as_it_was_written_wherever_it_went() {
     let long = 23 * MIB as usize + 4321;
@@ -52,7 +53,7 @@ fn a_stream_is_read_as_it_was_written_wherever_it_went() {
         let mut writer = ckpt.writer("stream").expect("begun");
         write_in_pieces(&mut writer, &stream, &[1, 7, 5000, 300_000, 65_536, 2_000_000]);
         assert_eq!(writer.finish().expect("whole"), bytes as u64);
-        // The decomposition of a shared value finds its place behind it.
+        // The decomposition of a shared value gets its place after the stream.
         ckpt.shared("step", &17u64).expect("added");
         settle(&ckpt.capture().expect("captured"));
         let stats = session.stats();
@@ -76,7 +77,8 @@ fn a_stream_is_read_as_it_was_written_wherever_it_went() {
     }
 }
 
-/// Several, one after the other, beside what is added before and between; empty ones; and the second checkpoint begins with the room of the first.
+/// Several streams follow one another, with arrays and values before and between them, and one stream is empty. The second checkpoint
+/// begins with the room that the first one needed.
 #[test]
 fn several_streams_and_arrays_share_a_checkpoint() {
     let bed = Bed::new();
@@ -92,7 +94,7 @@ fn several_streams_and_arrays_share_a_checkpoint() {
                 ckpt.save(&format!("array {at}"), array).expect("added");
                 ckpt.shared(&format!("value {at}"), &at).expect("added");
             }
-            // Dropped, it ends.
+            // Dropping the writer ends the stream.
             write_in_pieces(&mut ckpt.writer(&format!("stream {at}")).expect("begun"), stream, &[123_456]);
         }
         settle(&ckpt.capture().expect("captured"));
@@ -171,7 +173,7 @@ fn names_are_used_once_and_what_is_given_up_leaves_room() {
     session.close().expect("closes");
 }
 
-/// A disk without room for the rest: the write says so, the capture is refused, and the ranks hear why.
+/// The disk has no room for the rest: the write says so, the capture is refused, and the ranks are told why.
 #[test]
 fn a_stream_that_fails_is_missed_by_the_capture() {
     let bed = Bed::new();
@@ -193,8 +195,8 @@ fn a_stream_that_fails_is_missed_by_the_capture() {
     session.close().expect("closes");
 }
 
-/// The first copy is damaged behind the part that was read: the bytes continue from the next copy. Where there is none, all ranks continue
-/// with the older version, whichever error the program makes of it.
+/// The first copy is damaged after the part that was read, and the bytes continue from the next copy. If there is no other copy, all ranks
+/// continue with the older version, whichever error the program returns for this.
 #[test]
 fn damage_on_the_way_is_made_good_by_another_copy_or_an_older_version() {
     for has_other in [true, false] {

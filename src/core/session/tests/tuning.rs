@@ -1,11 +1,12 @@
-//! Intervals that set themselves.
+//! Intervals that a session chooses itself.
 
 use super::*;
 use crate::config::Choice;
 use crate::format::supervision::{ATTEMPTS_FILE, Tuned};
 use crate::tier::run_directory::RunDirectory;
 
-/// Steps of two seconds, `count` checkpoints where they are due; what was chosen, and how many steps lay between them.
+/// Makes steps of two seconds until `count` checkpoints were due and taken. Returns what was chosen, and the number of steps before each
+/// checkpoint.
 fn run(bed: &Bed, session: &Session, count: usize) -> (Tuned, Vec<u64>) {
     let mut between = Vec::new();
     let mut steps = 0;
@@ -38,7 +39,7 @@ fn a_checkpoint_is_due_after_what_was_chosen_and_no_sooner() {
     });
     let session = bed.open(&bed.place(), config);
     let (tuned, between) = run(&bed, &session, 8);
-    // Checkpoints of milliseconds at failures each hundred days: as rarely as may be, once that is known.
+    // Checkpoints take milliseconds, and failures come every hundred days: once that is known, checkpoints are taken as rarely as allowed.
     assert_eq!((tuned.interval_seconds.round(), between[0]), (21.0, 4), "{tuned:?} {between:?}");
     assert!(between[3..].iter().all(|steps| *steps == 11), "{between:?}");
     let levels: Vec<&str> = tuned.levels.iter().map(|level| level.level.as_str()).collect();

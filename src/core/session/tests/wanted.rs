@@ -1,4 +1,4 @@
-//! Loads of whatever ranks want: ghost cells, and elements that others load too.
+//! Loads of any elements that ranks want: ghost cells, and elements that other ranks also load.
 
 use super::*;
 use crate::decomposition::{Boxes, Ids, Part};
@@ -7,7 +7,7 @@ use crate::recovery::LoadError;
 const SHAPE: [u64; 2] = [100, 6];
 const TOTAL: u64 = 9_000;
 
-/// The rows of a rank.
+/// The first row of a rank, and the first row after its part.
 fn rows(rank: u32, ranks: u32) -> (u64, u64) {
     let first = |rank: u32| u64::from(rank) * SHAPE[0] / u64::from(ranks);
     (first(rank), first(rank + 1))
@@ -55,7 +55,8 @@ fn ghost_cells_and_what_others_want_too_are_loaded_on_any_number_of_ranks() {
             let (from, to) = rows(rank, ranks);
             let (low, high) = (from.saturating_sub(1), (to + 1).min(SHAPE[0]));
             let restored = session.begin_restore("heat").run(|r| {
-                // One row more on each side where there is one, inside memory with a column of another use at the end of each row.
+                // One more row is wanted on each side, unless it is outside the array. In memory, each row ends with a column for another
+                // use.
                 let wide = SHAPE[1] as usize + 1;
                 let mut t = vec![-1.0; (high - low) as usize * wide];
                 let wanted = Boxes::of(SHAPE).own([low, 0], [high - low, SHAPE[1]]).margins([0, 0], [0, 1]);
@@ -66,7 +67,7 @@ fn ghost_cells_and_what_others_want_too_are_loaded_on_any_number_of_ranks() {
                         "row {y} on {rank} of {ranks}"
                     );
                 }
-                // All of it in two memories, which have some rows in common; the last rank wants nothing.
+                // All rows go into two memories, which have some rows in common. The last rank wants nothing.
                 let is_idle = ranks > 1 && rank == ranks - 1;
                 let (mut upper, mut lower) = (vec![0.0; 60 * 6], vec![0.0; 60 * 6]);
                 match is_idle {
@@ -77,7 +78,7 @@ fn ghost_cells_and_what_others_want_too_are_loaded_on_any_number_of_ranks() {
                         assert!(upper == values(0..60) && lower == values(40..100), "{rank} of {ranks}");
                     }
                 }
-                // Every number on every rank but one.
+                // All ranks but one load all numbers.
                 let mut pressure = vec![0u32; if is_idle { 0 } else { TOTAL as usize }];
                 let numbers = (0..TOTAL).rev().take(pressure.len());
                 r.load_wanted("pressure", Ids::of(TOTAL).own(numbers.clone()), &mut [&mut pressure])?;
@@ -129,7 +130,7 @@ fn what_cannot_be_wanted_is_told_to_all_ranks() {
     for text in refused("t", &|_| Ids::of(600).own(0..600).into()) {
         assert!(text.contains("is part of an array of shape [100, 6], not [600]"), "{text}");
     }
-    // Of what is there only some was saved.
+    // Only some of the elements were saved.
     let texts = on_nodes(
         &bed,
         &[0, 1, 1],

@@ -1,4 +1,4 @@
-//! Files that hold bytes of a shard's bodies, each by the places that these have there.
+//! Files that hold bytes of a shard's bodies, and where in these files the bytes are.
 
 use super::super::TierError;
 use super::super::pieces::Piece;
@@ -19,7 +19,7 @@ pub struct Stores {
     sources: Vec<Store>,
 }
 
-/// Which of them is at fault.
+/// Which of the files is at fault.
 pub enum StoresError {
     Own(TierError),
     Source(Box<(SourceKey, TierError)>),
@@ -27,7 +27,7 @@ pub enum StoresError {
 
 /// A range of one of the files, and where it is wanted.
 struct Wanted {
-    /// 0: the own one, or the place of a source and 1.
+    /// 0 for the packed shard's own file, otherwise the index of a source plus 1.
     file: usize,
     at: At,
     bytes: usize,
@@ -40,12 +40,13 @@ impl Wanted {
     }
 }
 
-/// What lies so close together in a file is read in one go, of so many bytes at most.
+/// Ranges that are at most this far apart in a file are read in one go, up to a maximum number of bytes.
 const GAP_MAX: u64 = 64 << 10;
 const READ_MAX: u64 = 1 << 20;
 
 impl Stores {
-    /// Reads the tables of a packed shard with that outline, and of its sources, and makes sure that each byte is stored where it is to be.
+    /// Reads the tables of a packed shard that has this outline, and those of its sources. Checks that each byte is
+    /// stored where the tables say.
     pub fn open(own: &FileShard, outline: &Outline, sources: &[FileShard]) -> Result<Stores, StoresError> {
         let packing = Arc::new(tables_of(own, outline.clone()).map_err(StoresError::Own)?);
         let bytes = OwnBytes::new(own, packing.clone()).map_err(StoresError::Own)?;
@@ -65,9 +66,9 @@ impl Stores {
         }
     }
 
-    /// Reads bodies of the shard that they are of, from that byte of them on.
+    /// Reads bytes of the bodies of the shard that the packed one stands for, beginning with byte `from` of the bodies.
     pub fn read(&self, from: u64, buffer: &mut [u8]) -> Result<(), TierError> {
-        // Between the regions there are zeros.
+        // The bytes between the regions are zeros.
         buffer.fill(0);
         let bodies = from..from + buffer.len() as u64;
         let mut wanted = Vec::new();
@@ -85,7 +86,7 @@ impl Stores {
         if file == 0 { &self.own } else { &self.sources[file - 1] }
     }
 
-    /// Reads ranges of the files, in the order in which they lie there.
+    /// Reads ranges of the files, in the order in which the files store them.
     fn fetch(&self, mut wanted: Vec<Wanted>, buffer: &mut [u8]) -> Result<(), TierError> {
         wanted.sort_unstable_by_key(|part| (part.file, part.at.byte()));
         let mut scratch = Vec::new();
@@ -117,7 +118,7 @@ impl Stores {
         Ok(())
     }
 
-    /// Where a range of an extent is, and in which file.
+    /// In which file a range of an extent is stored, and where in the file.
     fn place(&self, extent: &Placed, range: Range<u64>) -> Option<(usize, At)> {
         let inside = range.start - extent.at;
         let moved = |offset: u64| {
@@ -138,16 +139,16 @@ impl Stores {
 /// A file that holds bytes of a shard's bodies.
 pub struct Store {
     pub shard: FileShard,
-    /// What it stores; `None`: the whole shard.
+    /// What a packed shard stores itself; `None` if the file stores a whole shard.
     pub packed: Option<OwnBytes>,
 }
 
-/// Where in a file bytes of a shard's bodies are.
+/// Where in a file some bytes of a shard's bodies are.
 #[derive(Clone, Copy)]
 pub enum At {
     /// In the raw shard.
     Shard(u64),
-    /// In what a packed one stores itself.
+    /// In the part that a packed shard stores itself.
     Own(u64),
 }
 
@@ -160,7 +161,7 @@ impl At {
 }
 
 impl Store {
-    /// Reads a raw shard's description of itself, if it is packed.
+    /// A raw shard, with its description of itself if it is packed.
     pub fn of(shard: FileShard) -> Result<Store, TierError> {
         let packed = match shard.head().header.content {
             Content::Packed => Some(OwnBytes::new(&shard, Arc::new(packing_of(&shard)?))?),
@@ -169,7 +170,7 @@ impl Store {
         Ok(Store { shard, packed })
     }
 
-    /// Where a range of the bodies is stored as a whole.
+    /// Where a range of the bodies is stored, if this file stores all of it.
     pub fn find(&self, range: Range<u64>) -> Option<At> {
         match &self.packed {
             Some(own) => own.packing.own_range(range).map(At::Own),
@@ -182,7 +183,7 @@ impl Store {
         }
     }
 
-    /// Reads from where something was found, and what follows it.
+    /// Reads the bytes that begin `behind` bytes after the place that was found.
     pub fn read(&self, at: At, behind: u64, buffer: &mut [u8]) -> Result<(), TierError> {
         match (at, &self.packed) {
             (At::Own(at), Some(own)) => own.read(&self.shard, at + behind, buffer),
@@ -193,14 +194,14 @@ impl Store {
 
 /// What a packed shard in a file stores itself.
 pub struct OwnBytes {
-    /// Where that begins in the shard.
+    /// Where these bytes begin in the shard.
     at: u64,
     pub packing: Arc<Packing>,
-    /// Frames of which only a part was asked for, the last ones; ranges that refer to them are often short and close to each other.
+    /// The last frames of which only a part was requested. Ranges that refer to such frames are often short and close to each other.
     expanded: Lock<VecDeque<(usize, Arc<[u8]>)>>,
 }
 
-/// So many expanded frames are kept.
+/// How many expanded frames are kept.
 const EXPANDED_MAX: usize = 4;
 
 impl OwnBytes {
@@ -209,7 +210,7 @@ impl OwnBytes {
         Ok(OwnBytes { at: raw.head().header.body_offset + own.offset, packing, expanded: Lock::default() })
     }
 
-    /// Reads from this one of its own bytes on.
+    /// Reads from the shard's own bytes, beginning at byte `at`.
     fn read(&self, raw: &FileShard, at: u64, buffer: &mut [u8]) -> Result<(), TierError> {
         let frames = self.packing.frames_in(at..at + buffer.len() as u64);
         if self.packing.frames.is_empty() {
@@ -236,7 +237,7 @@ impl OwnBytes {
         Ok(())
     }
 
-    /// A frame as a whole, which stays for those who ask for it next.
+    /// A frame as a whole, which is kept for the next requests.
     fn expanded(&self, raw: &FileShard, index: usize, expander: &mut Option<Expander>) -> Result<Arc<[u8]>, TierError> {
         if let Some((_, bytes)) = self.expanded.lock().iter().find(|(known, _)| *known == index) {
             return Ok(bytes.clone());
@@ -272,7 +273,7 @@ impl OwnBytes {
 /// Reads and checks a packed shard's description of itself.
 ///
 /// # Errors
-/// [`TierError`] if it cannot be read, or is damaged.
+/// [`TierError`] if the description cannot be read or is damaged.
 ///
 /// # Blocking
 /// On the tier.
@@ -287,14 +288,14 @@ pub fn outline_of(raw: &FileShard) -> Result<Outline, TierError> {
     Outline::decode(raw.head(), head, &sources).map_err(|error| raw.wrong(error))
 }
 
-/// Reads and checks the rest of what a packed shard says.
+/// Reads and checks the rest of a packed shard's description of itself.
 fn tables_of(raw: &FileShard, outline: Outline) -> Result<Packing, TierError> {
     let [_, _, extents, frames, _] = regions_of(raw.head()).map_err(|error| raw.wrong(error))?;
     let (extents, frames) = (read_table(raw, extents)?, read_table(raw, frames)?);
     Packing::decode(raw.head(), outline, [&extents, &frames]).map_err(|error| raw.wrong(error))
 }
 
-/// Reads and checks one of its regions as a whole.
+/// Reads and checks one region of a packed shard as a whole.
 fn read_table(raw: &FileShard, region: &Region) -> Result<Vec<u8>, TierError> {
     let head = raw.head();
     if region.name != REGIONS[0] && region.bytes > codec::LIMIT as u64 {

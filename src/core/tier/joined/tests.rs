@@ -1,4 +1,4 @@
-//! Shards with random changes, packed, written and joined, against the bytes that were captured.
+//! Shards with random changes are packed, written and joined, and compared with the bytes that were captured.
 
 use super::*;
 use crate::base::digest::digest_bytes;
@@ -30,7 +30,7 @@ fn key(operation: u64) -> CheckpointKey {
     CheckpointKey { generation: Generation(3), version: operation, operation, incarnation: Incarnation([1; 16]) }
 }
 
-/// A shard in memory, of regions by name and bytes.
+/// A shard in memory that has these regions, each with its name and bytes.
 fn shard(operation: u64, regions: &[(String, Vec<u8>)]) -> MemoryShard {
     let region = |(name, bytes): &(String, Vec<u8>)| {
         let region = Region::of_bytes(name, RegionKind::Array, bytes.len() as u64);
@@ -54,7 +54,7 @@ fn shard(operation: u64, regions: &[(String, Vec<u8>)]) -> MemoryShard {
     MemoryShard::open_any(Path::new("memory"), Arc::new(SharedPages(pages))).unwrap()
 }
 
-/// Writes what a file is going to hold of a shard, as the tier of ranks that write alone has it.
+/// Writes a shard to a file of its own, as ranks that write alone do.
 fn write(tier: &DirectoryTier, operation: u64, source: &Source) {
     let total = source.head().header.total_len;
     let mut bytes = vec![0; total as usize];
@@ -83,13 +83,13 @@ fn source_key(operation: u64) -> SourceKey {
     SourceKey { key: key(operation), agreement: 7 }
 }
 
-/// What changes from one version to the next: regions grow, shrink, come and go, and some of their bytes are others.
+/// What changes from one version to the next: regions grow, shrink, appear and disappear, and some of their bytes change.
 fn changed(regions: &mut Vec<(String, Vec<u8>)>, rng: &mut Rng) {
     for (_, bytes) in regions.iter_mut() {
         match rng.below(8) {
             0 => bytes.resize(rng.below(20_000) as usize, 3),
             1 => bytes.clear(),
-            // What was there before lies somewhere else, or twice.
+            // What was there before is now in another place, or exists twice.
             5 if bytes.len() > 5000 => bytes.rotate_left(1000),
             6 if bytes.len() > 9000 => bytes.copy_within(..4200, 4300),
             2..=4 if !bytes.is_empty() => {
@@ -117,7 +117,7 @@ proptest! {
     #[test]
     fn a_packed_shard_joined_with_its_sources_is_the_shard(seed: u64) {
         let mut rng = Rng::new(seed);
-        // By blocks, or by chunks that are listed or grouped, some with hardly any room in their table.
+        // Comparison is by blocks, or by chunks that are listed or grouped, some with hardly any room in their table.
         let grouping = [None, Some(Grouping::List), Some(Grouping::Tree)][rng.below(3) as usize];
         let (chunk, budget) = (32 << rng.below(8), [1 << 30, 4000][rng.below(2) as usize]);
         let mut chunks = grouping.map(|grouping| Chunks::new(chunk, grouping, 100_000, budget));
@@ -125,7 +125,7 @@ proptest! {
         let mut versions = Versions::default();
         let mut regions: Vec<(String, Vec<u8>)> = (0..rng.below(4))
             .map(|index| {
-                // Noise, or what can be compressed.
+                // The bytes are noise, or can be compressed.
                 let few = [0xff, 3][rng.below(2) as usize];
                 (index.to_string(), (0..rng.below(40_000)).map(|_| rng.next_u64() as u8 & few).collect())
             })
@@ -205,7 +205,7 @@ proptest! {
     }
 }
 
-/// Three blocks and a bit: 2 leaves all but its second block to 1.
+/// Three blocks and a few bytes: version 2 takes all but its second block from version 1.
 fn two_versions(tier: &DirectoryTier) -> [MemoryShard; 2] {
     let mut bytes: Vec<u8> = (0..3 * 4096 + 100).map(|at: u32| (at / 4096 + at) as u8).collect();
     let first = shard(1, &[("t".into(), bytes.clone())]);
@@ -234,7 +234,7 @@ fn a_source_that_is_gone_is_named_and_one_on_another_tier_takes_its_place() {
     let path = local.folder_path(&series(), &key(2)).join(rank_file(RANK));
     assert!(mend(&local, &tiers, &path, RANK).unwrap().is_none(), "it needs no help");
     let first_path = local.folder_path(&series(), &key(1)).join(rank_file(RANK));
-    // A flip in what 2 takes from it.
+    // A flipped bit in what version 2 takes from version 1.
     disk.flip_bit(&first_path, (4096 + 9000) * 8).unwrap();
     let damaged = open(&local, 2).unwrap();
     assert!(Source::File(damaged).verify(|_| ()).is_err());
@@ -284,7 +284,7 @@ fn a_source_is_found_in_the_container_of_its_node_with_and_without_a_manifest() 
 fn what_a_source_does_not_store_itself_is_not_taken_from_it() {
     let (tier, _) = tier();
     let [_, second] = two_versions(&tier);
-    // One hop: 3 may take from 2 what 2 stores, and not what 2 takes from 1.
+    // Only one hop is allowed: version 3 may take from version 2 what version 2 stores, but not what version 2 takes from version 1.
     let third = |extents: &[Extent]| {
         let shard = shard(3, &[("t".into(), second.bytes()[4096..4096 + 3 * 4096 + 100].to_vec())]);
         write(&tier, 3, &Source::File(pack(&shard, vec![source_key(2)], extents, 0).unwrap().shard));
@@ -324,7 +324,7 @@ fn what_lies_where_is_read_with_the_bodies_and_a_flip_in_it_names_the_file() {
     let [_, _, table, ..] = crate::format::packed::regions_of(raw.head()).unwrap();
     disk.flip_bit(&path(2), (raw.head().header.body_offset + table.offset) * 8).unwrap();
     let mut look = [2, 3].map(|operation| open(&tier, operation).unwrap());
-    // Nothing but bodies needs it.
+    // Only the bodies need that table.
     let mut head = vec![0; second.head().header.body_offset as usize];
     look[0].read_raw(0, &mut head).unwrap();
     assert!(head == second.bytes()[..head.len()]);
@@ -346,7 +346,7 @@ fn a_look_opens_each_file_once_however_many_refer_to_it() {
     let mut look = Look::new(&tier, &of, RANK);
     let mut opened: Vec<FileShard> =
         [2, 1].map(|operation| look.open_or_mend(&tiers, &key(operation).folder()).unwrap()).into();
-    // Another file of that name is not looked at.
+    // The look does not open the file again, so its loss goes unnoticed.
     disk.lose(&tier.folder_path(&series(), &key(1)).join(rank_file(RANK))).unwrap();
     opened.push(look.open_or_mend(&tiers, &key(2).folder()).unwrap());
     for (shard, expected) in opened.iter().zip([&second, &first, &second]) {
@@ -365,7 +365,7 @@ fn flipped(sound: &MemoryShard, at: usize) -> MemoryShard {
     MemoryShard::open_any(Path::new("memory"), Arc::new(SharedPages(pages))).unwrap()
 }
 
-/// Frames behind noise are passed over unread; where others are of use their blocks are checked nevertheless.
+/// Frames after noise are passed over unread. If other frames can be compressed, the blocks of the passed ones are checked nevertheless.
 #[test]
 fn a_frame_that_is_passed_over_is_checked_too() {
     let frame = FRAME_MAX as usize;
@@ -391,14 +391,14 @@ fn a_shard_that_has_changed_since_the_capture_is_not_packed_or_not_written() {
     let changed = flipped(&sound, 4096 + 4100);
     let own = |length| Extent { length, stored: Stored::Own };
     let taken = |length, offset| Extent { length, stored: Stored::In { source: 0, offset } };
-    // Whole blocks are checked with what is written, parts of them here.
+    // Whole blocks are checked when they are written, parts of blocks are checked here.
     let whole = pack(&changed, vec![source_key(1)], &[taken(4096, 0), own(4106)], 0).unwrap();
     assert!(Source::File(whole.shard).verify(|_| ()).is_err());
     let parts = [taken(4106, 0), own(50), taken(4046, 4156)];
     assert!(matches!(pack(&changed, vec![source_key(1)], &parts, 0), Err(TierError::Damaged { .. })));
 }
 
-/// A forger can sign anything: what a packed shard says of itself keeps its rules, or is refused.
+/// A forger can sign anything: what a packed shard says of itself must follow the rules, or the shard is refused.
 #[test]
 fn extents_and_sources_keep_their_rules() {
     let shard = shard(5, &[("a".into(), vec![1; 5000]), ("b".into(), vec![2; 300])]);

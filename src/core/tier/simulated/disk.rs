@@ -1,13 +1,14 @@
-//! What the simulated disk holds: the view that programs see, the view that a power cut cannot take, and the changes between them.
+//! What the simulated disk holds: the view that programs see, the view that no power cut can change, and the changes between them.
 //!
-//! Each file keeps its bytes twice, and each directory its names twice: `live` as programs see them, `durable` as the
-//! last sync left them. Between the two lies `pending`, the changes since that sync in the order they were made. A sync
-//! applies all of them to `durable`; a power cut applies some and makes the result the live view as well.
+//! Each file keeps its bytes twice, and each directory keeps its names twice: `live` as programs see them, and
+//! `durable` as the last sync left them. `pending` holds the difference between the two, that is, the changes since
+//! that sync in the order in which they were made. A sync applies all of them to `durable`; a power cut applies some
+//! and makes the result the live view as well.
 //!
-//! Names stay in the directory they were made in (renames do not leave it), so an inode's parent never changes, and what lies
-//! below a directory can be told from the parents alone, for removed names too.
+//! Names stay in the directory in which they were made (renames do not leave it), so an inode's parent never changes. What is
+//! below a directory follows from the parents alone, even for removed names.
 //!
-//! Nothing here counts steps, injects faults or locks a mutex; that is the parent module's part.
+//! Nothing here counts steps, injects faults or locks a mutex; the parent module does that.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,13 +19,13 @@ use rustix::io::Errno;
 
 use crate::base::rng::Rng;
 
-/// No simulated file grows beyond this, so that a wild offset cannot take the test machine's memory.
+/// No simulated file grows beyond this, so that a wrong offset cannot exhaust the test machine's memory.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// Number of a file or directory, never used twice on one disk.
+/// Number of a file or directory. It is never used twice on one disk.
 pub(super) type InodeId = u64;
 
-/// The directory that everything is in.
+/// The directory that contains everything.
 const ROOT: InodeId = 0;
 
 /// Number of one lock that was granted.
@@ -71,9 +72,9 @@ enum Body {
 pub(super) struct Inode {
     parent: InodeId,
     body: Body,
-    /// Open handles; an inode without a name lives as long as there are some.
+    /// Number of open handles. An inode without a name lives as long as it has handles.
     pub(super) handles: u32,
-    /// Handles of an earlier epoch are dead: the power was cut in between.
+    /// Handles of an earlier epoch are dead, because the power was cut in between.
     pub(super) epoch: u64,
     pub(super) modified: SystemTime,
     /// The lock that is held, and the process that holds it.
@@ -106,7 +107,7 @@ impl NameChange {
 }
 
 impl FileBody {
-    /// Overwrites from `offset`; `contents` is long enough.
+    /// Overwrites bytes from `offset`; `contents` must be long enough.
     fn overwrite(contents: &mut [u8], offset: usize, bytes: &[u8]) {
         contents[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
@@ -121,7 +122,8 @@ impl FileBody {
     }
 
     /// Each sector of each unsynced write is kept, lost or torn; the length is anything between the old and the new one.
-    /// A quarter of the files each loses or keeps all of it, because those are the cases that hide the others' bugs.
+    /// A quarter of the files lose everything that was not synced, and another quarter keep all of it, because those
+    /// cases hide the bugs of the others.
     fn cut(&mut self, rng: &mut Rng) {
         if self.pending.is_empty() {
             return;
@@ -158,7 +160,7 @@ impl FileBody {
     }
 }
 
-/// Cuts a write where sectors of the file begin: offset and bytes of each piece.
+/// Cuts a write at the boundaries of the file's sectors: offset and bytes of each piece.
 fn sectors(offset: usize, bytes: &[u8], sector: usize) -> impl Iterator<Item = (usize, &[u8])> {
     let first = (sector - offset % sector).min(bytes.len());
     let (head, rest) = bytes.split_at(first);
@@ -179,7 +181,7 @@ impl DirectoryBody {
         }
     }
 
-    /// Every inode that a name leads to, now or after a power cut.
+    /// Every inode to which a name leads, now or after a power cut.
     fn children(&self) -> impl Iterator<Item = InodeId> {
         let pending = self.pending.iter().filter_map(|change| match change {
             NameChange::Link { inode, .. } => Some(*inode),
@@ -259,7 +261,7 @@ impl Disk {
         Ok(self.file(inode)?.live.len() as u64)
     }
 
-    /// The bytes programs see in a file.
+    /// The bytes that programs see in a file.
     pub(super) fn contents(&mut self, inode: InodeId) -> io::Result<&[u8]> {
         Ok(&self.file(inode)?.live)
     }
@@ -309,7 +311,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Does a directory hold names that a power cut could take back?
+    /// Does a directory have name changes that a power cut could undo?
     pub(super) fn has_unsynced_names(&mut self, inode: InodeId) -> io::Result<bool> {
         Ok(!self.names(inode)?.pending.is_empty())
     }
@@ -340,7 +342,7 @@ impl Disk {
         }
     }
 
-    /// Removes a file's name, or that of an empty directory.
+    /// Removes the name of a file or of an empty directory.
     pub(super) fn unlink(&mut self, path: &[String], directory: bool, now: SystemTime) -> io::Result<()> {
         let (parent, name) = self.find_parent(path)?;
         let inode = self.find(path)?;
@@ -360,7 +362,7 @@ impl Disk {
         Ok(self.names(inode)?.live.iter().map(|(name, inode)| (name.clone(), *inode)).collect())
     }
 
-    /// Everything live at and below an inode: paths, and the lengths of those that are files.
+    /// All live files and directories at and below an inode: their paths, and the lengths of the files.
     pub(super) fn tree(&self, inode: InodeId, path: &[String]) -> Vec<(Vec<String>, Option<u64>)> {
         let Some(Inode { body, .. }) = self.inodes.get(&inode) else { return Vec::new() };
         match body {
@@ -386,7 +388,7 @@ impl Disk {
         at == top
     }
 
-    /// Cuts the power of everything at and below `top`. Inodes get the new epoch, so old handles no longer fit.
+    /// Cuts the power of everything at and below `top`. Inodes get the new epoch, so old handles are no longer valid.
     pub(super) fn cut(&mut self, top: InodeId, epoch: u64, rng: &mut Rng) {
         let hit: Vec<InodeId> = self.inodes.keys().copied().filter(|inode| self.is_below(*inode, top)).collect();
         for (_, inode) in self.inodes.iter_mut().filter(|(id, _)| hit.binary_search(id).is_ok()) {
@@ -402,20 +404,20 @@ impl Disk {
         self.sweep();
     }
 
-    /// Ends all handles and locks, as when the disk is put into another machine.
+    /// Ends all handles and locks, as if the disk were moved to another machine.
     pub(super) fn renew_all(&mut self, epoch: u64) {
         self.inodes.values_mut().for_each(|inode| inode.renew(epoch));
         self.sweep();
     }
 
-    /// Ends the locks that `held` says yes to.
+    /// Ends the locks for which `held` returns true.
     pub(super) fn drop_locks(&mut self, held: impl Fn(u64) -> bool) {
         for inode in self.inodes.values_mut() {
             inode.lock = inode.lock.filter(|(_, process)| !held(*process));
         }
     }
 
-    /// Forgets inodes that no name leads to, before or after a power cut, and that no handle holds.
+    /// Forgets inodes to which no name leads, before or after a power cut, and which no handle holds.
     fn sweep(&mut self) {
         let mut reached = BTreeSet::new();
         let mut waiting: Vec<InodeId> =
@@ -430,7 +432,7 @@ impl Disk {
         self.inodes.retain(|inode, _| reached.contains(inode));
     }
 
-    /// Changes a file's bytes behind everybody's back; the result counts as durable.
+    /// Changes a file's bytes without any program knowing; the result counts as durable.
     pub(super) fn damage(&mut self, inode: InodeId, damage: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         let file = self.file(inode)?;
         damage(&mut file.live);

@@ -1,5 +1,5 @@
-//! Open files and locks of the simulated disk: they hold numbers, not the things themselves, and ask the disk at each call
-//! whether those are still valid.
+//! Open files and locks of the simulated disk. They hold numbers, not the things themselves, and at each call they ask the
+//! disk whether the numbers are still valid.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -14,10 +14,10 @@ use crate::tier::storage::{FileLock, ReadFile, WriteFile};
 /// An open file, for writing or for reading.
 pub(super) struct SimulatedFile {
     pub(super) storage: Simulated,
-    /// The path it was opened at: faults and counters go by it.
+    /// The path under which the file was opened; faults and counters use it.
     pub(super) path: Parts,
     pub(super) inode: InodeId,
-    /// The inode's epoch when it was opened; another one now means that the power was cut.
+    /// The inode's epoch when the file was opened. If the inode has another epoch now, the power was cut.
     pub(super) epoch: u64,
 }
 
@@ -90,7 +90,7 @@ impl ReadFile for SimulatedFile {
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         match from.checked_add(buffer.len()) {
             Some(end) if end <= contents.len() => buffer.copy_from_slice(&contents[from..end]),
-            // Nothing is wanted, so nothing is missing.
+            // No bytes are wanted, so none are missing.
             _ if buffer.is_empty() => {}
             _ => return Err(io::ErrorKind::UnexpectedEof.into()),
         }
@@ -112,7 +112,7 @@ impl Drop for SimulatedLock {
     fn drop(&mut self) {
         let mut state = self.storage.lock();
         if let Ok(inode) = state.disk.inode(self.inode) {
-            // After a simulated death somebody else may hold it by now.
+            // After a simulated death, somebody else may hold the lock by now.
             inode.lock = inode.lock.filter(|(id, _)| *id != self.id);
         }
     }

@@ -10,12 +10,13 @@ use crate::tier::TierError;
 use crate::tier::posix::PageBuffer;
 use std::ops::Range;
 
-/// Bytes of memory whose pages are found at once before they are read; for fewer it is not worth the call.
+/// If at least this many bytes of memory are read, their pages are found first, all in one call. For fewer bytes, the
+/// call is not worthwhile.
 const FOUND_AT_ONCE: usize = 256 << 10;
 
 impl Source {
-    /// Reads the bytes of a region from `at` on, which is the begin of a block, into `target`, which ends with a block or with the region, and checks
-    /// them there: what is in `target` afterwards is right, also where the bytes can change meanwhile.
+    /// Reads the bytes of a region that begin at `at`, the beginning of a block, into `target`, which ends with a block or with the region.
+    /// Checks the bytes there: what is in `target` afterwards is right, even if the source can change in the meantime.
     ///
     /// # Errors
     /// As [`Source::read_region`]; the content of `target` is then unspecified.
@@ -45,12 +46,13 @@ impl Source {
         Ok(())
     }
 
-    /// Hands out blocks of a region in memory as [`Source::read_through`] does, to somebody who copies a part of each, as others do: what that adds
-    /// to their checks is merged into `shares`, of which the first is that of the first block of `range`, and nothing is compared here. Of a file nothing is handed out, and what all have added
-    /// turns out to be no block's digest.
+    /// Hands out blocks of a region in memory as [`Source::read_through`] does, to a reader that copies a part of each block while
+    /// others copy the rest. What this reader adds to the checks of the blocks is merged into `shares`, whose first entry belongs to the
+    /// first block of `range`. Nothing is compared here. If the source is a file, nothing is handed out, and the merged shares then
+    /// match no block's digest.
     ///
     /// # Errors
-    /// [`TierError`]: the region is not inside the shard.
+    /// [`TierError`] if the region is not inside the shard.
     ///
     /// # Blocking
     /// Never.
@@ -80,16 +82,16 @@ impl Source {
         Ok(())
     }
 
-    /// Is this the digest of a block of a region, of which shares have come to it?
+    /// Do the merged shares of a block of a region give the block's digest?
     pub fn is_whole(&self, region: &Region, block: usize, share: BlockShare) -> bool {
         let size = u64::from(self.head().header.block_size);
         let length = size.min(region.bytes.saturating_sub(block as u64 * size));
         share.finish(length).is_some_and(|found| self.compare(region, block as u64, found).is_ok())
     }
 
-    /// Reads blocks of a region. `range` begins and ends with blocks, unless it ends with the region. Each block is handed out in order:
-    /// its place in the region, and a way through it, which `take` follows to its end. `take` may ask for the same block again. What it got
-    /// of a block before an error must not be used.
+    /// Reads blocks of a region. `range` begins and ends with blocks, unless it ends with the region. The blocks are handed out in order.
+    /// `take` gets the block's place in the region and a pass through the block, which it follows to the end; it may ask for the same block
+    /// again. Bytes that `take` got from a block before an error must not be used.
     ///
     /// # Errors
     /// As [`Source::read_region`].
@@ -144,8 +146,8 @@ impl Source {
 /// Whether a block is to be handed out once more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Again {
-    /// There is more to be taken from it.
+    /// More bytes are to be taken from the block.
     Yes,
-    /// It is done with.
+    /// The block is finished.
     No,
 }

@@ -5,41 +5,43 @@ use crate::base::Digest;
 use crate::base::digest::{PAIR, Sums};
 use std::ops::Range;
 
-/// A way through one block. What is handed out was read once, and its digest is made of that: it counts when that has turned out right.
+/// A pass through one block. What is handed out was read once, and the digest is made from exactly that. The bytes count only when the
+/// digest has turned out to be right.
 pub struct Pass<'b> {
     bytes: &'b [u8],
-    /// How far it has come, and where it ends.
+    /// How far the pass has come, and where it ends.
     at: usize,
     end: usize,
-    /// Of all before, unless the block was checked already; with the pair that `at` is inside of.
+    /// The sums of all bytes before `at`, including the pair that `at` is inside of. `None` if the block was checked
+    /// already, or if the pass has a share.
     sums: Option<Sums>,
     pair: [u8; PAIR],
-    /// Of what was copied, if others copy the rest.
+    /// The share of the bytes that were copied, if others copy the rest.
     share: Option<BlockShare>,
 }
 
 impl<'b> Pass<'b> {
-    /// Through a block of memory that others may change.
+    /// A pass through a block of memory that others may change.
     pub fn new(bytes: &'b [u8]) -> Pass<'b> {
         Pass::between(bytes, 0..bytes.len())
     }
 
-    /// Through a part of such a block that begins with a pair of words, and ends with one or with the block.
+    /// A pass through a part of such a block. The part begins with a pair of words, and ends with a pair or with the block.
     pub fn between(bytes: &'b [u8], part: Range<usize>) -> Pass<'b> {
         Pass { bytes, at: part.start, end: part.end, sums: Some(Sums::default()), pair: [0; PAIR], share: None }
     }
 
-    /// Through a block that was checked.
+    /// A pass through a block that was checked.
     pub fn checked(bytes: &'b [u8]) -> Pass<'b> {
         Pass { bytes, at: 0, end: bytes.len(), sums: None, pair: [0; PAIR], share: None }
     }
 
-    /// Through a block of memory that others may change, of which others copy the rest: what is skipped is not looked at.
+    /// A pass through a block of memory that others may change, and of which others copy the rest. Skipped bytes are not looked at.
     pub fn shared(bytes: &'b [u8]) -> Pass<'b> {
         Pass { share: Some(BlockShare::default()), ..Pass::checked(bytes) }
     }
 
-    /// How far it has come in the block.
+    /// How far the pass has come in the block.
     pub fn at(&self) -> usize {
         self.at
     }
@@ -49,7 +51,7 @@ impl<'b> Pass<'b> {
         self.end - self.at
     }
 
-    /// Passes bytes that nobody wants.
+    /// Skips bytes that nobody wants.
     pub fn skip(&mut self, mut count: usize) {
         let Some(_) = self.sums else {
             self.at += count;
@@ -87,7 +89,8 @@ impl<'b> Pass<'b> {
         self.of_pair(rest.len(), |bytes| rest.copy_from_slice(bytes));
     }
 
-    /// Takes at most so many bytes of the pair that it is inside of, or of the next one if that is not wanted as a whole.
+    /// Takes at most `most` bytes of the pair that `at` is inside of, or of the next pair if that is not wanted as a
+    /// whole. Returns how many.
     fn of_pair(&mut self, most: usize, take: impl FnOnce(&[u8])) -> usize {
         let within = self.at % PAIR;
         let begins = self.at - within;
@@ -113,12 +116,12 @@ impl<'b> Pass<'b> {
         self.sums.unwrap_or_default()
     }
 
-    /// What it adds to the check of a block that others copy the rest of.
+    /// What the pass adds to the check of a block of which others copy the rest.
     pub fn share(&self) -> BlockShare {
         self.share.unwrap_or_default()
     }
 
-    /// The digest of the block, all of which was passed; `None` if it was checked before, or is checked together with others.
+    /// The digest of the block, which was passed as a whole. `None` if the block was checked before, or is checked together with others.
     pub fn finish(self) -> Option<Digest> {
         debug_assert_eq!(self.left(), 0, "a part of the block was not passed");
         self.sums.map(|sums| sums.finish(self.bytes.len() as u64))

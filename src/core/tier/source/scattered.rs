@@ -1,4 +1,4 @@
-//! Reading a region into boxes of memory that have something around them.
+//! Reading a region into boxes of memory that are surrounded by other data.
 
 use super::pass::Pass;
 use super::{READ_BYTES, Source, in_threads, is_read_in_place, read_piece};
@@ -11,8 +11,8 @@ use crate::tier::TierError;
 use crate::tier::posix::PageBuffer;
 
 impl Source {
-    /// Reads a whole region into `target`, which takes as many bytes, checking each block. What was checked is what is put there, also where the
-    /// bytes can change meanwhile.
+    /// Reads a whole region into `target`, which takes the same number of bytes, and checks each block. Exactly the bytes that were checked
+    /// are put there, even if the source can change in the meantime.
     ///
     /// # Errors
     /// As [`Source::read_region`]. `target` is then partly overwritten.
@@ -35,7 +35,8 @@ impl Source {
             Source::Memory(shard) => {
                 let start = (shard.head.header.body_offset + region.offset) as usize;
                 let bytes = shard.part(start, region.bytes as usize)?;
-                // Two halves of each block are read in turn: from one place alone memory is not as fast as it can be.
+                // The two halves of each block are read in turn, because memory does not reach its full speed when it
+                // is read in only one place.
                 let half = block / 2;
                 let mut halves = target.parts(half).into_iter();
                 let targets = std::iter::from_fn(move || Some((halves.next()?, halves.next())));
@@ -59,7 +60,7 @@ impl Source {
     }
 }
 
-/// Puts the halves of a block where they go, row by row in turn, and makes the digest of what it has put there.
+/// Puts the halves of a block into their places, row by row in turn, and makes the digest of the bytes that it has put there.
 fn put_in_turn(block: &[u8], half: usize, (near, far): (Unpacked<'_>, Option<Unpacked<'_>>)) -> Digest {
     let half = half.min(block.len());
     let far = far.map(|far| (Pass::between(block, half..block.len()), far.way(0), far));

@@ -1,35 +1,37 @@
-//! A block that several check together: each copies some of its bytes, and adds what these add to the digest of the whole.
+//! A block that several readers check together: each copies some of its bytes, and adds what these contribute to the digest of the whole.
 //!
-//! The sums of a block's digest are those of its pairs of words, whoever adds them: if every byte of a block is copied by exactly one of several, and each adds
-//! the pairs that it copies, then all together have the digest of what was copied. Nobody reads more than it wants.
+//! The sums of a block's digest are those of its pairs of words, whoever adds them. If every byte of a block is copied by exactly one of
+//! several readers, and each adds the pairs that it copies, then all together have the digest of what was copied. Except in shared pairs,
+//! no reader reads more than it needs.
 //!
-//! A pair that two or more have bytes of is added by the one that has its first byte ([`BlockShare::copy`]), which reads the others with it, and lends
-//! them: it adds a weighed sum of them to its loan. Whoever copies those takes the same sum of what *it* has read off its own. Weights are
-//! odd, and each byte of a block has its own, so loans come to zero if the bytes that were added are those that were copied, also where
-//! memory has changed between the two; if not, they come to zero by one chance in 2^56 at most, and a single byte that differs is always
-//! seen. So what all have copied is right if their sums give the block's digest, and their loans are even.
+//! If two or more readers copy bytes of the same pair, the reader that copies its first byte adds the pair ([`BlockShare::copy`]). It reads
+//! the other bytes of the pair as well and lends them: it adds a weighted sum of these bytes to its loan. The readers that copy the lent
+//! bytes subtract the same sum, over what *they* have read, from their own loans. Weights are odd, and each byte of a block has its own, so
+//! the loans add up to zero if the bytes that were added are those that were copied, even if memory has changed in between. If the bytes
+//! differ, the loans add up to zero with a probability of at most one in 2^56, and a single byte that differs is always detected. So what
+//! all readers have copied is right if their sums give the block's digest and their loans add up to zero.
 
 use crate::base::Digest;
 use crate::base::digest::{PAIR, Sums, weight};
 use std::ops::Range;
 
-/// What somebody adds to the check of a block, of which it has copied some bytes.
+/// What a reader adds to the check of a block of which it has copied some bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BlockShare {
     sums: Sums,
     loan: u64,
 }
 
-/// Bytes of a share in a message.
+/// Length of a share in a message, in bytes.
 pub const SHARE_BYTES: usize = 24;
 
 impl BlockShare {
-    /// Copies bytes of a block, from `at` on as many as `target` takes, past the cache where there are enough of them.
+    /// Copies bytes of a block, beginning at `at`, as many as `target` takes. Goes around the cache if there are enough bytes.
     pub fn copy(&mut self, block: &[u8], at: usize, target: &mut [u8]) {
         let end = at + target.len();
         let whole = at.next_multiple_of(PAIR)..end / PAIR * PAIR;
         if whole.is_empty() {
-            // At most the end of one pair and the begin of the next.
+            // These are at most the end of one pair and the beginning of the next.
             let border = at.next_multiple_of(PAIR).clamp(at, end);
             let (near, far) = target.split_at_mut(border - at);
             self.copy_of_pair(block, at..border, near);
@@ -62,18 +64,19 @@ impl BlockShare {
         target.copy_from_slice(&pair[part.start - begin..part.end - begin]);
     }
 
-    /// Adds what another one adds to the same block.
+    /// Adds what another reader adds to the check of the same block.
     pub fn merge(&mut self, other: BlockShare) {
         self.sums.merge(other.sums);
         self.loan = self.loan.wrapping_add(other.loan);
     }
 
-    /// The digest of what was copied of a block of `length` bytes, all of whose shares were merged; `None` if a byte was added and another one copied.
+    /// The digest of what was copied of a block of `length` bytes, once all its shares are merged. `None` if the bytes that were added are
+    /// not those that were copied.
     pub fn finish(self, length: u64) -> Option<Digest> {
         (self.loan == 0).then(|| self.sums.finish(length))
     }
 
-    /// It, for a message.
+    /// The share in the form in which a message carries it.
     pub fn to_bytes(self) -> [u8; SHARE_BYTES] {
         let mut bytes = [0; SHARE_BYTES];
         bytes[..16].copy_from_slice(&self.sums.to_bytes());
@@ -81,7 +84,7 @@ impl BlockShare {
         bytes
     }
 
-    /// What [`BlockShare::to_bytes`] gave.
+    /// The share that [`BlockShare::to_bytes`] encoded.
     pub fn of_bytes(bytes: &[u8; SHARE_BYTES]) -> BlockShare {
         let (sums, loan) = bytes.split_at(16);
         let array = |bytes: &[u8]| std::array::from_fn(|at| bytes[at]);
@@ -89,7 +92,8 @@ impl BlockShare {
     }
 }
 
-/// The sum of some bytes of the pair that begins at `begin`, each with its weight; one is added to each, so that a zero that nobody copies is seen as well.
+/// The weighted sum of some bytes of the pair that begins at `begin`. One is added to each byte, so that a zero that nobody
+/// copies is detected as well.
 fn weighed(begin: usize, within: Range<usize>, pair: &[u8; PAIR]) -> u64 {
     within.fold(0u64, |sum, at| sum.wrapping_add((u64::from(pair[at]) + 1).wrapping_mul(weight(begin + at))))
 }
@@ -100,7 +104,8 @@ mod tests {
     use crate::base::digest::digest_bytes;
     use proptest::prelude::*;
 
-    /// Cuts a block at some places, gives each part to one of several, and has each copy its parts; between any two parts a byte may change.
+    /// Cuts a block at some places, gives each part to one of several readers, and makes each copy its parts. Between any two
+    /// parts, a byte may change.
     fn copied(
         block: &mut [u8],
         cuts: &[usize],
@@ -157,7 +162,7 @@ mod tests {
             if change.is_none() {
                 prop_assert_eq!((found, &target), (Some(expected), &before));
             } else {
-                // What was lent before the change and copied behind it is an alarm too many.
+                // A byte that was lent before the change and copied after it causes a false alarm.
                 prop_assert!(found != Some(expected) || target == before);
             }
         }

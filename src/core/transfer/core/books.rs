@@ -1,4 +1,4 @@
-//! All checkpoints of a rank that are not over, and the consequences of events. [`super`] explains how it is used.
+//! All checkpoints of a rank that are not over, and the consequences of events. [`super`] explains how this module is used.
 
 use super::flow::{FlowEffect, LevelState, Settled};
 use super::life::Life;
@@ -18,26 +18,26 @@ use crate::transfer::progress::LevelVerdict;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-/// What is known of a checkpoint from its capture on.
+/// What is known about a checkpoint, beginning with its capture.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Facts {
-    /// Which it is.
+    /// Its key.
     pub key: CheckpointKey,
     /// Its series.
     pub series: Series,
-    /// What all ranks must have in common.
+    /// The hash of what all ranks must have in common.
     pub agreement: u64,
     /// What it descends from.
     pub origin: Option<Origin>,
 }
 
-/// A shard in its place, with the vote on it.
+/// A shard in its place, and the vote on it.
 pub struct Captured<S> {
-    /// The slot that it lies in, if it lies in one.
+    /// The slot that contains it, if a slot does.
     pub slot: Option<S>,
-    /// The tier that it lies on.
+    /// The tier that contains it.
     pub on: TierId,
-    /// What this rank says.
+    /// The vote of this rank.
     pub vote: Ballot,
 }
 
@@ -50,13 +50,13 @@ pub enum Effect<S> {
     Start(u64, TierId),
     /// Stop this rank's part of a checkpoint on a tier: its result is not needed any more.
     Stop(u64, TierId),
-    /// Bring what this rank keeps for others to the node's own files.
+    /// Bring the parts that this rank keeps for others into the node's own files.
     Store(u64, Vec<S>),
-    /// Nobody needs the bytes of the capture any more; what was written of them without being published goes.
+    /// Nobody needs the bytes of the capture any more; what was written of them without being published is removed.
     Forget(u64),
-    /// All ranks have it; it goes to these tiers.
+    /// All ranks have captured the checkpoint; it goes to these tiers.
     Planned(u64, TierSet),
-    /// Its files may refer to these checkpoints.
+    /// The files of a checkpoint may refer to these checkpoints.
     Refer(u64, Vec<SourceKey>),
     /// Files may still come to refer to these checkpoints of a series, and to later ones.
     OfUse(String, Vec<u64>),
@@ -64,25 +64,25 @@ pub enum Effect<S> {
     Heard(Arc<Facts>, Option<TierId>, LevelVerdict),
     /// All levels have ended.
     Finished(u64),
-    /// Note in the slots that the ranks have it at this level.
+    /// Note in the slots that all ranks have the checkpoint at this level.
     Mark(Vec<S>, Level),
     /// Nobody needs the slot once its writes are done.
     LetPass(S),
     /// Give back what is kept of a checkpoint for others, and its own slot.
     Retire(Vec<S>, Option<S>),
-    /// Nothing of it is left.
+    /// Nothing is left of the checkpoint.
     Gone(u64),
 }
 
 struct Entry<S> {
     facts: Arc<Facts>,
     life: Life,
-    /// Where the bytes of the capture lie.
+    /// The tier that holds the bytes of the capture.
     on: Option<TierId>,
     slot: Option<S>,
-    /// What this rank keeps of it for other ranks.
+    /// What this rank keeps of the checkpoint for other ranks.
     parts: Vec<S>,
-    /// The containers that this rank has published, and has not voted with.
+    /// The containers that this rank has published but not yet voted with.
     containers: PerTier<Vec<ContainerInfo>>,
     failures: Vec<(TierId, String)>,
 }
@@ -90,24 +90,24 @@ struct Entry<S> {
 /// The checkpoints of one rank. `S` names a slot of node memory.
 pub struct Books<S> {
     rank: Rank,
-    /// What redundancy keeps lies on the node's own files, too, before its level counts.
+    /// What redundancy keeps must also be in the node's own files before its level counts.
     has_stored_parts: bool,
     entries: BTreeMap<u64, Entry<S>>,
-    /// Operations whose checkpoints have bytes in their place and are still to be captured.
+    /// Operations whose checkpoints have bytes in their place but are still to be captured.
     held: HashSet<u64>,
-    /// Root: what it remembers of a series, to plan.
+    /// Root: what is remembered of each series for planning.
     histories: HashMap<String, PerTier<History>>,
     /// What this run has committed.
     committed: HashSet<(TierId, u64)>,
-    /// By the hash of its name, the highest level at which this run has committed something of a series.
+    /// The highest level at which this run has committed something of a series, by the hash of the series' name.
     reached: HashMap<u64, Level>,
     /// What this run restored of each series, by name, and when.
     stretches: HashMap<String, Stretches>,
-    /// What refers to what.
+    /// The references between checkpoints.
     references: References,
     /// Why nothing more is committed.
     failure: Option<String>,
-    /// That is because a newer run has taken over: the ranks still hear each other.
+    /// The reason is that a newer run has taken over: the ranks still hear each other.
     is_superseded: bool,
 }
 
@@ -131,19 +131,20 @@ impl<S: Copy> Books<S> {
         }
     }
 
-    // ---- What happens.
+    // ---- Events.
 
     /// Bytes of a checkpoint that is still to be captured are in their place.
     pub fn on_held(&mut self, operation: u64) {
         self.held.insert(operation);
     }
 
-    /// This rank does not capture it.
+    /// This rank does not capture the checkpoint.
     pub fn on_declined(&mut self, operation: u64) {
         self.held.remove(&operation);
     }
 
-    /// The application has handed a checkpoint over. `None`: part of it is still in the GPU cache, and this rank votes when it has landed.
+    /// The application has handed a checkpoint over. `None`: part of it is still in the GPU cache, and this rank votes when that part has
+    /// landed.
     pub fn on_captured(&mut self, facts: Arc<Facts>, captured: Option<Captured<S>>) -> Effects<S> {
         let operation = facts.key.operation;
         self.held.remove(&operation);
@@ -155,7 +156,7 @@ impl<S: Copy> Books<S> {
             Entry { facts, life, on, slot, parts: Vec::new(), containers: PerTier::default(), failures: Vec::new() };
         self.entries.insert(operation, entry);
         let mut effects = Vec::new();
-        // The session has failed between the look at that and now: nobody would answer the vote.
+        // The session has failed between that look and now: nobody would answer the vote.
         if let Some(reason) = self.cut_off().map(ToOwned::to_owned) {
             self.give_up(operation, LevelVerdict::Unknown(reason), &mut effects);
             self.settle_memory(&mut effects);
@@ -164,7 +165,7 @@ impl<S: Copy> Books<S> {
         effects
     }
 
-    /// What was in the GPU cache lies in this slot now, or (`None`) in none, and `vote` says so.
+    /// What was in the GPU cache is in this slot now, or (`None`) in no slot, and `vote` says which.
     pub fn on_landed(&mut self, operation: u64, slot: Option<S>, vote: Ballot) -> Effects<S> {
         let mut effects = Vec::new();
         if let Some(entry) = self.entries.get_mut(&operation) {
@@ -195,7 +196,7 @@ impl<S: Copy> Books<S> {
             },
             (None, heard) => self.give_up(operation, heard, &mut effects),
             (Some(tier), heard) => {
-                // Without a word nothing is known to have gone.
+                // Without the root's word, nothing is known to have been deleted.
                 let stay = codec::decode::<(u64, Vec<u64>)>("what stays", &verdict.decision).ok();
                 self.settle_level(operation, tier, heard, stay, &mut effects);
             }
@@ -217,7 +218,7 @@ impl<S: Copy> Books<S> {
                 Ok(containers) => entry.containers[tier].extend(containers),
                 Err(why) => entry.failures.push((tier, why)),
             }
-            // Parts on the node's files are worth nothing without the own shards of all ranks there.
+            // Parts in the node's files are useless unless the shards of all ranks themselves are there.
             let needs_own = tier == TierId::PEERS && self.has_stored_parts && !entry.has_failed(tier);
             if needs_own && let Some((_, why)) = entry.failures.iter().find(|(at, _)| !at.spec().is_shared) {
                 let why = format!("its own shard did not reach the local tier: {why}");
@@ -242,10 +243,10 @@ impl<S: Copy> Books<S> {
             return vec![Effect::Retire(parts, None)];
         }
         entry.parts.clone_from(&parts);
-        // Before the vote: the others may hear that the level is committed, and this rank die before.
+        // Before the vote: the others may hear that the level is committed, and this rank may die before it does.
         let mut effects = vec![Effect::Mark(parts.clone(), Level::NodeLoss)];
         if self.has_stored_parts {
-            // Also with no parts: the vote says that this shard is on the node's files, too.
+            // Even with no parts: the vote says that this shard, too, is in the node's files.
             effects.push(Effect::Store(operation, parts));
         } else {
             effects.extend(self.on_written(operation, TierId::PEERS, Ok(Vec::new())));
@@ -253,8 +254,8 @@ impl<S: Copy> Books<S> {
         effects
     }
 
-    /// The file systems of these tiers stand still: the farther copies of checkpoints that lie elsewhere begin without waiting for them. The
-    /// root gives a level up only much later. Also returns whose.
+    /// The file systems of these tiers stand still: the farther copies of those checkpoints that are held elsewhere begin without waiting
+    /// for them. The root gives a level up only much later. Also returns the operations of these checkpoints.
     pub fn on_stuck(&mut self, stuck: TierSet) -> (Vec<u64>, Effects<S>) {
         let mut begun = Vec::new();
         for (operation, entry) in &mut self.entries {
@@ -272,7 +273,7 @@ impl<S: Copy> Books<S> {
         (operations, effects)
     }
 
-    /// The application waits for memory: only what is needed stays.
+    /// The application waits for memory: only what is needed is kept.
     pub fn on_pressed(&mut self) -> Effects<S> {
         let mut effects = Vec::new();
         self.release(&Occasion::Pressed, &mut effects);
@@ -293,7 +294,7 @@ impl<S: Copy> Books<S> {
         (is_news, effects)
     }
 
-    /// The root did not answer: this rank agrees on nothing any more.
+    /// The root did not answer: from now on, this rank takes part in no agreement.
     pub fn on_silence(&mut self, reason: &str) {
         self.failure.get_or_insert_with(|| reason.to_owned());
         self.is_superseded = false;
@@ -309,39 +310,39 @@ impl<S: Copy> Books<S> {
         is_news
     }
 
-    /// The run has restored something of a series: later checkpoints of it descend from that.
+    /// The run has restored something of a series: later checkpoints of the series descend from what was restored.
     pub fn on_restored(&mut self, name: &str, origin: Origin, generation: Generation) {
         self.stretches.entry(name.into()).or_default().begin(generation, origin);
     }
 
-    /// Root: what it remembers of a series, to be counted by a plan.
+    /// Root: what is remembered of a series, for a plan to count.
     pub fn history(&mut self, name: &str) -> &mut PerTier<History> {
         self.histories.entry(name.to_owned()).or_default()
     }
 
-    /// What refers to what, to choose and to ask.
+    /// The references between checkpoints, for choosing and for questions.
     pub fn references(&mut self) -> &mut References {
         &mut self.references
     }
 
-    // ---- What is asked.
+    // ---- Questions.
 
-    /// Is it in the books?
+    /// Is the checkpoint in the books?
     pub fn has(&self, operation: u64) -> bool {
         self.entries.contains_key(&operation)
     }
 
-    /// What is known of it.
+    /// What is known about the checkpoint.
     pub fn facts(&self, operation: u64) -> Option<Arc<Facts>> {
         self.entries.get(&operation).map(|entry| entry.facts.clone())
     }
 
-    /// Is it in the books, and has it not ended?
+    /// Is the checkpoint in the books, and has it not ended?
     pub fn is_open(&self, operation: u64) -> bool {
         self.entries.get(&operation).is_some_and(|entry| !entry.life.is_finished())
     }
 
-    /// Is its shard still on its way from the device?
+    /// Is the checkpoint's shard still on its way from the device?
     pub fn is_coming_down(&self, operation: u64) -> bool {
         self.entries.get(&operation).is_some_and(|entry| entry.life.is_coming_down())
     }
@@ -351,13 +352,13 @@ impl<S: Copy> Books<S> {
         self.entries.values().filter(|entry| !entry.life.is_finished()).map(|entry| &entry.facts)
     }
 
-    /// Are all at their end, with no bytes on their way?
+    /// Have all of them ended, with no bytes on their way?
     pub fn is_at_rest(&self) -> bool {
         self.entries.values().all(|entry| entry.life.is_finished() && !entry.life.is_coming_down())
     }
 
-    /// Has this rank captured it, and not yet heard what goes to the peers? The others may have heard it first; and verdicts need not come
-    /// in the order of their operations.
+    /// Has this rank captured the checkpoint without having heard what goes to the peers? The others may have heard it first; and verdicts
+    /// need not arrive in the order of their operations.
     pub fn awaits_exchange(&self, operation: u64) -> bool {
         self.entries.get(&operation).is_some_and(|entry| match &entry.life {
             Life::Landing | Life::Ready(_) | Life::Voting => true,
@@ -366,13 +367,13 @@ impl<S: Copy> Books<S> {
         })
     }
 
-    /// How many others hold a slot of node memory.
+    /// How many other checkpoints hold a slot of node memory.
     pub fn slots_beside(&self, operation: u64) -> usize {
         self.entries.iter().filter(|(other, entry)| **other != operation && entry.has_slot()).count()
     }
 
-    /// Will memory come back by itself, when writes that are under way are done? What comes down is given back, whatever has become of the
-    /// checkpoint.
+    /// Will memory be given back without further action, when the current writes are done? Memory of shards that are still coming down is
+    /// given back, whatever has become of the checkpoint.
     pub fn will_release(&self) -> bool {
         let will = |entry: &Entry<S>| match &entry.life {
             life if life.is_coming_down() => true,
@@ -386,7 +387,7 @@ impl<S: Copy> Books<S> {
         self.entries.values().map(|entry| entry.facts.series.name.as_str())
     }
 
-    /// What a checkpoint of a series that is taken now descends from.
+    /// The origin of a checkpoint of a series if it is taken now.
     pub fn origin(&self, name: &str) -> Option<Origin> {
         self.stretches.get(name)?.last()
     }
@@ -411,18 +412,18 @@ impl<S: Copy> Books<S> {
         self.failure.as_deref()
     }
 
-    /// Why this rank can agree on nothing any more, if so. A superseded rank still can: its application computes on, and all its ranks
-    /// continue to get one answer to each question.
+    /// Why this rank can agree on nothing any more, if so. A superseded rank still can: its application continues to compute, and all its
+    /// ranks continue to receive the same answer to each question.
     pub fn cut_off(&self) -> Option<&str> {
         self.failure.as_deref().filter(|_| !self.is_superseded)
     }
 
-    /// What lies in this rank's node memory, in the order of the operations.
+    /// What this rank's node memory holds, in the order of the operations.
     pub fn memory(&self) -> Ledger<String> {
         Ledger::new(self.entries.values().map(Entry::in_ledger).collect()).with_stored_parts(self.has_stored_parts)
     }
 
-    /// A folder of a tier, as this run knows more of it than its name and whether it has a manifest.
+    /// A folder of a tier, with what this run knows of it besides its name and whether it has a manifest.
     pub fn folder(&self, folder: &Folder, tier: TierId, now: &CheckpointKey) -> LedgerEntry<()> {
         let mut entry = folder.entry((), tier.level());
         if folder.generation == now.generation {
@@ -434,10 +435,10 @@ impl<S: Copy> Books<S> {
         entry
     }
 
-    // ---- What follows.
+    // ---- Effects.
 
-    /// Votes on calls in the order of the calls: later ones wait for a shard that is still landing.
-    /// Does a vote wait for a shard that is landing?
+    /// Does a vote wait for a shard that is landing? Votes on calls are cast in the order of the calls: later votes
+    /// wait for a shard that is still landing.
     pub fn has_vote_waiting(&self) -> bool {
         let mut lives = self.entries.values().map(|entry| &entry.life);
         lives.any(|life| matches!(life, Life::Landing))
@@ -476,12 +477,12 @@ impl<S: Copy> Books<S> {
         self.follow(operation, next, effects);
     }
 
-    /// The call came to nothing, or nobody here will hear: nothing more of this checkpoint is written.
+    /// The call came to nothing, or nobody here will hear its verdict: nothing more of this checkpoint is written.
     fn give_up(&mut self, operation: u64, heard: LevelVerdict, effects: &mut Effects<S>) {
         let Some(entry) = self.entries.get_mut(&operation) else { return };
         let ends_doubt = matches!((&entry.life, &heard), (Life::Doubtful, LevelVerdict::Abandoned(_)));
         if entry.life.is_finished() && !ends_doubt {
-            // It came while this rank's vote was on its way, and answers that, too.
+            // The verdict arrived while this rank's vote was on its way, and answers that vote, too.
             return;
         }
         let next = match &heard {
@@ -550,10 +551,10 @@ impl<S: Copy> Books<S> {
         }
     }
 
-    /// Lets go of slots that nobody needs, and of checkpoints of which nothing is left.
+    /// Lets go of slots that nobody needs, and of checkpoints that have nothing left.
     ///
-    /// A slot, and what is kept beside it for other ranks, stays while it is being written, and while it is its series' newest one committed
-    /// at level `Process` or at level `NodeLoss`.
+    /// A slot, and what is kept besides it for other ranks, stays while it is being written, and while its checkpoint is the newest of the
+    /// series that is committed at level `Process` or at level `NodeLoss`.
     fn settle_memory(&mut self, effects: &mut Effects<S>) {
         self.release(&Occasion::Settled, effects);
     }
@@ -573,7 +574,7 @@ impl<S: Copy> Books<S> {
 }
 
 impl<S: Copy> Entry<S> {
-    /// Does its shard hold a slot of the segment?
+    /// Does the shard of this checkpoint hold a slot of the segment?
     fn has_slot(&self) -> bool {
         self.slot.is_some() || self.life.is_coming_down()
     }
@@ -582,8 +583,8 @@ impl<S: Copy> Entry<S> {
         self.failures.iter().any(|(failed, _)| *failed == tier)
     }
 
-    /// Notes the highest committed level in the slots. Whoever finds the segment after the run has died can then tell an only copy from
-    /// one that is safe elsewhere.
+    /// Notes the highest committed level in the slots. Whoever finds the segment after the run has died can then distinguish the only copy
+    /// of a checkpoint from one that is safe elsewhere.
     fn mark(&self, effects: &mut Effects<S>) {
         let committed = TierId::all().filter(|tier| self.life.is_committed(*tier));
         let Some(highest) = committed.map(TierId::level).max() else { return };
@@ -594,8 +595,8 @@ impl<S: Copy> Entry<S> {
         }
     }
 
-    /// Nothing more comes of the exchange. What it has led to stays, also if that is in doubt: others may have heard that the level is
-    /// committed.
+    /// The exchange leads to nothing more. What it has already produced stays, even if the outcome is in doubt: others may have heard that
+    /// the level is committed.
     fn stop_exchange(&mut self, operation: u64, effects: &mut Effects<S>) {
         effects.push(Effect::Stop(operation, TierId::PEERS));
         if !self.life.is_in_doubt() && !self.life.is_committed(TierId::PEERS) && !self.parts.is_empty() {
@@ -620,7 +621,7 @@ impl<S: Copy> Entry<S> {
         Effect::Vote(round, ballot)
     }
 
-    /// What node memory holds of it.
+    /// What node memory holds of this checkpoint.
     fn in_ledger(&self) -> LedgerEntry<String> {
         let known = TierId::all().filter(|tier| self.life.is_committed(*tier));
         let doubt = Levels::NONE.with(Level::Process).with(Level::NodeLoss);
@@ -631,7 +632,7 @@ impl<S: Copy> Entry<S> {
             version: self.facts.key.version,
             place: Place::Slot,
             known: known.fold(Levels::NONE, |known, tier| known.with(tier.level())),
-            // Lost touch, or still without an answer: the others may have heard that it is committed.
+            // This rank has lost touch, or still has no answer: the others may have heard that the checkpoint is committed.
             doubt: if self.life.is_in_doubt() && has_memory { doubt } else { Levels::NONE },
             is_open: self.life.is_open(),
             needs: Vec::new(),
@@ -691,7 +692,7 @@ mod tests {
         effects.iter().filter_map(vote).collect()
     }
 
-    /// The effects that are not words to others.
+    /// The effects that say nothing to others.
     fn acts(effects: Vec<Effect<u32>>) -> Vec<Effect<u32>> {
         let is_act = |effect: &Effect<u32>| !matches!(effect, Effect::Heard(..) | Effect::Vote(..));
         effects.into_iter().filter(is_act).collect()
@@ -736,7 +737,7 @@ mod tests {
         assert_eq!(votes(&books.on_landed(3, None, Ballot::default())), [(3, None)], "also a no");
     }
 
-    /// What the others have given up while it came down from the GPU gives its memory back when it is there.
+    /// A shard that the others have given up while it came down from the GPU gives its memory back on arrival.
     #[test]
     fn a_shard_that_lands_too_late_is_given_back() {
         let mut books = books(false);
@@ -760,7 +761,7 @@ mod tests {
         assert_eq!(books.on_verdict(&abandoned(1)), []);
     }
 
-    /// The others may have heard that it is committed: the restart decides.
+    /// The others may have heard that the checkpoint is committed: the restart decides.
     #[test]
     fn a_silent_root_leaves_the_memory_of_what_was_voted_for() {
         let mut books = books(false);
@@ -806,7 +807,7 @@ mod tests {
         assert!(!books.has(1) && books.is_at_rest());
     }
 
-    /// A vote would wait for ever, and the application with it.
+    /// The vote would wait forever, and so would the application.
     #[test]
     fn what_is_captured_after_the_failure_is_given_up_at_once() {
         let mut books = books(false);

@@ -10,12 +10,12 @@
 //! ```
 //!
 //! What memory holds is committed with the call. Files are written one after the other, the nearest first, unless a nearer one's file
-//! system stands still; the exchange with the peers of the redundancy set runs at the same time. Each level is voted on as soon as this
-//! rank has done its part or failed to: a failed write to one tier does not keep the checkpoint from the next one.
+//! system stands still; the exchange with the peers of the redundancy set runs at the same time as the writes. Each level is voted on as
+//! soon as this rank has done its part or failed to: a failed write to one tier does not keep the checkpoint from the next one.
 
 use crate::tier::{Means, PerTier, TierId, TierSet};
 
-/// Where one checkpoint stands on one tier, as this rank knows it.
+/// The state of one checkpoint on one tier, as this rank knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LevelState {
     /// Not wanted for this checkpoint.
@@ -26,22 +26,22 @@ pub enum LevelState {
     Writing,
     /// This rank has cast its vote.
     Voted,
-    /// All ranks have it.
+    /// All ranks have done their part.
     Committed,
-    /// Some rank does not.
+    /// Some rank has not done its part.
     Abandoned,
-    /// This rank has voted and heard no verdict: others may have heard that it is committed.
+    /// This rank has voted and heard no verdict: others may have heard that the level is committed.
     Unknown,
 }
 
 /// How a level ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Settled {
-    /// All ranks have it.
+    /// All ranks have done their part.
     Committed,
-    /// Some rank does not.
+    /// Some rank has not done its part.
     Abandoned,
-    /// Nobody here knows.
+    /// Nobody here knows the outcome.
     Unknown,
 }
 
@@ -66,7 +66,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// All ranks made the same call and captured it; it goes to these tiers.
+    /// All ranks have made the same call and captured the checkpoint; it goes to these tiers.
     pub fn agreed(plan: TierSet) -> (Flow, Vec<FlowEffect>) {
         let levels = PerTier::new(|tier| match (plan.has(tier), tier.spec().means) {
             (false, _) => LevelState::Off,
@@ -83,17 +83,17 @@ impl Flow {
         self.levels[tier]
     }
 
-    /// Do all ranks have it on that tier?
+    /// Do all ranks have the checkpoint on that tier?
     pub fn is_committed(&self, tier: TierId) -> bool {
         self.level(tier) == LevelState::Committed
     }
 
-    /// May others have heard that it is committed at a level that memory must hold, without this rank having heard it?
+    /// May others have heard that the checkpoint is committed at a level for which memory must hold it, while this rank has not?
     pub fn is_in_doubt(&self) -> bool {
         by(Means::Peers).any(|tier| matches!(self.level(tier), LevelState::Voted | LevelState::Unknown))
     }
 
-    /// Are bytes on their way, or votes on what memory holds?
+    /// Are bytes on their way, or are votes on the content of memory?
     pub fn is_open(&self) -> bool {
         use LevelState::{Planned, Voted, Writing};
         self.needs_source() || by(Means::Peers).any(|tier| matches!(self.level(tier), Planned | Writing | Voted))
@@ -104,7 +104,7 @@ impl Flow {
         self.levels.iter().any(|(_, level)| matches!(level, LevelState::Planned | LevelState::Writing))
     }
 
-    /// The root is silent. What this rank has not voted for nobody can have heard to be committed.
+    /// The root is silent. If this rank has not voted for a level, nobody can have heard that it is committed.
     pub fn on_lost(&mut self) -> Vec<FlowEffect> {
         use LevelState::{Abandoned, Planned, Unknown, Voted, Writing};
         for (_, level) in self.levels.iter_mut() {
@@ -126,7 +126,7 @@ impl Flow {
         effects
     }
 
-    /// The file systems of these tiers stand still: farther copies are not put off until they move again.
+    /// The file systems of these tiers stand still: farther copies do not wait for them.
     pub fn on_stuck(&mut self, stuck: TierSet) -> Vec<FlowEffect> {
         let waits = |tier: &TierId| self.level(*tier) == LevelState::Writing;
         let writing: TierSet = TierId::files().filter(waits).collect();
@@ -137,7 +137,7 @@ impl Flow {
         planned.next().map(|tier| self.start(tier)).into_iter().collect()
     }
 
-    /// The ranks have decided on the tier's level, or the root is silent. (A root that gives up may do so before this rank has written.)
+    /// The ranks have decided on the tier's level, or the root is silent. (A root that gives up may decide before this rank has written.)
     pub fn on_settled(&mut self, tier: TierId, end: Settled) -> Vec<FlowEffect> {
         debug_assert_ne!(self.level(tier), LevelState::Off, "{tier} is not in the plan");
         self.levels[tier] = match (end, self.level(tier)) {
@@ -161,7 +161,7 @@ impl Flow {
 
     fn next(&mut self) -> Vec<FlowEffect> {
         use LevelState::{Planned, Writing};
-        // The files are written one after the other; the peers are reached over the network meanwhile.
+        // The files are written one after the other; meanwhile, the exchange with the peers uses the network.
         let is_file_open = TierId::files().any(|tier| self.level(tier) == Writing);
         let next_file = TierId::files().find(|tier| self.level(*tier) == Planned).filter(|_| !is_file_open);
         let next: Vec<TierId> = by(Means::Peers).filter(|tier| self.level(*tier) == Planned).chain(next_file).collect();
@@ -177,7 +177,7 @@ impl Flow {
     }
 }
 
-/// The tiers that copies come to in that way.
+/// The tiers that copies reach by these means.
 fn by(means: Means) -> impl Iterator<Item = TierId> {
     TierId::all().filter(move |tier| tier.spec().means == means)
 }
@@ -235,7 +235,7 @@ mod tests {
         use LevelState::{Abandoned, Committed, Unknown};
         assert_eq!(states, [Committed, Abandoned, Unknown, Abandoned]);
         assert!(flow.is_in_doubt() && flow.is_finished() && !flow.is_open());
-        // The word may come after all.
+        // The verdict may arrive after all.
         flow.on_settled(TierId::PEERS, Settled::Committed);
         assert!(!flow.is_in_doubt() && flow.is_committed(TierId::PEERS));
     }

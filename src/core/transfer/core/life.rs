@@ -1,30 +1,30 @@
-//! The life of one checkpoint on one rank, up to the agreement on its call and after it. [`super`] draws it.
+//! The life of one checkpoint on one rank, up to the agreement on its call and after it. [`super`] shows it as a diagram.
 
 use super::flow::{Flow, FlowEffect};
 use crate::coordination::Ballot;
 use crate::tier::{TierId, TierSet};
 
-/// Where a checkpoint stands on this rank.
+/// The state of a checkpoint on this rank.
 #[derive(Debug)]
 pub enum Life {
-    /// Part of its bytes come down from the GPU cache.
+    /// Part of its bytes is on its way down from the GPU cache.
     Landing,
-    /// Part of its bytes come down from the GPU cache, but nobody needs them: it was given up meanwhile.
+    /// Part of its bytes is on its way down from the GPU cache, but nobody needs it: the checkpoint was given up meanwhile.
     Falling,
-    /// Captured. This is the vote, which waits for those on earlier calls.
+    /// Captured. The vote waits for the votes on earlier calls.
     Ready(Ballot),
     /// This rank has voted on the call.
     Voting,
-    /// All ranks have captured it; it goes to some tiers.
+    /// All ranks have captured the checkpoint; it goes to some tiers.
     Agreed(Flow),
     /// It came to nothing.
     Refused,
-    /// This rank has voted on the call, and hears no verdict.
+    /// This rank has voted on the call, but hears no verdict.
     Doubtful,
 }
 
 impl Life {
-    /// Has everything ended that a call could wait for? Bytes that nobody wants may still be on their way.
+    /// Has everything ended that a call could wait for? Unwanted bytes may still be on their way.
     pub fn is_finished(&self) -> bool {
         match self {
             Life::Landing | Life::Ready(_) | Life::Voting => false,
@@ -33,7 +33,7 @@ impl Life {
         }
     }
 
-    /// Are bytes of it on their way from the GPU cache?
+    /// Are bytes of the checkpoint on their way from the GPU cache?
     pub fn is_coming_down(&self) -> bool {
         matches!(self, Life::Landing | Life::Falling)
     }
@@ -46,12 +46,12 @@ impl Life {
         }
     }
 
-    /// Do all ranks have it on that tier?
+    /// Do all ranks have the checkpoint on that tier?
     pub fn is_committed(&self, tier: TierId) -> bool {
         self.flow().is_some_and(|flow| flow.is_committed(tier))
     }
 
-    /// Are bytes or votes on their way, as far as memory has to wait for them?
+    /// Are bytes or votes on their way that memory has to wait for?
     pub fn is_open(&self) -> bool {
         match self {
             Life::Landing | Life::Falling | Life::Ready(_) | Life::Voting => true,
@@ -60,7 +60,7 @@ impl Life {
         }
     }
 
-    /// May the others have heard, now or soon, that it is committed where memory must hold it, without this rank having heard it?
+    /// May the others have heard, now or soon, that the checkpoint is committed where memory must hold it, while this rank has not?
     pub fn is_in_doubt(&self) -> bool {
         match self {
             Life::Landing | Life::Ready(_) | Life::Voting | Life::Doubtful => true,
@@ -69,7 +69,7 @@ impl Life {
         }
     }
 
-    /// Its bytes are in their place, or will never be: the vote on it can be cast. True if somebody still wants it.
+    /// The bytes are in their place, or will never be: the vote on the checkpoint can be cast. True if somebody still wants the checkpoint.
     pub fn on_landed(&mut self, vote: Ballot) -> bool {
         debug_assert!(self.is_coming_down(), "landed twice: {self:?}");
         *self = match std::mem::replace(self, Life::Refused) {
@@ -91,17 +91,18 @@ impl Life {
         }
     }
 
-    /// All ranks have captured it, and it goes to these tiers.
+    /// All ranks have captured the checkpoint, and it goes to these tiers.
     pub fn on_agreed(&mut self, plan: TierSet) -> Vec<FlowEffect> {
         let (mut flow, mut effects) = Flow::agreed(plan);
         match self {
             Life::Voting => {}
-            // The word has come after all. What memory holds is committed; this rank has let go of the bytes for all else.
+            // The verdict has arrived after all. What memory holds is committed; for everything else, this rank has already let go of the
+            // bytes.
             Life::Doubtful => {
                 flow.on_lost();
                 effects = Vec::new();
             }
-            // The root needs the votes of all ranks for that.
+            // The root needs the votes of all ranks for an agreement.
             _ => {
                 debug_assert!(false, "agreed without this rank: {self:?}");
                 return Vec::new();
@@ -111,7 +112,7 @@ impl Life {
         effects
     }
 
-    /// Some rank has not captured it, or made another call. That ends a doubt, too.
+    /// Some rank has not captured the checkpoint, or has made another call. This ends a doubt, too.
     pub fn on_refused(&mut self) -> Vec<FlowEffect> {
         if matches!(self, Life::Doubtful) {
             *self = Life::Refused;
@@ -120,7 +121,7 @@ impl Life {
         self.end(Life::Refused)
     }
 
-    /// The root is silent, here or elsewhere. What this rank has not voted for nobody can have heard to be committed.
+    /// The root is silent, here or elsewhere. If this rank has not voted for something, nobody can have heard that it is committed.
     pub fn on_lost(&mut self) -> Vec<FlowEffect> {
         match self {
             Life::Agreed(flow) => flow.on_lost(),
@@ -205,7 +206,7 @@ mod tests {
         assert_eq!(votes[..5], [(false, false); 5]);
     }
 
-    /// A verdict is awaited on the call, too: until then others may have heard it first.
+    /// A verdict on the call is awaited, too: until it arrives, others may have heard it first.
     #[test]
     fn until_the_verdict_on_the_call_a_checkpoint_is_in_doubt() {
         assert_eq!(lives().map(|life| life.is_in_doubt()), [true, false, true, true, false, true]);

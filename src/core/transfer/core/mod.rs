@@ -1,8 +1,9 @@
-//! What the engine decides, as values: events in, effects out. No thread, no clock, no message, no file, no byte of a shard.
+//! The engine's decisions, as values: events in, effects out. This module uses no thread, no clock, no message, no file and no byte of a
+//! shard.
 //!
-//! [`Books`] has all checkpoints of a rank that are not over, one [`Life`] each, and, after the agreement on the call, one [`Flow`] with
-//! a state for each tier. The engine tells it what has happened and performs the [`Effect`]s that come back, in their order, before
-//! anything else can happen. Who does the work (captures, files, peers, reports) knows nothing of these states.
+//! [`Books`] has all checkpoints of a rank that are not over, one [`Life`] each, and, after the agreement on the call, one [`Flow`] with a
+//! state for each tier. The engine tells the books what has happened and performs the returned [`Effect`]s, in their order, before anything
+//! else can happen. The parts that do the work (captures, files, peers, reports) know nothing of these states.
 //!
 //! # A checkpoint's life on one rank
 //!
@@ -28,9 +29,9 @@
 //! | `Refused` | | go | no |
 //! | `Doubtful` | has voted, and the root is silent | stay for the restart to settle | yes |
 //!
-//! A word that comes after all ends the doubt: what memory holds is committed then, or goes, and nothing more is written.
+//! A verdict that arrives after all ends the doubt: what memory holds is then committed, or is removed, and nothing more is written.
 //!
-//! Refused, doubtful and ended ones are forgotten as soon as the ledger lets their memory go.
+//! Refused, doubtful and ended checkpoints are forgotten as soon as the ledger releases their memory.
 #![forbid(unsafe_code)]
 
 mod books;
@@ -58,7 +59,7 @@ pub(super) fn tier_of(phase: Phase) -> Option<TierId> {
     }
 }
 
-/// The round on the call of that number.
+/// The round on the call with that number.
 pub(super) fn call(operation: u64) -> Round {
     Round { operation, phase: Phase::Call }
 }

@@ -21,20 +21,20 @@ pub struct Plan {
 pub struct Wishes<'a> {
     /// The configuration.
     pub job: &'a JobConfig,
-    /// The tiers that are written to.
+    /// The tiers in use that are written to.
     pub in_use: TierSet,
-    /// There are redundancy sets for this series.
+    /// This series has redundancy sets.
     pub can_protect: bool,
     /// The last checkpoint before an end that was asked for goes everywhere: the nodes may be gone afterwards.
     pub is_last: bool,
-    /// Every how many-th checkpoint goes to each level, where that is left to the session.
+    /// The interval, in checkpoints, of each level whose interval is left to the session.
     pub tuned: &'a dyn Fn(Level) -> u64,
-    /// The clock.
+    /// The time now.
     pub now: Duration,
 }
 
-/// The tiers that the next checkpoint of the series `name` goes to. All ranks have it on the tiers `held`, and some wrote it to those of
-/// `written` during the capture. `histories` count it.
+/// The tiers that the next checkpoint of the series `name` goes to. All ranks hold it on the tiers `held`, and some ranks wrote it during
+/// the capture to the tiers `written`. `histories` count the checkpoint.
 pub fn plan(
     histories: &mut PerTier<History>,
     name: &str,
@@ -57,7 +57,7 @@ pub fn plan(
     if is_wanted(TierId::PEERS, &protection, wishes.can_protect, false) {
         plan.insert(TierId::PEERS);
     }
-    // Parts in files of a node need the shards beside them.
+    // Parts in files of a node need the shards of that node in files, too.
     let for_peers = plan.has(TierId::PEERS) && wishes.job.redundancy.store == PartStore::Local;
     for tier in TierId::files() {
         let Some(policy) = tier.wish(wishes.job).policy else { continue };

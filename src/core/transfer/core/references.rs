@@ -1,9 +1,10 @@
 //! Which checkpoints of a series the files of a new one may refer to, and which stay because files refer to them.
 //!
-//! The root chooses ([`References::choose`]) among what is committed on every tier that the new one goes to and stays there, and says so with
-//! its plan. With each commit it says what stays on that tier ([`References::stay`]): the last ones that retention keeps, their sources, and the
-//! sources of what has been agreed and not settled there. All ranks remember that, and delete nothing of it. So nothing that another rank's
-//! file refers to can go, whatever a rank has not heard yet.
+//! The root chooses ([`References::choose`]) among the checkpoints that are committed on every tier to which the new one goes, and that
+//! stay there, and announces the choice with its plan. With each commit, the root announces what stays on that tier ([`References::stay`]):
+//! the last checkpoints that retention keeps, their sources, and the sources of whatever has been agreed on but not settled there. All
+//! ranks remember that, and delete none of it. So nothing that another rank's file refers to can be deleted, even if a rank has not heard
+//! everything.
 
 use super::books::Facts;
 use crate::base::Origin;
@@ -18,18 +19,18 @@ struct Version {
     key: SourceKey,
     origin: Option<Origin>,
     sources: Vec<SourceKey>,
-    /// The tiers whose files may refer, of those that it goes to.
+    /// Those of its tiers whose files may refer to other files.
     planned: TierSet,
-    /// Root: where it has decided that all ranks have it.
+    /// Root: the tiers on which it has decided that all ranks have this version.
     decided: TierSet,
     committed: TierSet,
     settled: TierSet,
 }
 
-/// How many versions are remembered that nothing is known to need: retention may keep some by rules of its own.
+/// How many versions are remembered although nothing is known to need them: retention may keep some by its own rules.
 const REMEMBERED: usize = 1000;
 
-/// What stays on a tier, and the number of the word that says so: of two the later one counts.
+/// What stays on a tier, and the number of the announcement that says so: the later of two announcements counts.
 #[derive(Clone, Default)]
 struct Stays {
     number: u64,
@@ -39,19 +40,19 @@ struct Stays {
 #[derive(Default)]
 struct Series {
     versions: BTreeMap<u64, Version>,
-    /// What was last said to stay.
+    /// What stays according to the last announcement.
     stays: PerTier<Stays>,
-    /// Root: how many since the last whole one, which counts.
+    /// Root: the number of checkpoints since the last one without references.
     since_whole: u64,
 }
 
-/// What refers to what, of all series of a run.
+/// The references between the checkpoints of all series of a run.
 pub struct References {
     job: JobConfig,
     series: HashMap<String, Series>,
 }
 
-/// The tiers whose files may refer to earlier ones: where one rank writes for all, it has the others' bytes only.
+/// The tiers whose files may refer to earlier files. Where one rank writes for all, that rank has only the bytes of the others.
 fn referring() -> TierSet {
     let refers = |tier: &TierId| tier.spec().means == Means::Files && tier.spec().gathering != Gathering::ByOne;
     TierId::all().filter(refers).collect()
@@ -79,8 +80,8 @@ impl References {
         every > 0 && version.is_multiple_of(every)
     }
 
-    /// Root: what files of a checkpoint may refer to that goes to these tiers. `uses` is what the ranks say
-    /// about it, added up and ascending ([`crate::reduction::Versions::uses`]).
+    /// Root: what the files of a checkpoint that goes to these tiers may refer to. `uses` is what the ranks say about
+    /// it, added up and ascending ([`crate::reduction::Versions::uses`]).
     pub fn choose(&mut self, facts: &Facts, plan: TierSet, uses: &[(u64, u64)]) -> Vec<SourceKey> {
         let planned = plan.and(referring());
         if !self.is_on() || planned.is_empty() {
@@ -135,14 +136,14 @@ impl References {
         if let Some(version) = series.versions.get_mut(&current) {
             version.decided.insert(tier);
         }
-        // Of what was decided the ranks may not have heard yet, nor this one.
+        // The ranks, including this one, may not have heard yet of what was decided.
         let on_tier = |version: &&Version| version.decided.has(tier);
         let mut stay: BTreeSet<u64> = BTreeSet::new();
         for version in series.versions.values().rev().filter(on_tier).take(keep_last as usize) {
             stay.insert(version.key.key.operation);
             stay.extend(version.sources.iter().map(|source| source.key.operation));
         }
-        // A plan that was agreed on refers to them, and may still be committed.
+        // A plan that was agreed on refers to these sources, and may still be committed.
         let is_open = |version: &&Version| version.planned.has(tier) && !version.settled.has(tier);
         for version in series.versions.values().filter(is_open) {
             stay.extend(version.sources.iter().map(|source| source.key.operation));
@@ -154,7 +155,7 @@ impl References {
     }
 
     /// A level of a checkpoint has ended, committed or not, and the root may have said what stays on its tier. Returns the parts of the
-    /// series that are still useful.
+    /// series that are still of use.
     pub fn settled(
         &mut self,
         facts: &Facts,
@@ -174,7 +175,7 @@ impl References {
                 series.stays[tier] = Stays { number, operations: operations.into_iter().collect() };
             }
             Some(_) => {}
-            // Without a word nothing is known to have gone.
+            // Without the root's word, nothing is known to have been deleted.
             None if is_committed => _ = series.stays[tier].operations.insert(facts.key.operation),
             None => {}
         }
@@ -190,7 +191,7 @@ impl References {
         Some(of_use)
     }
 
-    /// It was never agreed on.
+    /// The checkpoint was never agreed on.
     pub fn refused(&mut self, facts: &Facts) {
         if let Some(series) = self.series.get_mut(&facts.series.name) {
             series.versions.remove(&facts.key.operation);
@@ -202,7 +203,7 @@ impl References {
         self.series.get(name).map(|series| series.stays[tier].operations.clone()).unwrap_or_default()
     }
 
-    /// What the files of a checkpoint on a tier may refer to, as far as it is remembered.
+    /// What the files of a checkpoint on a tier may refer to, if that is still remembered.
     pub fn sources(&self, name: &str, operation: u64, tier: TierId) -> Option<&[SourceKey]> {
         let version = self.series.get(name)?.versions.get(&operation)?;
         Some(if version.planned.has(tier) { &version.sources } else { &[] })
@@ -255,7 +256,8 @@ mod tests {
         sources.iter().map(|source| source.key.operation).collect()
     }
 
-    /// A checkpoint, of which files of others store these bytes: what it may refer to. Each of them stores 1000, but 4 stores 750.
+    /// Chooses what a checkpoint may refer to, if `uses` bytes of earlier checkpoints are in use. Each earlier checkpoint stores 1000
+    /// bytes, except for 4, which stores 750.
     fn choose(references: &mut References, operation: u64, plan: TierSet, uses: &[(u64, u64)]) -> Vec<u64> {
         let stored = (1..operation).map(|earlier| (earlier | STORED, if earlier == 4 { 750 } else { 1000 }));
         let uses: Vec<(u64, u64)> = uses.iter().copied().chain(stored).collect();
@@ -287,13 +289,13 @@ mod tests {
         choose(&mut references, 1, local, &[]);
         assert_eq!(commit(&mut references, 1, LOCAL), [1]);
         assert_eq!(choose(&mut references, 2, local, &[(1, 900)]), [1]);
-        // A whole one is committed meanwhile, of which retention keeps only that: the plan before it still refers to 1.
+        // Meanwhile a checkpoint without references is committed, and retention keeps only this one: the plan before it still refers to 1.
         choose(&mut references, 3, local, &[]);
         assert_eq!(commit(&mut references, 3, LOCAL), [1, 3]);
         references.settled(&facts(2), LOCAL, false, None);
         choose(&mut references, 4, local, &[]);
         assert_eq!(commit(&mut references, 4, LOCAL), [4]);
-        // 1 and 3 may be gone now.
+        // 1 and 3 may be deleted by now.
         assert_eq!(choose(&mut references, 5, local, &[(1, 300), (3, 300), (4, 300)]), [4]);
     }
 
@@ -308,7 +310,7 @@ mod tests {
         assert!(references.stays("heat", LOCAL).contains(&1));
     }
 
-    /// Both are decided before the first is heard.
+    /// Both are decided before the first announcement is heard.
     #[test]
     fn of_two_words_the_later_counts_and_what_was_decided_counts_before_it_is_heard() {
         let mut references = references(|job| job.local.keep_last = 2);
@@ -318,7 +320,7 @@ mod tests {
         choose(&mut references, 3, local, &[]);
         let words: Vec<_> = (1..=3).map(|operation| references.stay(&facts(operation), LOCAL)).collect();
         assert_eq!(words[2], Some((3, vec![2, 3])));
-        // The first is heard last, and by the root after it has decided on the others.
+        // The first announcement is heard last, and by the root only after its decision on the others.
         for operation in [3, 2, 1] {
             references.settled(&facts(operation), LOCAL, true, words[operation as usize - 1].clone());
         }
@@ -326,7 +328,7 @@ mod tests {
         assert_eq!(choose(&mut references, 4, local, &[(1, 900), (3, 900)]), [3]);
     }
 
-    /// The word is on its way: from then on nothing else is chosen, though no rank has heard it.
+    /// The announcement is on its way: from then on nothing else is chosen, although no rank has heard it.
     #[test]
     fn what_is_about_to_go_is_not_chosen_any_more() {
         let mut references = references(|_| ());
@@ -349,7 +351,7 @@ mod tests {
             assert_eq!(choose(&mut references, operation, local, uses), expected);
             stay = commit(&mut references, operation, LOCAL);
         }
-        // 4 and 3 are kept, and 2 for 3; what 2 refers to goes.
+        // 4 and 3 are kept, and 2 for the sake of 3; what 2 refers to is deleted.
         assert_eq!(stay, [2, 3, 4]);
         assert_eq!(references.stays("heat", LOCAL), stay.into_iter().collect());
         assert_eq!(references.sources("heat", 4, LOCAL).map(operations), Some(vec![3]));
@@ -370,7 +372,7 @@ mod tests {
         }
         assert_eq!(choose(&mut references, 4, local, &[(1, 249), (2, 250), (3, 0)]), [2]);
         commit(&mut references, 4, LOCAL);
-        // Of 4 190 bytes are in use enough.
+        // For 4, the 190 bytes in use are enough.
         assert_eq!(choose(&mut references, 5, local, &[(1, 260), (2, 300), (4, 190)]), [1, 2]);
         assert_eq!(choose(&mut references, 6, local, &[(2, 300), (4, 187)]), [2]);
         assert_eq!(choose(&mut references, 7, local, &[(2, 300), (4, 188)]), [2, 4]);

@@ -93,7 +93,7 @@ impl History {
         outcome
     }
 
-    /// Finds a place for a new version.
+    /// Finds room for a new version.
     fn admit(&self, id: EntryId, layout: &Arc<Layout>) -> Result<(Tier, Vec<Piece>), HistoryError> {
         let shared = &self.shared;
         let (name, version) = (|| self.name.clone(), id.version);
@@ -101,12 +101,12 @@ impl History {
         shared.settle_restores_for(layout.bytes);
         let mut books = shared.lock();
         loop {
-            // Histories outlive their caches: then nobody moves anything any more.
+            // Histories outlive their caches, and afterwards nobody moves anything any more.
             let answer = match shared.is_stopping() {
                 true => Admission::Never(Reason::Closed),
                 false => books.cache.admit(id, layout.bytes, self.keep, shared.now()),
             };
-            // What is enqueued may free the number, or room.
+            // When enqueued copies end, they may free the version number, or room.
             let is_settled = books.enqueued.is_empty() && books.settling == 0;
             if !is_settled && matches!(answer, Admission::Never(Reason::Exists | Reason::NoRoom)) {
                 books = shared.wait_for_room(books);
@@ -144,7 +144,7 @@ impl History {
         }
     }
 
-    /// Into the GPU cache. `None`: enqueued only.
+    /// Writes into the GPU cache. `None`: the copy is only enqueued.
     #[allow(clippy::too_many_arguments)]
     fn write_device<'a>(
         &'a self,
@@ -186,7 +186,7 @@ impl History {
         Ok(Some((digests, copied.seconds()?)))
     }
 
-    /// Straight to host memory.
+    /// Writes straight to host memory.
     fn write_host(
         &self,
         layout: &Layout,
@@ -206,7 +206,7 @@ impl History {
         digests_of(layout, fields, stream)
     }
 
-    /// Straight to the file.
+    /// Writes straight to the file.
     fn write_store(
         &self,
         layout: &Layout,

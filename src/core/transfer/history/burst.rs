@@ -1,4 +1,4 @@
-//! One flush, as it is held back.
+//! A single flush, and how it is held back.
 #![forbid(unsafe_code)]
 
 use super::shared::{Caches, Shared};
@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a thread that is held back sleeps: an eighth of what it has waited, within these bounds. Turns of a few
-/// milliseconds change hands in fractions of one.
+/// How long a thread that is held back sleeps: an eighth of the time it has waited so far, within these bounds. This is
+/// fine enough for turns of a few milliseconds to change hands in fractions of a millisecond.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
@@ -45,8 +45,8 @@ impl Shared {
         stats
     }
 
-    /// A flush of so many bytes, which holds nothing yet. For the application's steps it is under way from here on: one beside which
-    /// it only waits is neither a quiet step nor a loaded one.
+    /// Begins a flush of `bytes` bytes, which holds no turn yet. For the application's steps, the flush is under way from now on: a step
+    /// during which it only waits is neither a quiet step nor a loaded one.
     pub(super) fn burst(self: &Arc<Self>, version: u64, bytes: u64) -> Burst {
         self.ways().on_flush(self.now());
         if let Some(mut pacing) = self.bursts.pacing() {
@@ -67,35 +67,35 @@ impl Shared {
     }
 }
 
-/// A flush: one version, or one shard of a checkpoint. Dropping it ends its turn; not to be dropped under the lock of the books.
+/// A flush: one version, or one shard of a checkpoint. Dropping it ends its turn. It must not be dropped under the lock of the books.
 pub(in crate::transfer) struct Burst {
     shared: Arc<Shared>,
     version: u64,
     bytes: u64,
-    /// How much of it has arrived.
+    /// How many bytes have arrived.
     arrived: u64,
-    /// How much of it was let through, and since when.
+    /// How many bytes were let through, and since when.
     passed: u64,
     begun: Option<Instant>,
     hold: Hold,
-    /// How long it waited for its turns, and for the pace.
+    /// How long the flush waited for its turns, and for the pace.
     waited: Duration,
     paced: Duration,
 }
 
-/// What a flush has to do with its rank's turn.
+/// How a flush is related to its rank's turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hold {
-    /// It needs one.
+    /// It needs a turn.
     Nothing,
-    /// It has one.
+    /// It has a turn.
     Turn,
-    /// It continues without.
+    /// It continues without a turn.
     Without,
 }
 
 impl Burst {
-    /// Downloads a part of it, piece by piece as it is let.
+    /// Downloads a part of the flush, piece by piece, when each piece is let through.
     ///
     /// # Errors
     /// As [`Stream::download`].
@@ -115,12 +115,12 @@ impl Burst {
         Ok(())
     }
 
-    /// How long it was held back, by the pace and for turns: time in which the link was not at it.
+    /// How long the flush was held back, by the pace and for turns: during that time, it did not use the link.
     pub(super) fn held_back(&self) -> Duration {
         self.waited + self.paced
     }
 
-    /// Waits until the next piece may go. The pace comes first: who waits for it at the beginning has no turn yet.
+    /// Waits until the next piece may be sent. The pace comes first: a flush that waits for it at the beginning has no turn yet.
     pub(in crate::transfer) fn pass(&mut self, bytes: u64) {
         let shared = self.shared.clone();
         let bursts = &shared.bursts;
@@ -162,7 +162,7 @@ impl Burst {
         }
     }
 
-    /// Waits for a turn, as long as that is worth while.
+    /// Waits for a turn, as long as that is worthwhile.
     fn take_turn(&self, turns: &Turns) -> Hold {
         let (shared, bursts) = (&*self.shared, &self.shared.bursts);
         let begun = Instant::now();
@@ -173,7 +173,7 @@ impl Burst {
                 Ok(true) => return Hold::Turn,
                 Ok(false) if begun.elapsed() < bursts.patience => std::thread::sleep(pause(begun)),
                 Ok(false) => {
-                    // Once is worth a line; whoever holds the token may do so for long.
+                    // Only the first time is worth a warning: the holder of the token may keep it for long.
                     let level = match bursts.given_up.fetch_add(1, Ordering::Relaxed) {
                         0 => log::Level::Warn,
                         _ => log::Level::Debug,

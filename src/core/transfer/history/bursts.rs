@@ -1,20 +1,21 @@
-//! Staggering: flushes from the device that take turns with other ranks' and keep to a rate.
+//! Staggering: flushes from the device take turns with those of other ranks, and keep to a rate.
 //!
-//! After a checkpoint all GPUs of a node want to flush at once, each gets a fraction of the links and of host memory,
-//! and the application's own transfers at the same time get little (ICS'19, section 3). Two things spread such a burst, each of
-//! which can be switched on by itself (`[stagger]` of the configuration):
+//! After a checkpoint, all GPUs of a node flush at once. Each of them receives only a fraction of the bandwidth of the links and of host
+//! memory, and the application's own transfers receive little at that time (ICS'19, section 3). Two means spread such a burst; each of them
+//! can be switched on separately (`[stagger]` of the configuration):
 //!
-//! - *turns* ([`super::turns`]): a limited number of ranks at once over a link, or on the node, by tokens of the node segment;
-//! - a *pace* ([`crate::transfer::pacing`]): bytes per second of this rank, fixed or found by watching the application's steps
+//! - *turns* ([`super::turns`]): only a limited number of ranks flush at once over a link, or on the node, controlled by tokens of the node
+//!   segment;
+//! - a *pace* ([`crate::transfer::pacing`]): a number of bytes per second for this rank, fixed or found by watching the application's steps
 //!   ([`super::steps`]).
 //!
-//! Both hold back the threads that flush, between pieces of a download, and nobody else. Pieces are those of the
-//! device, 16 MiB: one is 0.7 ms of a link of 25 GB/s, short compared with the steps of an application and long compared
-//! with the cost of asking, so the pace of a rank is even enough without smaller ones.
+//! Both only hold back the threads that flush, between the pieces of a download. The pieces are those of the device, 16 MiB: one piece
+//! takes 0.7 ms on a link of 25 GB/s, which is short compared with the steps of an application and long compared with the cost of asking.
+//! So a rank's pace is even enough without smaller pieces.
 //!
-//! Staggering is a courtesy and never a reason to hang. Who waits for a turn for longer than `stagger.patience` continues without.
-//! The pace does not hold while a call by the application waits for room, for a version, for flushes or for a level of a checkpoint
-//! ([`Waiting`]): slowing a flush down protects nobody then. When the caches are closed nothing is held back.
+//! Staggering is a courtesy and never a reason to hang. A flush that waits for a turn for longer than `stagger.patience` continues without
+//! one. The pace does not apply while a call of the application waits for room, for a version, for flushes or for a level of a checkpoint
+//! ([`Waiting`]): then nobody gains from a slower flush. When the caches are closed, nothing is held back.
 #![forbid(unsafe_code)]
 
 use super::steps::{CallKind, Steps};
@@ -33,24 +34,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What may go at once under a pace: one piece.
+/// How many bytes may be sent at once under a pace: one piece.
 const PACE_BURST_BYTES: u64 = 16 * MIB;
 /// How the flushes of one rank are held back.
 pub(super) struct Bursts {
     pub(super) turns: Option<Turns>,
     pub(super) pacing: Option<Lock<Pacing>>,
-    /// How long a turn is waited for.
+    /// How long a flush waits for a turn.
     pub(super) patience: Duration,
     pub(super) started: Instant,
     /// Calls of the application that wait for flushes.
     pub(super) waiting: Waiting,
-    /// Waited for turns and for the pace, in nanoseconds; turns that did not come in time.
+    /// The times spent waiting for turns and for the pace, in nanoseconds, and the number of turns that did not come in time.
     pub(super) turn_nanos: AtomicU64,
     pub(super) pace_nanos: AtomicU64,
     pub(super) given_up: AtomicU64,
 }
 
-/// The pace, and what finds it if nobody has set it.
+/// The pace, and the control that finds it if it is not configured.
 pub(super) struct Pacing {
     pub(super) pace: Pace,
     pub(super) control: Option<RateControl>,
@@ -69,7 +70,7 @@ impl Pacing {
         Some(Pacing { pace: Pace::new(rate, PACE_BURST_BYTES, Duration::ZERO), control, steps: Steps::default() })
     }
 
-    /// The control sees a step; the pace follows.
+    /// Shows a step to the control, and adapts the pace.
     pub(super) fn on_step(&mut self, step: Option<pacing::Step>, now: Duration) {
         let (Some(control), Some(step)) = (&mut self.control, step) else { return };
         control.on_step(step);
@@ -109,13 +110,13 @@ impl Bursts {
         self.pacing.as_ref().map(|pacing| pacing.lock())
     }
 
-    /// Notes a call of the application, until the answer is dropped.
+    /// Notes a call of the application, until the returned value is dropped.
     pub(super) fn call(&self, kind: CallKind) -> Call<'_> {
         self.with_steps(|steps, now| steps.on_call(kind, now));
         Call(self)
     }
 
-    /// Lets the control have the step that has ended, if one has. Costs nothing where there is no control.
+    /// Passes the step that has ended, if one has, to the control. Costs nothing if there is no control.
     pub(super) fn with_steps(&self, what: impl FnOnce(&mut Steps, Duration) -> Option<pacing::Step>) {
         let Some(mut pacing) = self.pacing().filter(|pacing| pacing.control.is_some()) else { return };
         let now = self.now();
@@ -123,7 +124,7 @@ impl Bursts {
         pacing.on_step(step, now);
     }
 
-    /// Adds its counters.
+    /// Adds the counters of staggering.
     pub(super) fn count(&self, stats: &mut HistoryStats) {
         let seconds = |nanos: &AtomicU64| nanos.load(Ordering::Relaxed) as f64 * 1e-9;
         stats.turn_seconds = seconds(&self.turn_nanos);
@@ -170,7 +171,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Steps of the application, on a clock of the test's.
+    /// Steps of the application, on a clock that the test controls.
     #[test]
     fn the_pace_follows_what_the_steps_say() {
         let mut pacing = Pacing::new(FlushRate::Auto, 0.02).expect("paced");
@@ -193,7 +194,7 @@ mod tests {
         run(&mut pacing, 8, 130 * MS, true);
         let lowered = pacing.pace.rate().expect("a limit");
         assert_eq!(lowered, (500.0 * MIB as f64 / 0.13 / 2.0) as u64, "half of what was seen");
-        // Steps that are as short as without a flush: the limit goes.
+        // Steps that are as short as without a flush: the limit is removed.
         for _ in 0..100 {
             run(&mut pacing, 10, 100 * MS, false);
             run(&mut pacing, 8, 100 * MS, true);

@@ -33,7 +33,7 @@ pub enum HistoryError {
         /// What happened to its last copy.
         reason: String,
     },
-    /// The history already has a version of that number.
+    /// The history already has a version with that number.
     #[error("history {history:?} already has a version {version}")]
     Exists {
         /// The history.
@@ -59,7 +59,7 @@ pub enum HistoryError {
         version: u64,
         /// Its length.
         bytes: u64,
-        /// Which limit.
+        /// The limit.
         reason: String,
     },
     /// The fields of a restore are not the fields that were appended.
@@ -84,9 +84,9 @@ pub enum HistoryError {
         field: String,
         /// The block of the field.
         block: u64,
-        /// The digest made when it was appended.
+        /// The digest made when the block was appended.
         expected: Digest,
-        /// The digest of what was read.
+        /// The digest of the bytes that were read.
         found: Digest,
     },
     /// A restore that returned early ([`Return::Enqueued`](super::Return::Enqueued)) did not deliver what was appended.
@@ -110,7 +110,7 @@ pub enum HistoryError {
     Store {
         /// Its directory.
         directory: String,
-        /// What the file system said.
+        /// The file system's error.
         reason: String,
     },
     /// Nothing changed for the configured time.
@@ -120,13 +120,13 @@ pub enum HistoryError {
         history: String,
         /// The version.
         version: u64,
-        /// How long.
+        /// How long the call waited.
         seconds: f64,
     },
 }
 
 impl HistoryError {
-    /// Is the copy at fault that was read, so that another one may do?
+    /// Is the copy that was read at fault, so that another copy may do?
     pub(super) fn is_of_copy(&self) -> bool {
         matches!(self, HistoryError::Damaged { .. } | HistoryError::Store { .. })
     }

@@ -1,4 +1,4 @@
-//! The application's fields: where their bytes are, how they get in and out, and their digests.
+//! The application's fields: where their bytes are, how bytes are copied to and from them, and their digests.
 #![forbid(unsafe_code)]
 
 use super::error::HistoryError;
@@ -106,7 +106,7 @@ impl Layout {
     }
 }
 
-/// Digests of fields where they are.
+/// The digests of fields, computed where the fields are.
 pub(super) fn digests_of(
     layout: &Layout,
     fields: &[Field<'_>],
@@ -137,11 +137,11 @@ pub(super) fn digest_slice(slice: &[u8], block_bytes: u64, digests: &mut [Digest
     blocks.for_each(|(block, digest)| *digest = crate::base::digest::digest_bytes(block));
 }
 
-/// Digests of what the application has in host memory, by the blocks of the version.
+/// The digests of what the application has in host memory, in the blocks of the version.
 pub(super) struct FromHost(Vec<(usize, Vec<Digest>)>);
 
 impl FromHost {
-    /// Makes them for the fields that lie in host memory.
+    /// Computes the digests for those fields that are in host memory.
     pub(super) fn new(layout: &Layout, fields: &[Field<'_>]) -> FromHost {
         let made = fields.iter().zip(&layout.fields).enumerate().filter_map(|(at, (field, info))| match field.data {
             FieldData::Device(_) => None,
@@ -154,7 +154,7 @@ impl FromHost {
         FromHost(made.collect())
     }
 
-    /// What came over the link is what the application had.
+    /// Checks that the bytes that came over the link are those of the application.
     ///
     /// # Errors
     /// [`HistoryError::Damaged`].
@@ -166,7 +166,7 @@ impl FromHost {
     }
 }
 
-/// Gets bytes out of a field of the caller.
+/// Copies bytes from a field of the caller.
 pub(super) fn get(field: &Field<'_>, at: u64, bytes: &mut [u8], stream: &dyn Stream) -> Result<(), HistoryError> {
     match field.data {
         FieldData::Device(span) => stream.download(&mut [(span.part(at, bytes.len() as u64)?, bytes)], None)?,
@@ -175,7 +175,7 @@ pub(super) fn get(field: &Field<'_>, at: u64, bytes: &mut [u8], stream: &dyn Str
     Ok(())
 }
 
-/// Puts bytes into a field of the caller.
+/// Copies bytes into a field of the caller.
 pub(super) fn put(field: &mut FieldMut<'_>, at: u64, bytes: &[u8], stream: &dyn Stream) -> Result<(), HistoryError> {
     match &mut field.data {
         FieldDataMut::Device(span) => stream.upload(&[(bytes, span.part(at, bytes.len() as u64)?)], None)?,
@@ -184,7 +184,7 @@ pub(super) fn put(field: &mut FieldMut<'_>, at: u64, bytes: &[u8], stream: &dyn 
     Ok(())
 }
 
-/// Checks what the fields of the caller hold now, device fields on the device.
+/// Checks the present content of the caller's fields; that of device fields is checked on the device.
 pub(super) fn check(
     layout: &Layout,
     digests: &[Digest],
@@ -214,7 +214,7 @@ pub(super) fn check(
     compare(layout, digests, &found, targets.iter().copied(), tier)
 }
 
-/// Are the digests of these fields those that were made when they were appended?
+/// Are the digests of these fields equal to those made when the fields were appended?
 pub(super) fn compare(
     layout: &Layout,
     expected: &[Digest],
@@ -229,7 +229,7 @@ pub(super) fn compare(
     Ok(())
 }
 
-/// Compares digests of blocks of one field, from the block of index `first` on.
+/// Compares digests of blocks of one field, beginning with the block of index `first`.
 pub(super) fn compare_blocks(
     info: &FieldInfo,
     first: u64,
@@ -244,7 +244,7 @@ pub(super) fn compare_blocks(
 }
 
 impl FieldInfo {
-    /// Its blocks among the version's digests.
+    /// The field's blocks among the version's digests.
     pub(super) fn blocks(&self, block_bytes: u64) -> std::ops::Range<usize> {
         let first = self.first_block as usize;
         first..first + self.bytes.div_ceil(block_bytes) as usize

@@ -1,4 +1,4 @@
-//! How a version's fields lie in its bytes: one after the other, each at a multiple of 256.
+//! How a version's fields are arranged in its bytes: one after the other, each at a multiple of 256.
 #![forbid(unsafe_code)]
 
 use crate::base::units::PAGE;
@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// Fields begin at multiples of this, so that GPU loads of 16 bytes stay aligned and runs can be cut at any allocation unit.
 const FIELD_ALIGN: u64 = 256;
-/// Versions are a multiple of this long, so that direct I/O takes them whole.
+/// The length of a version is a multiple of this, so that direct I/O can transfer all of it.
 const ENTRY_ALIGN: u64 = 4096;
 
 /// One field of a version.
@@ -20,9 +20,9 @@ pub struct FieldInfo {
     pub element: ElementType,
     /// Length in bytes.
     pub bytes: u64,
-    /// Where it begins in the version.
+    /// Where the field begins in the version.
     pub(super) at: u64,
-    /// Index of its first block among the version's digests.
+    /// The index of the field's first block among the version's digests.
     pub(super) first_block: u32,
 }
 
@@ -35,21 +35,21 @@ pub(super) struct Layout {
     pub blocks: u32,
 }
 
-/// A part of a field that lies in one piece.
+/// A part of a field that is in one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
     /// Index of the field.
     pub field: usize,
     /// Where it starts in the field.
     pub start: u64,
-    /// How long it is.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// Where it lies in the tier.
+    /// Where it begins in the tier.
     pub place: u64,
 }
 
 impl Cut {
-    /// The part of it that lies in a range of its field, if any does.
+    /// The part of the cut that is within a range of its field, if there is any.
     pub fn within(&self, range: &Range<u64>) -> Option<Cut> {
         let (start, end) = (self.start.max(range.start), (self.start + self.bytes).min(range.end));
         let place = self.place + start.saturating_sub(self.start);
@@ -71,8 +71,8 @@ impl Layout {
         layout
     }
 
-    /// Places parts of a shard, given with where they begin there, in order. Where only padding lies between two, it does so here, too:
-    /// they can then be brought to the shard as one.
+    /// Places parts of a shard, each given by its beginning in the shard, in order. Two parts that have only padding between them there
+    /// have only padding between them here, too, so that they can be copied to the shard as one.
     pub(super) fn of_parts(parts: impl Iterator<Item = (u64, u64)>, block_bytes: u64) -> Layout {
         let mut layout = Layout { fields: Vec::new(), block_bytes, bytes: 0, blocks: 0 };
         let mut last_end = None;
@@ -89,7 +89,7 @@ impl Layout {
         layout
     }
 
-    /// The fields, cut where the pieces that the version lies in end.
+    /// The fields, cut where the pieces that hold the version end.
     pub(super) fn cuts(&self, pieces: &[Piece]) -> Vec<Cut> {
         let mut cuts = Vec::with_capacity(self.fields.len() + pieces.len());
         let (mut piece, mut begin) = (0, 0);
@@ -160,7 +160,7 @@ mod tests {
                     next += cut.bytes;
                 }
                 prop_assert_eq!(next, *bytes);
-                // Cut once more, at any byte.
+                // Every cut is cut once more, at any byte.
                 let half = bytes / 2;
                 for range in [0..half, half..*bytes] {
                     let mut next = range.start;

@@ -1,4 +1,4 @@
-//! What captures and offloading take of the caches: their device, a part of their memory, their turns at the link, and what is pinned.
+//! What captures and offloading use of the caches: their device, a part of their memory, their turns at the link, and their pinned memory.
 #![forbid(unsafe_code)]
 
 use super::burst::Burst;
@@ -14,14 +14,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The least that is worth being lent.
+/// The smallest amount that is worth lending.
 const LEAST: u64 = 1 << 20;
 
 /// A hold on the caches' memory and turns, even after the end of their threads.
 #[derive(Clone)]
 pub struct CacheHandle(pub(super) Arc<Shared>);
 
-/// Memory of the GPU cache that nothing else lies in. Dropping it gives it back.
+/// A part of the GPU cache that holds nothing else. Dropping it gives the memory back.
 pub(in crate::transfer) struct Lent {
     shared: Arc<Shared>,
     shard: u64,
@@ -56,7 +56,7 @@ impl CacheHandle {
         self.0.device.info().bus_id.clone()
     }
 
-    /// Notes that a capture with device regions is under way, until the answer is dropped.
+    /// Notes that a capture with device regions is under way, until the returned value is dropped.
     pub(in crate::transfer) fn capturing(&self) -> Call<'_> {
         self.0.bursts.call(CallKind::Write)
     }
@@ -66,8 +66,8 @@ impl CacheHandle {
         &self.0.device
     }
 
-    /// A part of the GPU cache, for as long as the answer lives: this many bytes, or as many as there are; `None` if that is hardly
-    /// anything.
+    /// Lends a part of the GPU cache while the returned value lives: this many bytes, or as many as there are; `None` if that is next to
+    /// nothing.
     ///
     /// # Blocking
     /// Until the cache is mapped, some milliseconds.
@@ -103,7 +103,7 @@ impl CacheHandle {
         Ok(Some(lent))
     }
 
-    /// A transfer of so many bytes, which keeps to the turns and the pace of flushes.
+    /// Begins a transfer of `bytes` bytes, which keeps to the turns and the pace of flushes.
     pub(in crate::transfer) fn burst(&self, version: u64, bytes: u64) -> Burst {
         self.0.burst(version, bytes)
     }
@@ -124,7 +124,7 @@ impl CacheHandle {
         self.0.config.pin != PinOrder::Never
     }
 
-    /// Pins a slot now; false if that does not work here.
+    /// Pins a slot now; false if pinning does not work here.
     ///
     /// # Blocking
     /// For turns with the other ranks of the node, and about a second for 10 GiB.
@@ -133,14 +133,14 @@ impl CacheHandle {
     }
 }
 
-/// The pages of a slot, in offsets of the segment's data area.
+/// The pages of a slot, as offsets in the segment's data area.
 fn pages_of(slot: &SlotMut) -> Range<u64> {
     slot.offset()..slot.offset() + (slot.len() as u64).next_multiple_of(PAGE)
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // A forked child has no say in the memory, and the lock may be held by a thread that it has not.
+        // A forked child must not change the memory, and the lock may be held by a thread that does not exist in the child.
         if self.shared.process != std::process::id() {
             return;
         }

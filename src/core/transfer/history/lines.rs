@@ -1,4 +1,4 @@
-//! The node-memory tier of a cache: leases of the node segment, side by side in one numbering.
+//! The node-memory tier of a cache: leases of the node segment, next to each other in one numbering.
 #![forbid(unsafe_code)]
 
 use crate::base::sync::{Guard, Lock, Order};
@@ -23,7 +23,7 @@ impl Lines {
         self.lines.lock()
     }
 
-    /// Adds a lease; the answer is its offset. Lines never touch: a transfer that crosses from one lease into another is cut.
+    /// Adds a lease and returns its offset. Lines never touch: a transfer that crosses from one lease into another is cut.
     pub(super) fn add(&self, lease: Lease) -> u64 {
         let mut lines = self.lock();
         let offset = lines.last_key_value().map_or(0, |(offset, line)| offset + line.len() + crate::base::units::PAGE);
@@ -31,7 +31,7 @@ impl Lines {
         offset
     }
 
-    /// Where the lines lie in the segment, oldest first.
+    /// The ranges of the lines in the segment, oldest first.
     pub(super) fn places(&self) -> Vec<Range<u64>> {
         self.lock().values().map(|line| line.offset()..line.offset() + line.len()).collect()
     }

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The file is read and written in pieces of this size.
+/// The size of the pieces in which the file is read and written.
 const FILE_PIECE_BYTES: usize = 4 << 20;
-/// Threads that write one version. Two versions are under way at once; four writers in all filled the disk that this was
-/// measured on (2.6 GB/s against 1.9 with one), while reading went best with few (2.5 GB/s with one, 1.75 with four).
+/// Threads that write one version. Two versions are under way at once. Four writers in total saturated the disk on which this was measured
+/// (2.6 GB/s, against 1.9 with one), while reading was fastest with few threads (2.5 GB/s with one, 1.75 with four).
 const WRITERS: usize = 2;
 const READERS: usize = 1;
-/// How long a thread looks for an announced job before it sleeps after all: the time in which an H200 copies 4 GiB.
+/// How long a thread looks for an announced job before it sleeps: the time in which an H200 copies 4 GiB.
 const AWAKE: Duration = Duration::from_millis(2);
 /// The name that a link has in traces and thread names.
 pub(super) fn name_of(link: Link) -> &'static str {
@@ -38,7 +38,7 @@ enum Next {
     Stop,
 }
 
-/// Waits for work. Staged shards go before the end: ranks wait for them.
+/// Waits for work. Staged shards come before the end of the threads: ranks wait for these shards.
 fn next(shared: &Shared, link: Link) -> Next {
     let mut books = shared.lock();
     if let Some(landing) = books.landing(shared, link) {
@@ -48,7 +48,7 @@ fn next(shared: &Shared, link: Link) -> Next {
     books.dispatch(shared, &Link::ALL);
     let mut is_tired = false;
     loop {
-        // A job that is here was given to a thread that was idle.
+        // A job in the queue was given to a thread that was idle.
         if let Some(job) = books.queues[link as usize].pop_front() {
             shared.given[link as usize].fetch_sub(1, Ordering::Relaxed);
             return Next::Job(job);
@@ -69,12 +69,12 @@ fn next(shared: &Shared, link: Link) -> Next {
         }
         books = shared.wait_on(&shared.links[link as usize], books, PATIENCE);
         is_tired = false;
-        // Also what nobody thought of is found, a little later.
+        // Even work that nobody announced is found, a little later.
         books.dispatch(shared, &[link]);
     }
 }
 
-/// Moves what the planner wants moved over one link, until the caches are closed. Each link has two such threads, so that it is
+/// Moves what the planner wants to have moved over one link, until the caches are closed. Each link has two such threads, so that it is
 /// busy while one of them wakes up.
 pub(super) fn link_loop(shared: &Arc<Shared>, link: Link, stream: &Arc<dyn Stream>) {
     loop {
@@ -109,7 +109,7 @@ impl Books {
         Some(landing)
     }
 
-    /// Hands jobs to idle threads of the links: exactly as many are woken as have something to do, because waking one
+    /// Hands jobs to idle threads of the links. Exactly as many threads are woken as have work, because waking one
     /// costs the application's thread as much as a small checkpoint.
     pub(super) fn dispatch(&mut self, shared: &Shared, links: &[Link]) {
         if shared.is_stopping() {
@@ -129,7 +129,7 @@ impl Books {
         }
     }
 
-    /// Counts what a link has moved in `time`, or failed to, and how fast that was, if it took any.
+    /// Counts what a link has moved in `time`, or that it has failed, and how fast it was, if that took any time.
     pub(super) fn note_moved(&mut self, link: Link, bytes: u64, time: Duration, is_good: bool) {
         if !is_good {
             self.trace.stats.failures[link as usize] += 1;
@@ -143,8 +143,8 @@ impl Books {
 }
 
 impl Shared {
-    /// Says that a job for a link is about to come: one of its threads wakes up and looks for it, while the caller, who
-    /// would have to wait for that later, waits for the device.
+    /// Announces a job for a link: one of its threads wakes up and looks for the job while the caller waits for the
+    /// device. Otherwise the caller would have to wait for the wake-up later.
     pub(super) fn announce(&self, link: Link) {
         self.announced[link as usize].fetch_add(1, Ordering::Relaxed);
         let wakes = self.lock().awake[link as usize] == 0;
@@ -153,7 +153,7 @@ impl Shared {
         }
     }
 
-    /// Looks for an announced job without the lock, which the announcer needs to bring it.
+    /// Looks for an announced job without holding the lock, which the announcer needs to queue the job.
     fn stay_awake<'a>(&'a self, link: Link, mut books: Guard<'a, Books>) -> Guard<'a, Books> {
         books.awake[link as usize] += 1;
         drop(books);
@@ -164,7 +164,7 @@ impl Shared {
         };
         let begun = Instant::now();
         while !has_come() && begun.elapsed() < AWAKE {
-            // Also on a machine with more threads than processors the announcer gets on.
+            // The announcer thus makes progress even on a machine with more threads than processors.
             std::thread::yield_now();
             (0..100).for_each(|_| std::hint::spin_loop());
         }
@@ -173,7 +173,7 @@ impl Shared {
         books
     }
 
-    /// Moves the bytes of one job. The answer is how long it was held back to keep to a rate.
+    /// Moves the bytes of one job. Returns how long the job was held back to keep to a rate.
     fn run(self: &Arc<Self>, job: &Job, stream: &dyn Stream) -> Result<Duration, HistoryError> {
         let mut burst = (job.link == Link::Down).then(|| self.burst(job.id.version, job.bytes));
         let cuts = runs(&job.from, &job.to, job.bytes);
@@ -231,7 +231,7 @@ impl Shared {
         Ok(burst.map_or(Duration::ZERO, |burst| burst.held_back()))
     }
 
-    /// Reads or writes pieces of the file, several at a time: one at a time leaves the device idle in between.
+    /// Reads or writes pieces of the file, several at the same time: single accesses would leave the device idle in between.
     fn in_parallel<T: Send>(
         &self,
         threads: usize,
@@ -246,7 +246,7 @@ impl Shared {
         let outcome = match threads {
             0 | 1 => run(),
             _ => std::thread::scope(|scope| {
-                // A thread that cannot be had leaves its share to the others.
+                // A thread that cannot be started leaves its share to the others.
                 let other = || spawn_scoped(scope, "bvk-file", run).ok();
                 let others: Vec<_> = (1..threads).filter_map(|_| other()).collect();
                 let mine = run();

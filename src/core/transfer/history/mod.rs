@@ -36,8 +36,8 @@
 //! `transfer::history` moves bytes, and `cache` decides. Whenever its state changes, the planner hands jobs to the threads of each link
 //! (`Cache::next`). It wakes exactly as many threads as can work, because waking a thread costs the application as much as a small copy. An
 //! append announces its flush while it waits for its own copy, so that the flushing thread is awake when the copy is done. The bytes of a
-//! version are cut into pieces, so that they lie in as few gaps as possible. One kernel copies any number of runs, and adds up the digests
-//! of blocks that lie in several runs. `docs/GPU.md` has the life cycle.
+//! version are cut into pieces, so that they occupy as few gaps as possible. One kernel copies any number of runs, and adds up the digests
+//! of blocks that extend over several runs. `docs/GPU.md` describes the life cycle.
 //!
 //! Flushes of the ranks of a node can be staggered (`transfer::history::bursts`, the gate of `Stream::download`). Before each piece, the
 //! flushing thread waits for the pace (`transfer::pacing`; `steps` tells it the application's step times), and before the first piece also

@@ -26,14 +26,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// The threads that make memory ready. The first ends when that is done; the other continues with slots.
+/// The threads that prepare memory. The first ends when the memory is ready; the other continues with slots.
 const MAP_THREAD: &str = "bvk-map";
 const PIN_THREAD: &str = "bvk-pin";
-/// Allocation unit in device memory: copies of that size still run well.
+/// Allocation unit in device memory: copies of this size are still efficient.
 const DEVICE_UNIT: u64 = 64 << 10;
 /// Allocation unit in host memory and in the file: pages, for direct I/O.
 const HOST_UNIT: u64 = 4096;
-/// What is mapped before the caches are usable; about a tenth of a millisecond.
+/// How much memory is mapped before the caches are usable; this takes about a tenth of a millisecond.
 const FIRST_MAP_BYTES: u64 = 1 << 30;
 
 impl Caches {
@@ -53,7 +53,7 @@ impl Caches {
         Caches::open_beside(device, segment, config, Waiting::default())
     }
 
-    /// Opens caches beside an engine, whose calls may wait for flushes of these caches.
+    /// Opens caches for use with an engine, whose calls may wait for flushes of these caches.
     ///
     /// # Errors
     /// As [`Caches::open`].
@@ -110,7 +110,7 @@ impl Caches {
     /// Makes a new history. Two histories of the same name are separate.
     pub fn history(&self, name: &str, keep: Keep) -> History {
         let id = self.shared.histories.fetch_add(1, Ordering::Relaxed);
-        // Host memory is leased for histories only: programs without any leave it to checkpoints.
+        // Host memory is leased for histories only: programs without histories leave it to checkpoints.
         for thread in self.threads.lock().iter() {
             thread.thread().unpark();
         }
@@ -161,7 +161,7 @@ impl Books {
     }
 }
 
-/// Starts the threads of the links and those that make memory ready, of which `mapped` bytes on the device are.
+/// Starts the threads of the links and those that prepare memory, of which `mapped` bytes on the device are ready.
 ///
 /// # Errors
 /// [`HistoryError::Device`], [`HistoryError::Store`] if a thread cannot be started.
@@ -191,7 +191,7 @@ fn start_threads(shared: &Arc<Shared>, mapped: u64) -> Result<Vec<JoinHandle<()>
     Ok(threads)
 }
 
-/// The error of the file and of the threads, which names the directory of the file.
+/// The error for failures of the file and of the threads; it names the directory of the file.
 fn store_failed(config: &CacheConfig, reason: String) -> HistoryError {
     let directory = config.store_directory.as_ref().map_or_else(String::new, |path| path.display().to_string());
     HistoryError::Store { directory, reason }
@@ -200,7 +200,7 @@ fn store_failed(config: &CacheConfig, reason: String) -> HistoryError {
 impl Shared {
     fn release(&self, bytes: u64) -> u64 {
         let begun = Instant::now();
-        // What is mapped from now on would be the memory that was just given back.
+        // Memory that is mapped from now on would be the memory that was just given back.
         self.is_shrinking.store(true, Ordering::Release);
         let mut books = self.lock();
         while !books.cache.is_fully_mapped(Tier::Device) {
@@ -209,7 +209,7 @@ impl Shared {
             }
             books = self.wait(books);
         }
-        // Steps were mapped from the front: the first one in one, the others in equal parts.
+        // Steps were mapped from the front: the first step as one, the rest in equal parts.
         let end = books.cache.bytes(Tier::Device).0;
         drop(books);
         let mut released = 0;
@@ -241,11 +241,11 @@ impl Shared {
 }
 
 impl Drop for Caches {
-    /// Stops and joins the threads, which first bring all checkpoints that are in the GPU cache to node memory. Histories that are
-    /// still there answer that they know no version.
+    /// Stops and joins the threads, which first bring all checkpoints that are in the GPU cache to node memory. Histories that still exist
+    /// answer that they know no version.
     fn drop(&mut self) {
         if self.shared.process != std::process::id() {
-            // A forked child has neither these threads nor a say in the memory.
+            // A forked child has no such threads, and must not change the memory.
             std::mem::take(self.threads.get_mut()).into_iter().for_each(std::mem::forget);
             return;
         }
@@ -263,7 +263,7 @@ impl Drop for Caches {
                 log::error!("event=thread-panicked");
             }
         }
-        // Empty, unless a thread has panicked: who waits for these hears of it when they are dropped.
+        // Empty, unless a thread has panicked: those who wait for these landings are told when the landings are dropped.
         let left = std::mem::take(&mut self.shared.lock().landings);
         drop(left);
     }

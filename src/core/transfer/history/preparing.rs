@@ -1,5 +1,5 @@
-//! Memory prepared in the background: GPU memory mapped, node memory leased and touched, and pinned. [`super::ways`] decides
-//! when it is touched.
+//! Memory prepared in the background: GPU memory mapped, node memory leased and touched, and pinned. [`super::ways`] decides when host
+//! memory is touched.
 #![forbid(unsafe_code)]
 
 use super::shared::Shared;
@@ -17,25 +17,25 @@ use std::time::{Duration, Instant};
 
 /// Slots with fewer bytes from the device are not worth a registration.
 const SLOT_BYTES_MIN: u64 = MIB;
-/// Steps in which device memory is mapped after the first.
+/// The size of the steps in which device memory is mapped after the first step.
 pub(super) const MAP_STEP_BYTES: u64 = 256 << 20;
 /// How long a thread sleeps between tries.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long it sleeps at first while others pin: a turn takes some milliseconds.
+/// How long a thread sleeps at first while other ranks pin: a turn takes some milliseconds.
 const TURN_PAUSE: Duration = Duration::from_micros(100);
-/// How long a line waits for a moment without a flush, at most, if that is only tried.
+/// How long the lease of a line waits at most for a moment without a flush, if that way is only being tried.
 const TRIAL: Duration = Duration::from_millis(10);
-/// The least that is leased at a time.
+/// The smallest number of bytes that is leased at a time.
 const LINE_BYTES_MIN: u64 = 4 << 20;
-/// How long a thread sleeps that has nothing to do: the first history wakes the memory thread, a slot the pinning one.
+/// How long a thread that has nothing to do sleeps: the first history wakes the memory thread, a slot wakes the pinning one.
 const IDLE: Duration = Duration::from_secs(10);
 /// How many slots in a row may fail to be pinned before no more are tried.
 const SLOT_FAILURES_MAX: u32 = 3;
-/// How long the memory thread waits for node memory that others hold before it looks again.
+/// How long the memory thread waits, when others hold node memory, before it looks again.
 const LEASE_PAUSE: Duration = Duration::from_millis(200);
 
 impl Shared {
-    /// Maps a step of device memory and makes it known.
+    /// Maps a step of device memory and makes it known to the planner.
     ///
     /// # Errors
     /// Any error that the device reports.
@@ -55,19 +55,19 @@ impl Shared {
         self.changed(books);
     }
 
-    /// Is anything coming down from the device?
+    /// Is anything being copied from the device?
     fn is_flushing(&self) -> bool {
         let books = self.lock();
         books.staged > 0 || books.cache.is_moving(Link::Down)
     }
 
-    /// What was measured about making memory ready.
+    /// The measurements on preparing memory.
     pub(super) fn ways(&self) -> Guard<'_, Ways> {
         self.ways.lock()
     }
 }
 
-/// Makes memory ready: first the rest of the GPU cache, then host memory, lease by lease, each touched.
+/// Prepares memory: first the rest of the GPU cache, then host memory, lease by lease, each touched.
 pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
     let mut at = mapped;
     while at < shared.range.bytes() && !shared.is_shrinking.load(Ordering::Acquire) && !shared.is_stopping() {
@@ -85,7 +85,7 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
     while shared.histories.load(Ordering::Relaxed) == 0 && !shared.is_stopping() {
         std::thread::park_timeout(IDLE);
     }
-    // Whole pages: nothing else can be pinned.
+    // Only whole pages, because nothing else can be pinned.
     let (all, line) = (shared.config.host_bytes / PAGE * PAGE, shared.config.line_bytes.next_multiple_of(PAGE));
     let (mut leased, mut step) = (0, line.max(PAGE));
     while leased < all && !shared.is_stopping() {
@@ -94,7 +94,7 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
             Ok(true) => leased += bytes,
             Ok(false) if step > LINE_BYTES_MIN => step = shorter(step),
             Ok(false) => {
-                // Somebody else has the memory: continue without it, and look again when something may have been given back.
+                // Others hold the memory: continue without it, and look again later, when they may have given some back.
                 shared.fully_mapped(Tier::Host);
                 std::thread::park_timeout(LEASE_PAUSE);
             }
@@ -112,12 +112,12 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
     shared.is_leased.store(true, Ordering::Release);
 }
 
-/// What is asked for where there was no room for `step` bytes.
+/// How much to ask for if there was no room for `step` bytes.
 fn shorter(step: u64) -> u64 {
     (step / 2).next_multiple_of(PAGE).max(LINE_BYTES_MIN)
 }
 
-/// Pins the lines as they come, then slots; until that does not work any more.
+/// Pins the lines as they arrive, then slots, until pinning does not work any more.
 pub(super) fn pin_loop(shared: &Shared) {
     if shared.config.pin == PinOrder::Never {
         return;
@@ -126,7 +126,7 @@ pub(super) fn pin_loop(shared: &Shared) {
     let mut order = shared.config.pin;
     let (mut is_said, mut slots_failed) = (false, 0);
     while !shared.is_stopping() {
-        // Before the lines: the last one may come between the two looks.
+        // Read before the lines: the last line may be added between the two looks.
         let is_leased = shared.is_leased.load(Ordering::Acquire);
         if let Some(line) = shared.unpinned_line() {
             if !pin(shared, line, &mut order) {
@@ -139,7 +139,7 @@ pub(super) fn pin_loop(shared: &Shared) {
                 false => slots_failed += 1,
             }
         } else {
-            // The next ones wait for their turns anew.
+            // The next lines or slots wait for their turns again.
             order = shared.config.pin;
             if is_leased && !std::mem::replace(&mut is_said, true) {
                 log::debug!("event=host-memory-ready {:?}", shared.ways());
@@ -154,7 +154,7 @@ pub(super) fn pin_loop(shared: &Shared) {
     shared.registered.give_up();
 }
 
-/// One more lease, touched, and known to the planner; false if there is no room now.
+/// Leases more memory, touches it, and makes it known to the planner; false if there is no room now.
 fn lease(shared: &Shared, bytes: u64) -> Result<bool, SegmentError> {
     let Some(segment) = &shared.segment else { return Ok(false) };
     let patience = match shared.config.touch {
@@ -180,8 +180,8 @@ fn lease(shared: &Shared, bytes: u64) -> Result<bool, SegmentError> {
     Ok(true)
 }
 
-/// Pins what this rank has there part by part, each in its turn; false if that does not work here. Once a turn has not come, it
-/// continues without, at once.
+/// Pins the parts of `place` that are not pinned yet, one after the other, each in its turn; false if pinning does not work here. When a
+/// turn has not come in time, the remaining parts are pinned at once, without turns.
 pub(super) fn pin(shared: &Shared, place: Range<u64>, order: &mut PinOrder) -> bool {
     let Some(segment) = &shared.segment else { return false };
     for part in shared.registered.missing(place) {
@@ -205,8 +205,8 @@ pub(super) fn pin(shared: &Shared, place: Range<u64>, order: &mut PinOrder) -> b
     true
 }
 
-/// Waits for this rank's turn to pin; `None` if turns are not available, or none comes for as long as one may wait: a process that
-/// hangs is not robbed of its turn.
+/// Waits for this rank's turn to pin. `None` if turns are not available, or if no turn has come within the patience of staggering: a
+/// process that hangs is not robbed of its turn.
 fn turn(shared: &Shared, bytes: u64) -> Option<TokenGuard> {
     let segment = shared.segment.as_ref()?;
     let begun = Instant::now();
@@ -233,7 +233,7 @@ fn turn(shared: &Shared, bytes: u64) -> Option<TokenGuard> {
 }
 
 impl Shared {
-    /// A line that is not pinned as a whole.
+    /// A line that is not completely pinned.
     pub(super) fn unpinned_line(&self) -> Option<Range<u64>> {
         let is_unpinned = |place: &Range<u64>| self.registered.bytes(place.clone()) < place.end - place.start;
         self.lines.places().into_iter().find(is_unpinned)
@@ -246,7 +246,7 @@ impl Shared {
         (all, places.into_iter().map(|place| self.registered.bytes(place)).sum())
     }
 
-    /// So many bytes went from the device into a slot, or will: it is pinned behind everybody's back, for the next time.
+    /// `bytes` bytes went from the device into a slot, or will do so: the slot is pinned in the background, for the next time.
     pub(super) fn pin_soon(&self, slot: &SlotMut, bytes: u64) {
         if bytes < SLOT_BYTES_MIN || self.config.pin == PinOrder::Never {
             return;

@@ -1,5 +1,6 @@
-//! What of the node segment is registered with the device, and what is to be: the leases of histories as they come, and slots of
-//! checkpoints once the device has written into them, because the next checkpoint will mostly lie where an earlier one did.
+//! The part of the node segment that is registered with the device, and the part that is to be registered: the leases of histories as they
+//! arrive, and slots of checkpoints once the device has written into them, because the next checkpoint is usually placed where an earlier
+//! one was.
 #![forbid(unsafe_code)]
 
 use crate::base::sync::{Guard, Lock};
@@ -10,11 +11,11 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::thread::Thread;
 
-/// In offsets of the segment's data area.
+/// The registered ranges of the node segment, as offsets in its data area.
 #[derive(Default)]
 pub(super) struct Registered {
     book: Lock<Book>,
-    /// Who pins, to be woken.
+    /// The thread that pins, so that it can be woken.
     pub(super) worker: OnceLock<Thread>,
 }
 
@@ -33,7 +34,7 @@ impl Registered {
         self.book.lock()
     }
 
-    /// What of a range is still to be pinned, part by part.
+    /// The parts of a range that are still to be pinned.
     pub(super) fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         self.lock().pins.missing(range)
     }
@@ -43,12 +44,12 @@ impl Registered {
         self.lock().pins.bytes(range)
     }
 
-    /// A slot that is to be pinned.
+    /// Takes the next slot that is to be pinned.
     pub(super) fn next_slot(&self) -> Option<Range<u64>> {
         self.lock().slots.pop_front()
     }
 
-    /// Nothing more can be pinned here: slots wait for nobody.
+    /// Nothing more can be pinned here: clears the queue of slots.
     pub(super) fn give_up(&self) {
         let mut book = self.lock();
         book.is_given_up = true;
@@ -68,7 +69,7 @@ impl Registered {
         Ok(())
     }
 
-    /// A slot is to be pinned, for the next time the device writes into it.
+    /// Queues a slot for pinning, for the next time the device writes into it.
     pub(super) fn pin_soon(&self, slot: Range<u64>) {
         let mut book = self.lock();
         if book.is_given_up {

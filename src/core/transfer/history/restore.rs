@@ -1,4 +1,4 @@
-//! Restoring a version from the fastest tier that has a good copy; the digests are compared.
+//! Restoring a version from the fastest tier that has a good copy, with a comparison of the digests.
 #![forbid(unsafe_code)]
 
 use super::append::Return;
@@ -30,12 +30,12 @@ fn compare_in_cache(
     mut found: Vec<Digest>,
     targets: &[usize],
 ) -> Result<(), HistoryError> {
-    // A call for some of the fields makes digests up to the last block of these; an empty one may lie behind it.
+    // If only some fields are restored, digests exist up to the last block of these fields; an empty field may follow it.
     found.resize(layout.blocks as usize, Digest::default());
     compare(layout, digests, &found, targets.iter().copied(), "device")
 }
 
-/// The parts of the version that are wanted, each with its target.
+/// The wanted parts of the version, each with its target.
 fn cuts_of(layout: &Layout, pieces: &[Piece], targets: &[usize]) -> Vec<(Cut, usize)> {
     let mut target_of = vec![None; layout.fields.len()];
     targets.iter().enumerate().for_each(|(target, field)| target_of[*field] = Some(target));
@@ -48,13 +48,13 @@ struct Held {
     pieces: Vec<Piece>,
     /// The layout and the digests of the version.
     known: Option<(Arc<Layout>, Arc<[Digest]>)>,
-    /// Which field of the version each field of the caller is.
+    /// For each field of the caller, the index of the version's field.
     targets: Vec<usize>,
 }
 
-/// What has become of a copy that a restore holds.
+/// What has happened to a copy that a restore holds.
 enum Taken {
-    /// It was read, for which the device took so many seconds.
+    /// It was read, which took the device this many seconds.
     Read(f64),
     /// A copy from it was enqueued.
     Enqueued(Box<dyn Copied>, Expected),
@@ -73,7 +73,7 @@ impl Books {
         }
     }
 
-    /// Ends a read that has failed: only what is wrong with the copy itself is held against it.
+    /// Ends a read that has failed. The copy is given up only if the copy itself is at fault.
     pub(super) fn not_read(&mut self, id: EntryId, tier: Tier, name: &str, error: &HistoryError) {
         if !error.is_of_copy() {
             return self.cache.read_undone(id, tier);
@@ -98,7 +98,7 @@ impl Books {
         self.late.entry(id.history).or_default().push_back(HistoryError::Late { history, version, reason });
     }
 
-    /// What the application is to hear next of a history's enqueued restores, and hears now.
+    /// The next error of a history's enqueued restores that the application has not been told; it is told now.
     fn next_late(&mut self, history: u32) -> Option<HistoryError> {
         let late = self.late.get_mut(&history)?.pop_front();
         if self.late[&history].is_empty() {
@@ -153,7 +153,8 @@ impl History {
         let _call = shared.bursts.call(CallKind::Other);
         shared.settle_enqueued(false);
         if until == Return::Done {
-            // Its append may be among them, and what was wrong is told now. Others' copies may be behind work of theirs.
+            // The version's append may be among this history's copies, and errors are reported now. Copies of other histories are not
+            // waited for, because they may be queued after other work.
             shared.settle_some(true, |enqueued| enqueued.id.history == self.id);
         }
         let is_on_device = |field: &FieldMut<'_>| matches!(field.data, FieldDataMut::Device(_));
@@ -190,7 +191,7 @@ impl History {
         }
     }
 
-    /// Holds the best copy of a version that there is, for a restore of `fields`.
+    /// Holds the best existing copy of a version for a restore of `fields`.
     ///
     /// # Errors
     /// The same as for [`History::restore`].
@@ -202,7 +203,7 @@ impl History {
         begun: Instant,
     ) -> Result<Held, HistoryError> {
         loop {
-            // A mistake in the call is no damage: it is found before the version is touched.
+            // A mistake in the call is no damage: it is detected before the version is touched.
             let (layout, targets) = match books.entries.get(&id) {
                 Some(entry) => (Some(entry.layout.clone()), self.targets(id.version, &entry.layout, fields)?),
                 None => (None, Vec::new()),
@@ -214,7 +215,7 @@ impl History {
             if let (Some((now, _)), Some(then)) = (&known, &layout)
                 && !Arc::ptr_eq(now, then)
             {
-                // Another thread has appended it anew while this one waited.
+                // Meanwhile, another thread has appended the version anew.
                 books.cache.read_undone(id, tier);
                 continue;
             }
@@ -222,7 +223,7 @@ impl History {
         }
     }
 
-    /// Reads the copy that a restore holds, or enqueues that where the call may return early.
+    /// Reads the copy that a restore holds, or enqueues the read if the call may return early.
     fn read_held<'a>(
         &'a self,
         version: u64,
@@ -249,7 +250,7 @@ impl History {
         }
     }
 
-    /// Notes that a copy was read, or that it will have been when what was enqueued has ended. The answer is the device's seconds.
+    /// Notes that a copy was read, or will have been read when the enqueued copy has ended. Returns the device's seconds.
     fn note_taken(&self, books: &mut Books, id: EntryId, tier: Tier, stream: &dyn Stream, taken: Taken) -> f64 {
         match taken {
             Taken::Read(seconds) => {
@@ -281,7 +282,7 @@ impl History {
         self.shared.settle_all().next_late(self.id).map_or(Ok(()), Err)
     }
 
-    /// The application hears that a version is lost.
+    /// Notes that the application is told that a version is lost.
     fn note_told(&self, id: EntryId, error: &HistoryError) {
         if matches!(error, HistoryError::Lost { .. })
             && let Some(entry) = self.shared.lock().entries.get_mut(&id)
@@ -290,7 +291,7 @@ impl History {
         }
     }
 
-    /// Holds the copy of a version that `ask` names, and waits for one that is being written or brought.
+    /// Holds the copy of a version that `ask` names, and waits for a copy that is being written or fetched.
     ///
     /// # Errors
     /// As [`History::restore`].
@@ -333,7 +334,7 @@ impl History {
         if books.enqueued.is_empty() {
             return Ok(self.shared.wait(books));
         }
-        // What another thread has enqueued meanwhile ends when somebody looks at it.
+        // The end of a copy that another thread has enqueued meanwhile is noted only when somebody looks.
         drop(books);
         self.shared.settle_enqueued(true);
         Ok(self.shared.lock())
@@ -394,7 +395,7 @@ impl History {
         }
     }
 
-    /// Which field of the version each field of the caller is.
+    /// For each field of the caller, the index of the version's field.
     fn targets(&self, version: u64, layout: &Layout, fields: &[FieldMut<'_>]) -> Result<Vec<usize>, HistoryError> {
         self.check_names(version, fields.iter().map(|field| field.name))?;
         let mut targets = Vec::with_capacity(fields.len());
@@ -403,7 +404,7 @@ impl History {
                 let (history, field) = (self.name.clone(), field.name.to_owned());
                 HistoryError::Field { history, version, field, reason }
             };
-            // Mostly the one after the last.
+            // Usually the field after the last one.
             let next = targets.last().map_or(0, |last| last + 1);
             let index = match layout.fields.get(next) {
                 Some(info) if info.name == field.name => Some(next),
@@ -426,7 +427,7 @@ impl History {
         Ok(targets)
     }
 
-    /// Enqueues the copy from the GPU cache of fields in device memory; of others the digests only.
+    /// Enqueues the copy from the GPU cache for fields in device memory, and only the digests for the other fields.
     fn copy_from_device(
         &self,
         layout: &Layout,
@@ -466,7 +467,7 @@ impl History {
             }
         }
         compare_in_cache(layout, digests, copied.digests()?, targets)?;
-        // What came over the link is what lay in the cache.
+        // Check that the bytes that came over the link are those of the cache.
         let mut found = digests.to_vec();
         for (field, target) in fields.iter().zip(targets) {
             if let FieldDataMut::Host(slice) = &field.data {

@@ -1,9 +1,9 @@
-//! Sealing: a history as part of a collective checkpoint. Each field of each version is a region that is read, when it is
-//! captured, from the tier where the version lies straight into its place, and compared with the digests made when it was
-//! appended.
+//! Sealing: a history as part of a collective checkpoint. Each field of each version is a region that is read, when it is captured, from
+//! the tier that holds the version straight into its place, and compared with the digests made when it was appended.
 //!
-//! The versions stay as they are: nothing is claimed, consumed or brought to another tier, and what is being read stays until it
-//! was. A value, the *index*, lists versions and fields, so that a history that was empty is told from one that was not sealed.
+//! The versions stay as they are: nothing is claimed, consumed or moved to another tier, and a version that is being read stays until the
+//! read has ended. A value, the *index*, lists versions and fields, so that an empty history can be distinguished from one that was not
+//! sealed.
 #![forbid(unsafe_code)]
 
 use super::error::HistoryError;
@@ -21,7 +21,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Versions in ascending order, each with the names of its fields in theirs.
+/// Versions in ascending order, each with the names of its fields in the version's order.
 pub(crate) type Index = Vec<(u64, Vec<String>)>;
 
 /// The name of the value that holds the [`Index`] of a history.
@@ -38,7 +38,7 @@ pub(crate) fn region_name(history: &str, version: u64, field: &str) -> String {
 pub(crate) struct KeptField<'a> {
     history: &'a History,
     version: u64,
-    /// Its index among the version's fields.
+    /// The field's index among the version's fields.
     field: usize,
     layout: Arc<Layout>,
     digests: Arc<[Digest]>,
@@ -46,7 +46,7 @@ pub(crate) struct KeptField<'a> {
 }
 
 impl History {
-    /// A stream of its own on the device of the caches.
+    /// A separate stream on the device of the caches.
     ///
     /// # Errors
     /// [`HistoryError::Device`].
@@ -54,10 +54,10 @@ impl History {
         Ok(self.shared.device.stream(Priority::High)?)
     }
 
-    /// The versions that are here now, and all their fields; without those of which a restore has said that they are lost.
+    /// The present versions and all their fields, except for versions that a restore has reported as lost.
     ///
     /// # Blocking
-    /// For copies that are enqueued, and versions that another thread is appending; at most for `timeouts.room`.
+    /// For enqueued copies, and for versions that another thread is appending; at most for `timeouts.room`.
     ///
     /// # Errors
     /// [`HistoryError::TimedOut`], [`HistoryError::Device`], [`HistoryError::Closed`].
@@ -74,7 +74,7 @@ impl History {
             books = self.wait_for(books, version, begun)?;
         }
         let (mut index, mut kept) = (Index::new(), Vec::new());
-        // What a restore has answered to be lost is not sealed: the application knows.
+        // A version that a restore has reported as lost is not sealed: the application knows of the loss.
         for (id, entry) in books.entries.range(ids).filter(|(_, entry)| !entry.is_told_lost) {
             let Some(digests) = &entry.digests else { continue };
             let (layout, version) = (&entry.layout, id.version);
@@ -93,29 +93,29 @@ impl KeptField<'_> {
         &self.layout.fields[self.field]
     }
 
-    /// The name of its region.
+    /// The name of the field's region.
     pub(crate) fn region_name(&self) -> String {
         region_name(&self.history.name, self.version, &self.info().name)
     }
 
-    /// Its name.
+    /// The field's name.
     pub(crate) fn name(&self) -> &str {
         &self.info().name
     }
 
-    /// Its element type.
+    /// The field's element type.
     pub(crate) fn element(&self) -> ElementType {
         self.info().element
     }
 
-    /// Reads from the fastest tier that has a good copy.
+    /// Reads the field from the fastest tier that has a good copy.
     fn read_best(&self, at: u64, target: &mut [u8], digests: &mut [Digest]) -> Result<(), HistoryError> {
         let (begun, shared) = (Instant::now(), &self.history.shared);
         let _call = shared.bursts.call(CallKind::Other);
         let id = EntryId { history: self.history.id, version: self.version };
         loop {
             let (mut books, tier, pieces) = self.history.find(shared.lock(), id, begun, Cache::peek)?;
-            // A version of the same number that was appended since is another one.
+            // A version with the same number that was appended since is a different one.
             let is_same =
                 |entry: &Entry| entry.digests.as_ref().is_some_and(|digests| Arc::ptr_eq(digests, &self.digests));
             if !books.entries.get(&id).is_some_and(is_same) {
@@ -176,7 +176,7 @@ impl KeptField<'_> {
         Ok(())
     }
 
-    /// Compares what has landed with the digests made when it was appended.
+    /// Compares the bytes that have arrived with the digests made at the append.
     fn check(&self, tier: Tier, at: u64, landed: &[u8], digests: &mut [Digest]) -> Result<(), HistoryError> {
         let block_bytes = self.layout.block_bytes;
         digest_slice(landed, block_bytes, digests);
@@ -227,7 +227,7 @@ mod tests {
     const BLOCK: u64 = 16 << 10;
     const BYTES: usize = 100_001;
 
-    /// Flips a bit of a field in the copy that would be read, and says on which tier that is.
+    /// Flips a bit of a field in the copy that would be read, and returns the tier of that copy.
     fn damage(kept: &KeptField<'_>, byte: u64) -> Tier {
         let (shared, id) = (&kept.history.shared, EntryId { history: kept.history.id, version: kept.version });
         let mut books = shared.lock();
@@ -289,7 +289,7 @@ mod tests {
         };
         let caches = Caches::open(device, Some(segment), config).expect("caches");
         let history = caches.history("wave", Keep::All);
-        // A flush that waits for host memory is none to `wait_flushed`.
+        // `wait_flushed` does not count a flush that waits for host memory.
         wait_until("host memory is ready (is /dev/shm large enough?)", || caches.is_ready());
         let bytes: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
         let fields = [Field::host("small", &bytes[..5]), Field::host("p", &bytes)];
@@ -305,7 +305,7 @@ mod tests {
             let (mut target, mut digests) = (vec![0; BYTES], [Digest::default(); BYTES.div_ceil(BLOCK as usize)]);
             p.read(0, BLOCK, &mut target, &mut digests).expect("a good copy");
             assert!(target == bytes, "from {tier:?}");
-            // The damaged copy above is given up by now. Two blocks at a time, as into a file.
+            // The damaged copy above has been given up by now. Two blocks are read at a time, as for a file.
             let unread = states();
             assert!(unread.iter().flatten().all(|state| [State::Flushed, State::WriteComplete].contains(state)));
             target.fill(0);
@@ -322,7 +322,7 @@ mod tests {
             after[tier as usize] += 2 * BYTES as u64;
             assert_eq!((history.stats().sealed_bytes, states()), (after, unread), "the copies stay as they were");
             assert_eq!(damage(p, BYTES as u64 - 1), tier);
-            // Nothing is wrong with other blocks: only who reads the damaged one gives the copy up.
+            // Nothing is wrong with other blocks: only a read of the damaged block gives the copy up.
             let (target, digest) = (&mut target[..BLOCK as usize], &mut digests[..1]);
             p.read(0, BLOCK, target, digest).expect("a good block");
         }

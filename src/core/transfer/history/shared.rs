@@ -26,9 +26,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-/// Bytes that go through host memory at a time where a version passes both caches by.
+/// How many bytes pass through host memory at a time when a version bypasses both caches.
 pub(super) const BOUNCE_BYTES: u64 = 8 << 20;
-/// How long a waiting call sleeps at most before it looks again.
+/// The longest sleep of a waiting call before it looks again.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The caches of one rank on one device, and the threads that work for them. The caches are shared by histories and by the checkpoints that
@@ -45,7 +45,7 @@ pub(super) struct Shared {
     pub(super) device: Arc<dyn Device>,
     pub(super) range: Arc<dyn Reservation>,
     pub(super) segment: Option<Arc<Segment>>,
-    /// Before `lines`: what only these caches have registered is taken back before the leases go back to the node.
+    /// Before `lines`: the registrations that only these caches have made are undone before the leases return to the node.
     pub(super) registered: Registered,
     pub(super) lines: Lines,
     pub(super) spill: Option<Spill>,
@@ -53,9 +53,9 @@ pub(super) struct Shared {
     pub(super) bursts: Bursts,
     /// The application has asked for device memory back: no more of it is mapped.
     pub(super) is_shrinking: AtomicBool,
-    /// Host memory is leased, as far as it will be.
+    /// As much host memory is leased as will ever be.
     pub(super) is_leased: AtomicBool,
-    /// What was measured about making host memory ready; its lock is never held with another.
+    /// The measurements on preparing host memory; this lock is never held together with another one.
     pub(super) ways: Lock<Ways>,
     pub(super) started: Instant,
     pub(super) books: Lock<Books>,
@@ -63,9 +63,9 @@ pub(super) struct Shared {
     pub(super) application: Condition,
     /// Wakes the threads of each link.
     pub(super) links: [Condition; 4],
-    /// Jobs that are about to come for each link.
+    /// For each link, the number of announced jobs.
     pub(super) announced: [AtomicUsize; 4],
-    /// Jobs in the queues of the links, and landings: what who looks for an announced one sees without the lock.
+    /// Jobs in the queues of the links, and landings. A thread that looks for an announced job sees these numbers without the lock.
     pub(super) given: [AtomicUsize; 4],
     pub(super) stop: AtomicBool,
     pub(super) histories: AtomicU32,
@@ -75,42 +75,42 @@ pub(super) struct Shared {
 /// What the lock guards.
 pub(super) struct Books {
     pub(super) cache: Cache,
-    /// Threads of each link that have nothing to do, and jobs for those of them that are being woken.
+    /// For each link, the number of threads that have nothing to do; `queues` holds the jobs for those that are being woken.
     pub(super) idle: [usize; 4],
     pub(super) queues: [VecDeque<Job>; 4],
-    /// Threads of each link that are awake for an announced job.
+    /// For each link, the number of threads that are awake for an announced job.
     pub(super) awake: [usize; 4],
     /// Calls of the application that wait for a change.
     pub(super) waiting: usize,
     pub(super) entries: BTreeMap<EntryId, Entry>,
-    /// Appends and restores whose copies were enqueued and not yet seen to end.
+    /// Appends and restores whose copies were enqueued and have not yet been seen to end.
     pub(super) enqueued: VecDeque<Enqueued>,
-    /// How many of them threads are waiting for, which are in no queue then.
+    /// The number of these for which threads are waiting; they are in no queue meanwhile.
     pub(super) settling: usize,
-    /// What was wrong with such restores of each history, until its application is told.
+    /// The errors of such restores of each history, until its application is told.
     pub(super) late: BTreeMap<u32, VecDeque<HistoryError>>,
     /// Staged shards that wait for their download, oldest first.
     pub(super) landings: VecDeque<Landing>,
-    /// Shards that have room in the GPU cache, and how many ever asked for it.
+    /// The number of shards that have room in the GPU cache; `shards` counts all that ever asked for it.
     pub(super) staged: u64,
     pub(super) shards: u64,
     pub(super) trace: Trace,
 }
 
-/// What is known of a version beside its place.
+/// What is known of a version besides its place.
 pub(super) struct Entry {
     pub(super) layout: Arc<Layout>,
     pub(super) digests: Option<Arc<[Digest]>>,
-    /// What was wrong with the last copy that was given up.
+    /// The error of the last copy that was given up.
     pub(super) complaint: Option<HistoryError>,
-    /// A restore has answered that it is lost.
+    /// A restore has reported the version as lost.
     pub(super) is_told_lost: bool,
 }
 
 /// A call whose copy was enqueued.
 pub(super) struct Enqueued {
     pub(super) id: EntryId,
-    /// Tells the stream from others while this is there: copies on one stream end in their order.
+    /// Identifies the stream while this exists: copies on one stream end in their order.
     pub(super) stream: usize,
     pub(super) copied: Arc<dyn Copied>,
     pub(super) call: EnqueuedCall,
@@ -122,11 +122,11 @@ impl Enqueued {
     }
 }
 
-/// What is left to do when the copy has ended.
+/// What remains to be done when the copy has ended.
 pub(super) enum EnqueuedCall {
-    /// The digests are kept; those of fields that came from host memory are compared.
+    /// Keep the digests; compare those of fields that came from host memory.
     Append(FromHost),
-    /// The digests are compared.
+    /// Compare the digests.
     Restore(Expected),
 }
 
@@ -147,7 +147,7 @@ impl Shared {
         self.started.elapsed()
     }
 
-    /// Lets an application's thread sleep until the books change.
+    /// Makes an application's thread sleep until the books change.
     pub(super) fn wait<'a>(&self, books: Guard<'a, Books>) -> Guard<'a, Books> {
         self.wait_at_most(books, PATIENCE)
     }
@@ -162,12 +162,12 @@ impl Shared {
 
     /// Waits for something to leave the caches.
     pub(super) fn wait_for_room<'a>(&'a self, mut books: Guard<'a, Books>) -> Guard<'a, Books> {
-        // Waiting changes what the links may do.
+        // A new waiting call may change which jobs the links can do.
         books.dispatch(self, &Link::ALL);
         if books.enqueued.is_empty() {
             return self.wait(books);
         }
-        // What is only enqueued cannot be flushed: the wait for room may be one for that.
+        // A copy that is only enqueued cannot be flushed, and the wait for room may be a wait for that.
         drop(books);
         self.settle_enqueued(true);
         self.lock()
@@ -182,13 +182,13 @@ impl Shared {
         condition.wait_timeout(books, limit)
     }
 
-    /// Draws the conclusions from a change of the books and gives the lock back.
+    /// Dispatches the work that a change of the books has made possible, and releases the lock.
     pub(super) fn changed(&self, books: Guard<'_, Books>) {
         self.changed_for(books, &Link::ALL);
     }
 
-    /// Draws the conclusions from a change that can only have made work for some links, and gives the lock back. The application's thread
-    /// asks no more than that.
+    /// Dispatches the work of a change that can only have made work for some links, and releases the lock. The application's thread asks
+    /// for no more than that.
     pub(super) fn changed_for(&self, mut books: Guard<'_, Books>, links: &[Link]) {
         books.dispatch(self, links);
         if books.waiting > 0 {
@@ -200,7 +200,7 @@ impl Shared {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Waits for all that was enqueued, also for what another thread is noting the end of.
+    /// Waits for all enqueued copies, including those whose end another thread is noting.
     pub(super) fn settle_all(&self) -> Guard<'_, Books> {
         self.settle_enqueued(true);
         let mut books = self.lock();
@@ -226,7 +226,7 @@ impl Shared {
         }
     }
 
-    /// Notes the end of an enqueued copy, for which it waits. Nothing, if somebody else does so.
+    /// Waits for an enqueued copy and notes its end. Does nothing if another thread already does so.
     pub(super) fn settle_one(&self, copied: &Arc<dyn Copied>) {
         let mut books = self.lock();
         let place = books.enqueued.iter().position(|enqueued| Arc::ptr_eq(&enqueued.copied, copied));
@@ -261,8 +261,8 @@ impl Shared {
         self.changed(books);
     }
 
-    /// Waits for enqueued restores, the oldest first, as long as the GPU cache has no room for `bytes` that could lie there: their
-    /// versions are about to leave it, or may be flushed then.
+    /// Waits for enqueued restores, the oldest first, while the GPU cache has no room for `bytes` that could be placed in it: the versions
+    /// of these restores are about to leave the cache, or may then be flushed.
     pub(super) fn settle_restores_for(&self, bytes: u64) {
         let is_restore = |enqueued: &&Enqueued| matches!(enqueued.call, EnqueuedCall::Restore(_));
         loop {
@@ -279,7 +279,7 @@ impl Shared {
     }
 }
 
-/// The oldest copy on each stream, of those that are meant.
+/// For each stream, the oldest of the selected copies.
 fn first_of_streams(enqueued: &VecDeque<Enqueued>, which: impl Fn(&Enqueued) -> bool) -> Vec<Arc<dyn Copied>> {
     let mut streams = BTreeSet::new();
     let first = enqueued.iter().filter(|enqueued| which(enqueued) && streams.insert(enqueued.stream));
@@ -403,7 +403,7 @@ impl Drop for History {
     }
 }
 
-/// A job that is about to come.
+/// The announcement of a job.
 pub(super) struct Announced<'a>(&'a Shared, Link);
 
 impl<'a> Announced<'a> {
@@ -419,18 +419,18 @@ impl Drop for Announced<'_> {
     }
 }
 
-/// A place of the planner without memory behind it: a broken invariant, told as an error.
+/// A place of the planner without memory: a broken invariant, reported as an error.
 pub(super) fn lines_gone() -> HistoryError {
     HistoryError::Store { directory: String::new(), reason: "a cache range has no memory behind it".into() }
 }
 
-/// What an enqueued restore has to deliver, and of which version.
+/// The content that an enqueued restore must deliver, and its version.
 pub(super) struct Expected {
     pub(super) name: String,
     pub(super) layout: Arc<Layout>,
     pub(super) digests: Arc<[Digest]>,
     pub(super) targets: Vec<usize>,
-    /// What that means for the version.
+    /// What the outcome of the copy means for the version.
     pub(super) noted: Noted,
 }
 
@@ -441,13 +441,13 @@ pub(in crate::transfer) struct Staged {
     pub(super) bytes: u64,
     /// Where the bytes are, and where they go from the start of the shard; ascending.
     pub(super) lines: Vec<Line>,
-    /// What of the shard lies between regions of one line: zeros there, anything here.
+    /// The parts of the shard between regions of one line: zeros in the shard, anything in the cache.
     pub(super) gaps: Vec<Range<u64>>,
     /// The copy into the cache, until its digests are known.
     pub(super) copied: Option<Box<dyn Copied>>,
 }
 
-/// Bytes that lie one after the other in the cache as in the shard.
+/// Bytes that are contiguous both in the cache and in the shard.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) place: u64,
@@ -455,11 +455,11 @@ pub(super) struct Line {
     pub(super) at: u64,
 }
 
-/// What is to be done when the bytes are in the slot, or it is known that they will not be. Runs on a thread of the caches.
+/// What is to be done when the bytes are in the slot, or when it is known that they will never be. Runs on a thread of the caches.
 pub(in crate::transfer) type Land = Box<dyn FnOnce(Result<SlotMut, String>) + Send>;
 
-/// What is to be done with the bytes while they come down: the device, and where they lie, by their first byte in the shard. Runs beside the
-/// download.
+/// What is to be done with the bytes while they are downloaded, given the device and their spans, by their first byte in the shard. Runs in
+/// parallel with the download.
 pub(in crate::transfer) type LookAt = Box<dyn FnOnce(&dyn Device, Vec<(u64, DeviceSpan)>) + Send>;
 
 /// A staged shard on its way to its slot.

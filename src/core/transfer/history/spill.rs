@@ -7,22 +7,22 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What offsets, lengths and addresses must be multiples of for direct I/O.
+/// Direct I/O requires offsets, lengths and addresses to be multiples of this.
 pub(super) const ALIGN: usize = 4096;
 
 /// An unnamed file in a directory of the local tier.
 pub(super) struct Spill {
-    /// Around the page cache, where the file system does that.
+    /// The file opened to bypass the page cache, if the file system supports that.
     direct: Option<File>,
     buffered: File,
     directory: PathBuf,
 }
 
 impl Spill {
-    /// Makes the file.
+    /// Creates the file.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub(super) fn new(directory: &Path) -> io::Result<Spill> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -30,14 +30,14 @@ impl Spill {
             Ok(file) => File::from(file),
             Err(_) => Spill::named_and_removed(directory)?,
         };
-        // The same file once more, by its place in /proc, with another way of I/O.
+        // Opens the same file once more, by its place in /proc, for the other kind of I/O.
         let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&buffered));
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::DIRECT;
         let direct = rustix::fs::open(name, flags, Mode::empty()).ok().map(File::from);
         Ok(Spill { direct, buffered, directory: directory.to_owned() })
     }
 
-    /// Where the file system has no unnamed files.
+    /// For file systems that have no unnamed files.
     fn named_and_removed(directory: &Path) -> io::Result<File> {
         let path = directory.join(format!("history-{}-{}.tmp", std::process::id(), crate::base::rng::incarnation()?));
         let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
@@ -57,13 +57,13 @@ impl Spill {
     }
 
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub(super) fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.file(bytes, at).write_all_at(bytes, at)
     }
 
     /// # Errors
-    /// What the file system says; a file that ends early.
+    /// The file system's error, or a file that ends early.
     pub(super) fn read(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
         self.file(bytes, at).read_exact_at(bytes, at)
     }

@@ -1,9 +1,9 @@
 //! Shards of collective checkpoints in the GPU cache: they are copied there while the application waits, and downloaded to their slot in
 //! node memory in the background.
 //!
-//! Staged shards share the cache with the versions of histories: [`crate::cache::Cache::stage`] finds them room and never evicts
-//! them. The `bvk-d2h` thread serves them before it flushes versions, because a rank's vote waits for its shard, and node
-//! memory was reserved for it.
+//! Staged shards share the cache with the versions of histories: [`crate::cache::Cache::stage`] finds room for them and never evicts them.
+//! The `bvk-d2h` thread serves them before it flushes versions, because a rank's vote waits for its shard, and node memory is reserved for
+//! the shard.
 #![forbid(unsafe_code)]
 
 use super::layout::Layout;
@@ -24,12 +24,12 @@ use std::sync::atomic::Ordering;
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-/// Bytes per second that a download is taken to have before one was measured: what pageable memory allows.
+/// The rate, in bytes per second, that is assumed for a download before one was measured: what pageable memory allows.
 const RATE_ASSUMED: u64 = 8 << 30;
-/// Bytes of a download from which on it tells how fast the link is.
+/// The smallest download, in bytes, that counts as a measurement of the link's speed.
 const RATE_LEAST: u64 = 4 << 20;
 
-/// Adds a part to lines and gaps: to the last line where nothing but padding lies between, both here and in the shard. Pure.
+/// Adds a part to lines and gaps. It joins the last line if nothing but padding separates the two, both here and in the shard. Pure.
 fn append(lines: &mut Vec<Line>, gaps: &mut Vec<Range<u64>>, part: Line) {
     let gap = lines.last().map(|last| (part.at - (last.at + last.bytes), last.place + last.bytes));
     match (gap, lines.last_mut()) {
@@ -44,8 +44,8 @@ fn append(lines: &mut Vec<Line>, gaps: &mut Vec<Range<u64>>, part: Line) {
 }
 
 impl CacheHandle {
-    /// Enqueues a copy of device regions into the GPU cache on the application's stream; `None` if it has no room that comes
-    /// sooner than a download would be done, or the device has none for the copy's own tables.
+    /// Enqueues a copy of device regions into the GPU cache on the application's stream. `None` if the cache will not have room sooner than
+    /// a download would end, or if the device has no room for the copy's own tables.
     ///
     /// # Errors
     /// Any error that the device reports.
@@ -70,7 +70,7 @@ impl CacheHandle {
             append(&mut staged.lines, &mut staged.gaps, line);
             runs.push(match &part.memory {
                 DeviceBytes::Span(span) => layout.run(&cut, span.part(cut.start, cut.bytes)?, Some(place)),
-                // Digested where it lies in one piece.
+                // Digested where it is in one piece.
                 DeviceBytes::Rows(rows) => {
                     stream.pack(&rows.copies(cut.start, cut.bytes), &place)?;
                     layout.run(&cut, place, None)
@@ -79,7 +79,8 @@ impl CacheHandle {
         }
         if !runs.is_empty() {
             staged.copied = match stream.copy_blocks(runs, block_bytes) {
-                // For the tables of the copy: past the cache it needs fewer, and earlier copies may have given theirs back.
+                // For the tables of the copy. A copy that bypasses the cache needs fewer tables, and earlier copies may have given theirs
+                // back.
                 Err(error @ DeviceError::OutOfMemory { .. }) => {
                     log::warn!("event=not-staged bytes={} error={error}", layout.bytes);
                     return Ok(None);
@@ -92,16 +93,16 @@ impl CacheHandle {
 }
 
 impl CacheHandle {
-    /// So many bytes go from the device into a slot, past the cache.
+    /// `bytes` bytes go from the device into a slot, bypassing the cache.
     pub(in crate::transfer) fn pin_soon(&self, slot: &SlotMut, bytes: u64) {
         self.0.pin_soon(slot, bytes);
     }
 }
 
 impl Staged {
-    /// Hands it over to the thread that downloads it into `slot`, lets it be looked at meanwhile, fills the
-    /// rest of the slot, and then calls `land`. If that thread has panicked, `land` is
-    /// dropped with the [`Caches`], at the latest.
+    /// Hands the shard over to the thread that downloads it into `slot`, lets it be looked at meanwhile, fills the rest
+    /// of the slot, and then calls `land`. If that thread has panicked, `land` is dropped with the [`Caches`], at the
+    /// latest.
     pub(in crate::transfer) fn send_down(
         self,
         slot: SlotMut,
@@ -118,10 +119,10 @@ impl Staged {
         shared.links[Link::Down as usize].notify_all();
     }
 
-    /// Waits until the regions are in the cache; their digests, one region behind the other.
+    /// Waits until the regions are in the cache; returns their digests, one region after the other.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     pub(in crate::transfer) fn digests(&mut self) -> Result<Vec<Digest>, DeviceError> {
         self.copied.take().map_or_else(|| Ok(Vec::new()), |copied| copied.digests())
     }
@@ -129,7 +130,7 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        // Waits: until the copy has ended the device writes where others would be let in.
+        // Waits, because until the copy has ended the device writes into memory that others would be given.
         self.copied = None;
         let mut books = self.shared.lock();
         books.cache.unstage(self.shard);
@@ -139,7 +140,7 @@ impl Drop for Staged {
 }
 
 impl Landing {
-    /// Downloads the shard and says so.
+    /// Downloads the shard and reports the outcome.
     pub(super) fn run(self, stream: &dyn Stream) {
         let Landing { staged, mut slot, version, look, fill, land } = self;
         let begun = Instant::now();
@@ -155,7 +156,7 @@ impl Landing {
                 let beside = look.map(work).transpose();
                 let down = burst.download(stream, &mut targets(copies.into_iter(), slot.as_mut_slice()));
                 spent = begun.elapsed().saturating_sub(burst.held_back());
-                // Others may have the link now.
+                // Others may use the link now.
                 drop(burst);
                 match beside.map(|beside| beside.map(ScopedJoinHandle::join)) {
                     Ok(None | Some(Ok(()))) => {}
@@ -176,7 +177,7 @@ impl Landing {
         }
         let mut books = shared.lock();
         books.trace.span(name_of(Link::Down), version, bytes, begun, shared.started);
-        // What is only a little says nothing of the link.
+        // A small download tells nothing about the link.
         let spent = if bytes < RATE_LEAST { Duration::ZERO } else { spent };
         books.note_moved(Link::Down, bytes, spent, outcome.is_ok());
         drop(books);
@@ -187,7 +188,7 @@ impl Landing {
 }
 
 impl Shared {
-    /// Room for a shard of so many bytes, and the number by which it is known; `None` if it does not come in time.
+    /// Finds room for a shard of `bytes` bytes, and the number under which the cache knows the shard; `None` if there is no room in time.
     fn find_staging_room(&self, bytes: u64) -> Option<(u64, Vec<Piece>)> {
         let begun = Instant::now();
         self.settle_enqueued(false);
@@ -203,7 +204,7 @@ impl Shared {
                     return Some((shard, pieces));
                 }
                 Admission::Wait { expected } => expected.unwrap_or_default(),
-                // The planner does not know that what is staged leaves by itself.
+                // The planner does not know that staged shards leave without further action.
                 Admission::Never(Reason::NoRoom) if books.staged > 0 => Duration::ZERO,
                 _ => Duration::MAX,
             };
@@ -212,7 +213,7 @@ impl Shared {
                 books.cache.unstage(shard);
                 return None;
             }
-            // Waiting changes what the links may do.
+            // A new waiting call may change which jobs the links can do.
             books.dispatch(self, &Link::ALL);
             books = self.wait_at_most(books, left.min(PATIENCE));
         }
@@ -261,7 +262,7 @@ mod tests {
 
     impl Drop for Held {
         fn drop(&mut self) {
-            // The test may have failed and gone.
+            // The test may have failed and ended.
             let _ = self.tell.send("waits");
             let _ = self.end.lock().expect("no panic").recv();
         }
@@ -278,7 +279,7 @@ mod tests {
         let padded = joined(&[(0, 100, 8192), (4096, 4096, 12_288), (8192, 7, 16_384)]);
         let zeros: Vec<u64> = padded.1.iter().flat_map(|gap| [gap.start, gap.end]).collect();
         assert_eq!((padded.0, zeros), (vec![line(0, 8199, 8192)], vec![8292, 12_288]));
-        // Something else lies between: in the shard a region of the host, here another shard.
+        // Something else is in between: in the shard a region of the host, here another shard.
         assert_eq!(joined(&[(0, 4096, 4096), (4096, 8, 12_288)]).0.len(), 2);
         assert_eq!(joined(&[(0, 4096, 4096), (12_288, 8, 8192)]).0.len(), 2);
     }
@@ -301,7 +302,7 @@ mod tests {
         let copied = first.copied.take().expect("a copy");
         first.copied = Some(Box::new(Held { copied, tell: tell.clone(), end: Mutex::new(ended) }));
         std::thread::scope(|scope| {
-            // The end of the copy is this closure's: a failure here ends it.
+            // The end of the copy belongs to this closure, so a failure here ends the copy.
             let end = end;
             scope.spawn(move || {
                 drop(first);

@@ -1,34 +1,34 @@
 //! The application's steps, and what was flushed during them: the basis for the control of the flush rate. Pure.
 //!
-//! Only the time that the application spends outside of the library's calls counts: a call that waits for a flush says nothing about
-//! what the flush does to the computation. If an application reports its steps ([`super::Caches::step`]), they are taken as
-//! reported. For any other a step lasts from the end of one append or capture to the beginning of the next; a step with
-//! other calls in it (a restore, a wait for flushes) is another kind of work and is left out.
+//! Only the time that the application spends outside of the library's calls counts: a call that waits for a flush says nothing about what
+//! the flush does to the computation. If an application reports its steps ([`super::Caches::step`]), they are taken as reported. For any
+//! other application, a step lasts from the end of one append or capture to the beginning of the next; a step with other calls in it (a
+//! restore, a wait for flushes) is another kind of work and is left out.
 #![forbid(unsafe_code)]
 
 use crate::transfer::pacing::Step;
 use std::time::Duration;
 
-/// Which call of the application.
+/// The kind of a call of the application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::transfer) enum CallKind {
-    /// An append or a capture: the border of a step, unless the application tells them.
+    /// An append or a capture: the border between two steps, unless the application reports its steps.
     Write,
-    /// Another one that may last.
+    /// Another call that may take long.
     Other,
 }
 
-/// Watches calls and flushes. Times are of one clock, and never go back.
+/// Watches calls and flushes. All times are from one clock that never goes back.
 #[derive(Debug, Default)]
 pub(super) struct Steps {
     is_told: bool,
     /// Calls of the application that are under way.
     calls: usize,
-    /// Since when the application computes, of what is not in `step` yet. `None` inside a call, and before the first one.
+    /// The beginning of the computation that `step` does not include yet. `None` inside a call, and before the first call.
     computing: Option<Duration>,
     /// What is known of the step so far.
     step: Step,
-    /// Does it have calls of another kind in it?
+    /// Does the step contain calls of another kind?
     is_mixed: bool,
     flushes: Flushes,
 }
@@ -37,14 +37,14 @@ pub(super) struct Steps {
 #[derive(Debug, Default)]
 struct Flushes {
     count: usize,
-    /// Since when there is one, or since the last look.
+    /// The time since when there has been a flush, or the time of the last look.
     since: Duration,
     time: Duration,
     bytes: u64,
 }
 
 impl Flushes {
-    /// For how long there was a flush since the last look, and how much it moved.
+    /// For how long there was a flush since the last look, and how many bytes were moved.
     fn take(&mut self, now: Duration) -> (Duration, u64) {
         if self.count > 0 {
             self.time += now.saturating_sub(self.since);
@@ -63,7 +63,7 @@ impl Steps {
         self.flushes.count += 1;
     }
 
-    /// A flush is about to move so many bytes.
+    /// A flush is about to move this many bytes.
     pub(super) fn on_bytes(&mut self, bytes: u64) {
         self.flushes.bytes += bytes;
     }
@@ -76,7 +76,7 @@ impl Steps {
         }
     }
 
-    /// The application calls. The answer is the step that has ended with it, if one has.
+    /// The application calls. Returns the step that has ended with the call, if one has.
     pub(super) fn on_call(&mut self, kind: CallKind, now: Duration) -> Option<Step> {
         self.calls += 1;
         if self.calls > 1 {
@@ -99,13 +99,12 @@ impl Steps {
         self.calls = self.calls.saturating_sub(1);
         if self.calls == 0 {
             self.computing = Some(now);
-            // What was flushed during the call was beside no computation.
+            // What was flushed during the call did not coincide with computation.
             self.flushes.take(now);
         }
     }
 
-    /// The application says that a step has ended. The answer is that step; the first time there is none, because nobody knows
-    /// when it began.
+    /// The application reports that a step has ended. Returns that step; the first time there is none, because nobody knows when it began.
     pub(super) fn on_told(&mut self, now: Duration) -> Option<Step> {
         self.collect(now);
         self.computing = (self.calls == 0).then_some(now);
@@ -115,7 +114,7 @@ impl Steps {
         step.filter(|_| was_told)
     }
 
-    /// Adds what the application computed until now; nothing inside a call.
+    /// Adds the time for which the application has computed so far; nothing inside a call.
     fn collect(&mut self, now: Duration) {
         let (time, bytes) = self.flushes.take(now);
         if let Some(since) = self.computing {
@@ -144,7 +143,7 @@ mod tests {
         Some(Step { time: ms(time), flush_time: ms(flush_time), flush_bytes })
     }
 
-    /// An append from `from` to `to`; the step that ends with it.
+    /// Makes an append from `from` to `to`; returns the step that ends with it.
     fn append(steps: &mut Steps, from: u64, to: u64) -> Option<Step> {
         let ended = steps.on_call(CallKind::Write, ms(from));
         steps.on_return(ms(to));

@@ -92,7 +92,7 @@ pub struct HistoryStats {
     pub flush_rate: Option<u64>,
 }
 
-/// Collects them.
+/// Collects the actions.
 pub(super) struct Trace {
     pub stats: HistoryStats,
     pub steps: Vec<Step>,
@@ -130,7 +130,7 @@ impl Trace {
         }
     }
 
-    /// Notes what began at `begun` and ends now.
+    /// Notes an action that began at `begun` and ends now.
     pub(super) fn span(&mut self, what: &'static str, version: u64, bytes: u64, begun: Instant, zero: Instant) {
         if self.is_on {
             let from_s = begun.duration_since(zero).as_secs_f64();

@@ -1,9 +1,8 @@
 //! This rank's turn to flush: a token of the node segment, which the rank's flushing threads share.
 //!
-//! A turn begins when one thread takes the token and ends when the last thread that uses it is done. While less than
-//! [`TURN_BYTES`] went out in it, another thread of the rank joins it: the link sees one rank either way, and two
-//! threads keep it busy better than one. After that the rank queues up anew, so that its neighbours get their turn however much
-//! it has to flush.
+//! A turn begins when one thread takes the token and ends when the last thread that uses the token is done. While less than [`TURN_BYTES`]
+//! went out in it, another thread of the rank joins it: the link sees one rank either way, and two threads keep it busy better than one.
+//! After that the rank queues up anew, so that its neighbours get their turn however much it has to flush.
 #![forbid(unsafe_code)]
 
 use crate::base::log;
@@ -12,8 +11,8 @@ use crate::base::units::MIB;
 use crate::segment::{Order, Segment, SegmentError, Token, TokenGuard};
 use std::sync::Arc;
 
-/// A turn that has moved so much is not joined any more, and in round robin it is given back: three milliseconds of a link of
-/// 25 GB/s, long beside the tenths of a millisecond that handing on takes.
+/// A turn that has moved this many bytes is not joined any more, and in round robin it is given back. It takes three milliseconds on a link
+/// of 25 GB/s, which is long compared with the tenths of a millisecond that handing over takes.
 pub(super) const TURN_BYTES: u64 = 64 * MIB;
 
 /// The rank's place in the queue for one token.
@@ -26,19 +25,19 @@ pub(super) struct Turns {
 
 #[derive(Default)]
 struct Turn {
-    /// The token while somebody uses it.
+    /// The token, while a thread uses it.
     guard: Option<TokenGuard>,
-    /// Threads that use it.
+    /// The number of threads that use the token.
     users: usize,
-    /// Bytes that were let through.
+    /// The number of bytes that were let through in this turn.
     passed: u64,
-    /// Threads that wait for the next one, and how much they have to move.
+    /// The number of threads that wait for the next turn; `wanted` is the number of bytes that they have to move.
     waiting: usize,
     wanted: u64,
 }
 
 impl Turns {
-    /// Turns at `token`, of which `capacity` ranks may have one at once.
+    /// Takes part in the turns at `token`, which `capacity` ranks may have at once.
     ///
     /// # Errors
     /// As [`Segment::set_token_capacity`].
@@ -51,14 +50,14 @@ impl Turns {
         self.turn.lock()
     }
 
-    /// A thread begins to wait for a turn, to move so many bytes.
+    /// A thread begins to wait for a turn, to move `bytes` bytes.
     pub(super) fn queue(&self, bytes: u64) {
         let mut turn = self.lock();
         turn.waiting += 1;
         turn.wanted = turn.wanted.saturating_add(bytes);
     }
 
-    /// Tries to begin or to join a turn; never waits. With `Ok(true)` the thread is out of the queue and has it.
+    /// Tries to begin or to join a turn; never waits. If this returns `Ok(true)`, the thread has a turn and is no longer in the queue.
     ///
     /// # Errors
     /// As [`Segment::try_take`].
@@ -78,7 +77,7 @@ impl Turns {
         Ok(true)
     }
 
-    /// A thread waits no longer, without a turn. The wish of the rank goes with its last thread.
+    /// A thread stops waiting without a turn. When the last waiting thread of the rank stops, the rank's wish is withdrawn.
     pub(super) fn leave(&self, bytes: u64) {
         let mut turn = self.lock();
         turn.waiting -= 1;
@@ -90,17 +89,17 @@ impl Turns {
         }
     }
 
-    /// Counts what goes out in a turn.
+    /// Counts the bytes sent in a turn.
     pub(super) fn pass(&self, bytes: u64) {
         self.lock().passed += bytes;
     }
 
-    /// Is it somebody else's turn, before this thread has done all that it has to?
+    /// Is it somebody else's turn, although this thread has not finished?
     pub(super) fn is_over(&self) -> bool {
         self.order == Order::RoundRobin && self.lock().passed >= TURN_BYTES
     }
 
-    /// A thread is done with its turn. The last one gives the token back.
+    /// A thread has finished its turn. The last thread gives the token back.
     pub(super) fn end(&self) {
         let mut turn = self.lock();
         turn.users -= 1;
@@ -119,7 +118,7 @@ mod tests {
 
     const LINK: Token = Token::Link(2);
 
-    /// The turns of two ranks of a node, of which one may have one at a time.
+    /// The turns of two ranks of a node, only one of which may have a turn at a time.
     fn ranks(order: Order) -> (tempfile::TempDir, [Turns; 2]) {
         let place =
             tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").expect("a directory in /dev/shm");

@@ -1,8 +1,8 @@
-//! In which of the possible ways host memory is made ready: decided from rates that are measured while it happens.
+//! Chooses how host memory is prepared, based on rates that are measured during the preparation.
 //!
-//! HiPC'22 (section IV) found that touching during flushes slows both down, that ranks which pin at the same time slow
-//! each other down, and that the better way depends on the machine and on the interval; it chooses by a model that it describes in words.
-//! Here is ours, in bytes per second:
+//! HiPC'22 (section IV) found that touching during flushes slows both down, that ranks which pin at the same time slow each other down, and
+//! that the better way depends on the machine and on the interval; it chooses by a model that it describes in words. Our model, in bytes
+//! per second:
 //!
 //! ```text
 //!          alone  beside the other
@@ -14,24 +14,26 @@
 //! touch beside flushes   if   1/min(F', P') <= 1/F + 1/P
 //! ```
 //!
-//! The interval between versions drops out: while both ways keep up with it the application does not wait in either, and when it
-//! is too short for one, the faster one waits less. As long as something has not been measured, there is no reason
-//! to take turns: memory is touched during flushes. One line tries the other way.
+//! The interval between versions drops out: while both ways keep up with the interval, the application waits in neither of them; when the
+//! interval is too short for one of them, it waits less with the faster one. As long as something has not been measured, there is no reason
+//! to take turns, so memory is touched during flushes. One line tries the other way.
 //!
-//! Pinning is not chosen by rates. Ranks that register memory at once are faster together (n R' > R), but each registration takes longer,
-//! and calls of the device wait for the one under way: milliseconds where it is tens of microseconds in turns (docs/GPU.md).
+//! Rates do not decide how memory is pinned. Ranks that register memory at the same time are faster together (n R' > R), but each
+//! registration takes longer, and calls to the device wait for the current one: milliseconds instead of the tens of microseconds that they
+//! take with turns (docs/GPU.md).
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
-/// The line that is touched between flushes, to see how fast they are alone. One is enough: the first lines of a process are
-/// touched before there is anything to flush, and each further one that waits costs a busy link's rank its memory for as long.
+/// The line that is touched between flushes, to measure how fast both are alone. One such line is enough: the first lines of a process are
+/// touched before there is anything to flush, and while a further line waits, a rank with a busy link has to do without its memory.
 const LINE_TRIED_BETWEEN: u64 = 4;
-/// The share of the time of a touch in which the link was busy: above, it counts as beside flushes; below, as alone.
+/// The share of a touch's time in which the link was busy. From `BUSY_MIN` upwards, the touch counts as simultaneous with flushes; up to
+/// `IDLE_MAX`, as alone.
 const BUSY_MIN: f64 = 0.5;
 const IDLE_MAX: f64 = 0.1;
 
-/// Bytes and the time that they took.
+/// A number of bytes and the time that they took.
 #[derive(Clone, Copy, Default, Debug)]
 struct Meter {
     bytes: u64,
@@ -51,20 +53,21 @@ impl Meter {
     }
 }
 
-/// What was measured, and what follows from it.
+/// The measurements, and the conclusions from them.
 #[derive(Default, Debug)]
 pub(super) struct Ways {
-    /// Alone, and beside the other.
+    /// For each, the first is measured alone, the second at the same time as the other.
     flush: [Meter; 2],
     touch: [Meter; 2],
     lines: u64,
-    /// Flushes under way; since when the present stretch of the link's work is counted, and whether memory was being touched then.
+    /// The number of flushes under way; `stretch` says when the present stretch of the link's work began, and whether memory was being
+    /// touched at that time.
     flushing: u32,
     stretch: (Duration, bool),
     /// How long the link was busy before the present stretch.
     busy: Duration,
     is_touching: bool,
-    /// When the present touch began, and how long the link had been busy then.
+    /// When the present touch began, and how long the link had been busy by then.
     touch_begun: (Duration, Duration),
 }
 
@@ -77,7 +80,7 @@ impl Ways {
         self.flushing += 1;
     }
 
-    /// A flush has ended, and has moved so many bytes.
+    /// A flush that has moved `bytes` bytes has ended.
     pub(super) fn on_flushed(&mut self, bytes: u64, now: Duration) {
         let (since, touched) = self.stretch;
         let time = now.saturating_sub(since);
@@ -95,7 +98,7 @@ impl Ways {
         self.touch_begun = (now, self.busy(now));
     }
 
-    /// A line is touched.
+    /// A line has been touched.
     pub(super) fn on_touched(&mut self, bytes: u64, now: Duration) {
         let (begun, busy) = self.touch_begun;
         let time = now.saturating_sub(begun);
@@ -113,7 +116,7 @@ impl Ways {
         self.busy + if self.flushing > 0 { now.saturating_sub(self.stretch.0) } else { Duration::ZERO }
     }
 
-    /// Is the next line touched beside flushes?
+    /// Is the next line touched at the same time as flushes?
     pub(super) fn touches_beside(&self) -> bool {
         let rates = (self.flush[0].rate(), self.flush[1].rate(), self.touch[0].rate(), self.touch[1].rate());
         match rates {
@@ -135,7 +138,7 @@ mod tests {
         Duration::from_millis(number)
     }
 
-    /// Ways that have measured these rates, in GB/s: flush and touch, each alone and beside the other.
+    /// Ways that have measured these rates, in GB/s: flush and touch, each alone and at the same time as the other.
     fn measured(flush: [u64; 2], touch: [u64; 2]) -> Ways {
         let mut ways = Ways::default();
         for beside in [0, 1] {
@@ -149,9 +152,9 @@ mod tests {
     fn touching_beside_flushes_is_chosen_where_both_together_are_done_sooner() {
         // An H200: neither slows the other down.
         assert!(measured([55, 52], [15, 14]).touches_beside());
-        // As in the paper: touching leaves a fraction of both, (1/20 + 1/3) < 1/2.
+        // As in the paper: touching leaves only a fraction of both rates, and (1/20 + 1/3) < 1/2.
         assert!(!measured([20, 10], [3, 2]).touches_beside());
-        // The border: 1/2 against 1/4 + 1/4.
+        // The borderline case: 1/2 against 1/4 + 1/4.
         assert!(measured([4, 2], [4, 2]).touches_beside());
         assert!(!measured([4, 1], [4, 3]).touches_beside());
     }
@@ -196,7 +199,7 @@ mod tests {
         ways.on_flush(ms(40));
         ways.on_flushed(GB, ms(50));
         assert!(ways.flush[0].bytes == GB && ways.touch[0].bytes == GB, "{ways:?}");
-        // A touch that begins during a flush makes it neither.
+        // A touch that begins during a flush makes the flush count as neither.
         ways.on_flush(ms(60));
         ways.on_touch(ms(65));
         ways.on_flushed(GB, ms(70));

@@ -1,4 +1,4 @@
-//! A shard that is marked, until it lands.
+//! A marked shard, until it lands.
 #![forbid(unsafe_code)]
 
 use super::REFRESHED;
@@ -10,65 +10,65 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Digests that are looked at in one go: a write that is declared meanwhile waits so long.
+/// How many digests are examined at a time: a write that is declared meanwhile waits that long.
 const LOOK: usize = 8192;
 
-/// A region in device memory, and where it belongs.
+/// A region in device memory, and its place.
 #[derive(Clone)]
 pub(in crate::transfer) struct Field {
-    /// Of the region.
+    /// The name of the region.
     pub name: String,
     /// Its memory.
     pub span: DeviceSpan,
-    /// Where it begins in the target, in bytes.
+    /// Where the region begins in the target, in bytes.
     pub at: u64,
 }
 
-/// What is to be sent.
+/// The data to be sent.
 pub(in crate::transfer) struct Snapshot {
-    /// Which version, for the log.
+    /// The version, for the log.
     pub version: u64,
     /// The regions, in the order of the shard.
     pub fields: Vec<Field>,
     /// Bytes of a block.
     pub block_bytes: u64,
-    /// The slot, of which all but these regions is there.
+    /// The slot, which already contains everything but these regions.
     pub target: Arc<Target>,
-    /// Where the digests are of what the target holds of them, if that is known.
+    /// Reads the digests of what the target already holds of these regions, if they are known.
     pub known: Option<Known>,
-    /// What to do in the end.
+    /// Called at the end.
     pub land: Land,
 }
 
 /// How a snapshot is sent.
 #[derive(Clone, Copy)]
 pub(super) struct Terms {
-    /// Which of the blocks that have not changed are sent nevertheless.
+    /// Selects those unchanged blocks that are sent nevertheless.
     pub turn: u64,
-    /// Are the digests made before the application continues?
+    /// Are the digests computed before the application continues?
     pub is_audited: bool,
-    /// How long it may take at most.
+    /// How long the shard may take at most.
     pub limit: Duration,
 }
 
-/// Reads the digests of what a target holds, from a block of the regions on.
+/// Reads the digests of the target's content, beginning with the given block of the regions.
 pub(in crate::transfer) type Known = Box<dyn Fn(usize, &mut [Digest]) + Send>;
 
-/// Called once, with the shard or with why there is none.
+/// Called once, with the shard or with the reason why there is none.
 pub(in crate::transfer) type Land = Box<dyn FnOnce(Result<Landed<'_>, String>) + Send>;
 
 /// A shard whose bytes are all in the slot.
 pub(in crate::transfer) struct Landed<'a> {
     /// The slot.
     pub target: Arc<Target>,
-    /// One for each block, in the order of the regions.
+    /// The digests, one for each block, in the order of the regions.
     pub digests: &'a [Digest],
 }
 
-/// A field among others.
+/// A field and its place among the others.
 pub(super) struct Placed {
     pub field: Field,
-    /// Its blocks among those of all.
+    /// The field's blocks among those of all fields.
     pub blocks: Range<usize>,
 }
 
@@ -76,19 +76,19 @@ pub(super) struct Placed {
 #[derive(Clone)]
 pub(super) enum Source {
     Live,
-    /// A part of the buffer: which, and where.
+    /// A part of the buffer: its number, and the range in it.
     Buffer(usize, Range<u64>),
 }
 
-/// Blocks of one field, one after the other.
+/// Consecutive blocks of one field.
 pub(super) struct Part {
-    /// Which.
+    /// The index of the field.
     pub field: usize,
     pub blocks: Range<usize>,
     pub source: Source,
 }
 
-/// What is to be sent from live memory: runs that are long, the others, and all their bytes.
+/// What is to be sent from live memory: long runs, short runs, and the bytes of all of them.
 #[derive(Default)]
 pub(super) struct Parts {
     pub long: Vec<Part>,
@@ -107,7 +107,7 @@ pub(super) struct Batch {
 
 /// Blocks in the buffer that are not on their way yet.
 pub(super) struct Doubled {
-    /// In which they all are.
+    /// The field that contains all these blocks.
     pub field: usize,
     pub blocks: Range<usize>,
     pub ring: usize,
@@ -115,7 +115,7 @@ pub(super) struct Doubled {
     pub moment: Arc<dyn Moment>,
 }
 
-/// A call that has doubled blocks, until its digests are known.
+/// A copy of blocks into the buffer, until its digests are known.
 pub(super) struct Doubling {
     pub blocks: Vec<Range<usize>>,
     pub copied: Box<dyn Copied>,
@@ -125,43 +125,44 @@ pub(super) struct Doubling {
 /// The digests of the mark.
 pub(super) struct Digesting {
     pub copied: Box<dyn Copied>,
-    /// They are here.
+    /// Done when the digests have been computed.
     pub moment: Arc<dyn Moment>,
-    /// This many have been examined.
+    /// How many of them have been examined.
     pub looked: usize,
 }
 
-/// A shard that is marked.
+/// A marked shard.
 pub(super) struct Mark {
     pub version: u64,
     pub fields: Vec<Placed>,
-    /// Places of the fields in the order of their addresses.
+    /// The indices of the fields, in the order of their addresses.
     pub by_address: Vec<usize>,
     pub block_bytes: u64,
-    /// Blocks of a piece.
+    /// The number of blocks in a piece.
     pub piece: usize,
     pub target: Arc<Target>,
     pub known: Option<Known>,
     pub terms: Terms,
     pub land: Land,
     pub zones: Zones,
-    /// What the stream had done by then, until our streams wait for it.
+    /// The moment at which the stream had done what precedes the mark; kept until our streams wait for it.
     pub start: Option<Arc<dyn Moment>>,
-    /// What the stream will have done by then, including the digests of an audit; `is_past`: it has come to that.
+    /// The moment at which the stream will have done what precedes the mark, including the digests of an audit; `is_past` says whether it
+    /// has passed.
     pub moment: Arc<dyn Moment>,
     pub is_past: bool,
     /// The next of the blocks that are sent whether the target holds them or not.
     pub refreshed: usize,
-    /// The digests of all blocks, until they have been looked at.
+    /// The digests of all blocks, until they have been examined.
     pub digesting: Option<Digesting>,
-    /// Room for those that are looked at, and for those of what the target holds there.
+    /// Buffers for the digests that are examined, and for the target's digests of the same blocks.
     pub looked_at: [Vec<Digest>; 2],
-    /// Which of these are known: the others are of some mark before.
+    /// Which of `digests` are known: the others are left over from an earlier mark.
     pub is_digested: Vec<bool>,
     pub digests: Vec<Digest>,
-    /// Blocks that the target held already.
+    /// The number of blocks that the target already held.
     pub equal: usize,
-    /// Pieces that may have something to send, the next one last.
+    /// Pieces that may contain blocks to be sent; the next one is the last.
     pub order: Vec<u32>,
     pub low: VecDeque<Batch>,
     pub urgent: VecDeque<Batch>,
@@ -171,13 +172,13 @@ pub(super) struct Mark {
     /// Bytes from live memory that were let through.
     pub sent: u64,
     pub begun: Duration,
-    /// How long all of it may take.
+    /// How long the transfer of the shard may take.
     pub whole: Duration,
     pub failure: Option<String>,
 }
 
 impl Mark {
-    /// The fields with their blocks.
+    /// The fields, with their blocks.
     pub fn place(fields: Vec<Field>, block_bytes: u64) -> Vec<Placed> {
         let mut next = 0;
         let place = |field: Field| {
@@ -188,7 +189,7 @@ impl Mark {
         fields.into_iter().map(place).collect()
     }
 
-    /// Cuts blocks where fields end: the fields, and which of their blocks.
+    /// Cuts a range of blocks where fields end; returns the fields and their blocks.
     pub fn cut(&self, blocks: &Range<usize>) -> impl Iterator<Item = (&Placed, Range<usize>)> {
         let Range { start, end } = *blocks;
         let first = self.fields.partition_point(|placed| placed.blocks.end <= start);
@@ -197,17 +198,17 @@ impl Mark {
         touched.map(move |placed| (placed, cut(placed))).filter(|(_, blocks)| !blocks.is_empty())
     }
 
-    /// Blocks from this one on have digests that have not been looked at.
+    /// The first block whose digest has not been examined; all later ones have not been examined either.
     pub fn looked(&self) -> usize {
         self.digesting.as_ref().map_or(self.digests.len(), |digesting| digesting.looked)
     }
 
-    /// Blocks from this one on may be in the target already: they are not sent before that is known.
+    /// The first block that may already be in the target; this block and later ones are not sent before that is known.
     pub fn sendable(&self) -> usize {
         if self.known.is_some() { self.looked() } else { self.digests.len() }
     }
 
-    /// The bytes of some blocks of a field, from its start.
+    /// The range of some blocks of a field, in bytes from the start of the field.
     pub fn bytes_of(&self, placed: &Placed, blocks: &Range<usize>) -> Range<u64> {
         let start = (blocks.start - placed.blocks.start) as u64 * self.block_bytes;
         let end = (blocks.end - placed.blocks.start) as u64 * self.block_bytes;
@@ -219,11 +220,11 @@ impl Mark {
         self.fields.partition_point(|placed| placed.blocks.end <= block)
     }
 
-    /// Blocks in live memory as parts of one field each; those of a length that is long go by themselves.
+    /// Blocks in live memory as parts of one field each; long parts are listed separately.
     pub fn live_parts(&self, runs: &[Range<usize>], is_long: impl Fn(u64) -> bool) -> Parts {
         let (mut parts, mut field) = (Parts { short: Vec::with_capacity(runs.len()), ..Parts::default() }, 0);
         for run in runs {
-            // Mostly that of the run before.
+            // Usually the same field as that of the previous run.
             if !self.fields.get(field).is_some_and(|placed| placed.blocks.contains(&run.start)) {
                 field = self.field_of(run.start);
             }
@@ -245,7 +246,7 @@ impl Mark {
         parts
     }
 
-    /// The blocks in which a span lies, of all fields that it touches.
+    /// The blocks that contain a span, in all fields that it touches.
     pub fn blocks_in(&self, span: &DeviceSpan) -> Vec<Range<usize>> {
         let (start, end) = (span.address(), span.address() + span.bytes());
         let first = self.by_address.partition_point(|index| {
@@ -263,12 +264,12 @@ impl Mark {
         touched.collect()
     }
 
-    /// Which of so many blocks is sent though the target holds it.
+    /// The index, in each group of `REFRESHED` blocks, of the block that is sent although the target holds it.
     fn refreshed_of(&self) -> usize {
         (self.terms.turn % REFRESHED as u64) as usize
     }
 
-    /// Blocks that are sent before it is known which ones the target holds, about a piece of them.
+    /// Blocks that are sent before it is known which ones the target holds, up to a piece of them.
     pub fn next_refreshed(&mut self) -> Vec<Range<usize>> {
         let (count, first) = (self.is_digested.len(), self.refreshed_of());
         let mut blocks = Vec::new();
@@ -282,17 +283,17 @@ impl Mark {
         blocks
     }
 
-    /// It will not land.
+    /// The shard will not land.
     pub fn fail(&mut self, why: impl FnOnce() -> String) {
         self.failure.get_or_insert_with(why);
     }
 
-    /// Makes the mark fail because of an error of the device.
+    /// Makes the mark fail because of a device error.
     pub fn fail_by(&mut self, error: &DeviceError) {
         self.fail(|| error.to_string());
     }
 
-    /// A block has this digest where it was read.
+    /// Notes the digest of a block, as computed where the block was read.
     pub fn note(&mut self, block: usize, digest: Digest) {
         match self.is_digested[block] {
             true if self.digests[block] != digest => self.fail_at(block),
@@ -301,7 +302,7 @@ impl Mark {
         }
     }
 
-    /// Notes the digests of several blocks, one after the other.
+    /// Notes the digests of several consecutive blocks.
     pub fn note_all(&mut self, blocks: Range<usize>, digests: &[Digest]) {
         let (is_digested, known) = (&mut self.is_digested[blocks.clone()], &mut self.digests[blocks.clone()]);
         let count = is_digested.iter().map(|is_digested| usize::from(*is_digested)).sum::<usize>();
@@ -322,8 +323,9 @@ impl Mark {
         self.note_all(blocks, digests);
     }
 
-    /// Looks at the next digests of the mark, which have been made. Blocks that the target holds already are safe, but for those whose turn it is.
-    /// Without an audit only blocks that nobody can have written to yet are known by it.
+    /// Examines the next digests of the mark, which have been computed. Blocks that the target already holds are safe, except for those
+    /// whose turn it is to be sent again. Without an audit, this only makes the digests of those blocks known to which nobody can have
+    /// written yet.
     pub fn look_at_digests(&mut self) {
         let Some(Digesting { copied, looked, .. }) = &mut self.digesting else { return };
         let (at, end) = (*looked, self.digests.len().min(*looked + LOOK));
@@ -348,7 +350,7 @@ impl Mark {
         }
         let refreshed = self.refreshed_of();
         for run in pending.into_iter().filter(|_| !held.is_empty()) {
-            // Blocks that are equal, one after the other.
+            // A run of equal blocks.
             let mut equal = run.start..run.start;
             for block in run {
                 if block % REFRESHED != refreshed && held[block - at] == made[block - at] {
@@ -363,13 +365,13 @@ impl Mark {
         self.looked_at = [made, held];
     }
 
-    /// The target holds these already.
+    /// The target already holds these blocks.
     fn is_equal(&mut self, blocks: Range<usize>) {
         self.equal += blocks.len();
         self.zones.all(blocks, Happens::Equal);
     }
 
-    /// A block was written to, and nobody had declared that.
+    /// A block was written to without a declaration.
     fn fail_at(&mut self, block: usize) {
         let blocks = block..block + 1;
         let place = self.cut(&blocks).next();
@@ -381,13 +383,13 @@ impl Mark {
 }
 
 impl Batch {
-    /// Has any of its blocks to do with these, which ascend?
+    /// Do any blocks of this transfer overlap these ascending ranges?
     pub fn meets(&self, blocks: &[Range<usize>]) -> bool {
         self.parts.iter().any(|part| meets(std::slice::from_ref(&part.blocks), blocks))
     }
 }
 
-/// Do any two of ranges, of which the second ones ascend, have a block in common?
+/// Do any two ranges, one of each list, have a block in common? The second list ascends.
 pub(super) fn meets(some: &[Range<usize>], others: &[Range<usize>]) -> bool {
     some.iter().any(|one| {
         let first = others.partition_point(|other| other.end <= one.start);
@@ -395,7 +397,7 @@ pub(super) fn meets(some: &[Range<usize>], others: &[Range<usize>]) -> bool {
     })
 }
 
-/// The error of a write that nobody has declared.
+/// The error for an undeclared write.
 fn undeclared(region: &str, bytes: &Range<u64>) -> String {
     format!(
         "region {region:?} has changed in bytes {} to {} since it was marked, although no write to it was declared: call before_write, \

@@ -9,10 +9,10 @@
 //!  bvk-off                                       all there, and what was marked? land: head, seal, vote
 //! ```
 //!
-//! `Offloader::mark` notes which blocks there are and enqueues a moment; the content that is saved is what the stream has done by then. A
-//! thread sends blocks from where they are (`Shared::step`). Before the program writes, it says so (`Offloader::before`). Blocks that have
-//! not arrived are then copied into a buffer on the writer's stream, or, if the buffer is full, sent at once on a separate stream, for
-//! which the writer's stream waits. The calling thread never waits: hardware waits for hardware.
+//! `Offloader::mark` notes the blocks and enqueues a moment on the stream; the saved content is the result of the work that precedes this
+//! moment. A thread sends blocks from where they are (`Shared::step`). Before the program writes, it says so (`Offloader::before`). Blocks
+//! that have not arrived are then copied into a buffer on the writer's stream, or, if the buffer is full, sent at once on a separate
+//! stream, for which the writer's stream waits. The calling thread never waits: hardware waits for hardware.
 //!
 //! Blocks that were sent or doubled must have the digests of the mark. A difference means a write that was not declared: the shard is
 //! refused, with the region and the bytes. Without the audit, nothing is digested on the application's stream: the digests are made after
@@ -52,14 +52,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Lengths that were found by measuring.
+/// Lengths that were found by measurement.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// How much is sent, and becomes safe, in one.
+    /// How many bytes are sent, and become safe, at a time.
     piece: u64,
-    /// Runs of blocks from which on the copy engine is faster than a kernel of many thread blocks, while somebody waits.
+    /// The shortest run of blocks for which the copy engine is faster than a kernel of many thread blocks, while somebody waits.
     engine: u64,
-    /// Runs from which on it is faster than one of a few, and disturbs less.
+    /// The shortest run for which the copy engine is faster than a kernel of few thread blocks, and disturbs the application less.
     engine_beside: u64,
 }
 
@@ -69,10 +69,10 @@ impl Default for Sizes {
     }
 }
 
-/// Thread blocks of a kernel that sends: few, unless somebody waits.
+/// The number of thread blocks of a kernel that sends: few, unless somebody waits.
 const WIDTH: u32 = 8;
 const WIDTH_HURRIED: u32 = 32;
-/// Transfers on their way to keep the link busy.
+/// How many transfers are under way at once to keep the link busy.
 const AHEAD: usize = 4;
 /// One in this many unchanged blocks is sent nevertheless, a different one each time: no damaged bit survives forever.
 const REFRESHED: usize = 64;
@@ -141,20 +141,20 @@ pub(crate) type Counters = Arc<Lock<OffloadStats>>;
 /// What the application's calls and the thread share.
 struct Shared {
     sizes: Sizes,
-    /// Behind the application's work, for what is not urgent; in turn.
+    /// Streams of low priority for what is not urgent, used alternately.
     lows: [Arc<dyn Stream>; 2],
     urgent: Arc<dyn Stream>,
-    /// Memory of the buffer.
+    /// The memory of the buffer.
     buffer: Vec<DeviceSpan>,
     books: Lock<Books>,
     stats: Counters,
-    /// Something has ended.
+    /// Signals that something has ended.
     changed: Condition,
-    /// Is a shard marked that has not landed?
+    /// Is there a marked shard that has not landed?
     is_open: AtomicBool,
-    /// Who waits for the end of it.
+    /// The number of threads that wait for the end of this shard.
     hurrying: AtomicUsize,
-    /// Calls of the application that are about to take the books.
+    /// The number of calls of the application that are about to take the books.
     calling: AtomicUsize,
     stop: AtomicBool,
     /// The thread has panicked: nothing is sent any more.
@@ -164,13 +164,13 @@ struct Shared {
 
 struct Books {
     mark: Option<Mark>,
-    /// One has been taken from there, and lands.
+    /// A mark has been taken from `mark`, and is landing.
     is_landing: bool,
-    /// Room in each part of the buffer.
+    /// The free room in each part of the buffer.
     rings: Vec<Ring>,
     order: Order,
     intervals: Intervals,
-    /// Room for the digests of the next mark: memory that is had anew for each costs as much as the rest of the call.
+    /// Room for the digests of the next mark: allocating memory anew for each mark takes as long as the rest of the call.
     spare_digests: Vec<Digest>,
 }
 
@@ -191,7 +191,7 @@ impl Shared {
             lows: [one, two],
             urgent,
             buffer,
-            // Work is enqueued and asked for under it: both take locks of their own, and neither waits.
+            // Work is enqueued and queried under this lock: both take locks of their own, and neither waits.
             books: Lock::at(crate::base::sync::Order::Outer, books),
             stats,
             changed: Condition::new(),

@@ -1,4 +1,4 @@
-//! What a program calls.
+//! The calls that a program makes.
 #![forbid(unsafe_code)]
 
 use super::mark::{Snapshot, Terms};
@@ -18,9 +18,9 @@ use std::time::Duration;
 
 /// Slots that a series uses in turn.
 const SLOTS: usize = 2;
-/// And where a level beyond node memory may still read one of them when its turn comes.
+/// The same if a level beyond node memory may still read one of them when its turn comes.
 const SLOTS_READ: usize = 3;
-/// Marked shards in a row that may be refused before the next ones are copied.
+/// How many marked shards in a row may be refused before the next ones are copied.
 const REFUSALS_MAX: u32 = 2;
 
 /// How an [`Offload`] is made.
@@ -28,7 +28,7 @@ pub(crate) struct OffloadSpec {
     pub config: OffloadConfig,
     /// Bytes of the buffer.
     pub buffer: u64,
-    /// Where its thread runs.
+    /// Where the offloader's thread runs.
     pub cpus: ThreadCpus,
     /// How long a shard may take at most.
     pub limit: Duration,
@@ -36,12 +36,12 @@ pub(crate) struct OffloadSpec {
     /// Does anything read shards in node memory: a level after it, or the code that makes copies and parity?
     pub is_read: bool,
     pub stats: Counters,
-    /// Does anything wait for what is marked?
+    /// Does anything wait for a marked shard?
     pub is_waited_for: Box<dyn Fn() -> bool + Send>,
 }
 
-/// Marks checkpoints of GPU memory, and sends them from live memory while the program continues. It comes from
-/// [`Session::offload`](crate::Session::offload).
+/// Marks checkpoints of GPU memory, and sends them from live memory while the program continues.
+/// [`Session::offload`](crate::Session::offload) creates it.
 ///
 /// [`CheckpointBuilder::with_offload`](crate::CheckpointBuilder::with_offload) notes the content that the regions have once the work
 /// enqueued on a stream has run. From then until the next mark, the program declares the memory to which it is about to write, ahead of the
@@ -73,7 +73,7 @@ pub(crate) struct OffloadSpec {
 ///
 /// Dropping the offloader blocks until everything that is marked has reached node memory.
 pub struct Offload {
-    /// Before what it uses.
+    /// Dropped before everything that it uses.
     offloader: Offloader,
     handle: CacheHandle,
     _lent: Option<Lent>,
@@ -100,7 +100,7 @@ impl WriteSet {
     }
 }
 
-/// Transfers keep to the turns and the pace of flushes, one burst for each shard.
+/// Makes transfers keep to the turns and the pace of flushes, with one burst for each shard.
 struct Turns {
     handle: CacheHandle,
     burst: Option<Burst>,
@@ -219,7 +219,7 @@ impl Offload {
     pub fn prepare(&self, bytes: u64) -> Result<(), OffloadError> {
         let failed = |reason: String| OffloadError::Slots { bytes, reason };
         let segment = self.segment.as_ref().ok_or_else(|| failed("the memory tier is off".to_owned()))?;
-        // Digests of blocks of 4 KiB, and what is said of the regions.
+        // Room for the digests of blocks of 4 KiB, and for the description of the regions.
         let room = bytes + bytes / 256 + (1 << 20);
         let room = room.next_multiple_of(PAGE);
         let share = segment.capacity() / u64::from(segment.node_ranks().max(1));
@@ -260,7 +260,7 @@ impl Offload {
         &self.handle
     }
 
-    /// Is a shard with so many bytes on the device to be marked?
+    /// Is a shard with this many bytes on the device to be marked?
     pub(in crate::transfer) fn wants(&self, bytes: u64) -> bool {
         let is_allowed = self.refusals.load(Ordering::Relaxed) < REFUSALS_MAX;
         is_allowed
@@ -268,7 +268,7 @@ impl Offload {
             && (self.config.mode == OffloadMode::Always || !self.handle.has_room_at_once(bytes))
     }
 
-    /// Can the device write to this slot? If not, it will be made so for the next time.
+    /// Can the device write to this slot? If not, the slot is pinned for the next time.
     pub(in crate::transfer) fn is_ready(&self, slot: &SlotMut) -> bool {
         self.handle.is_pinned(slot) || {
             self.handle.pin_soon(slot, slot.len() as u64);
@@ -281,7 +281,7 @@ impl Offload {
         self.handle.may_pin()
     }
 
-    /// Waits for what is marked.
+    /// Waits until the marked shard has landed.
     pub(in crate::transfer) fn wait(&self) {
         self.offloader.wait_for_turn();
     }

@@ -1,10 +1,10 @@
-//! How fast a marked shard is sent: not faster than it has to be. Pure.
+//! How fast a marked shard is sent: no faster than necessary. Pure.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Intervals that are remembered.
+/// How many intervals are remembered.
 const INTERVALS: usize = 8;
 
 /// The times between marks.
@@ -15,8 +15,8 @@ pub(super) struct Intervals {
 }
 
 impl Intervals {
-    /// A shard is marked now. How long it may take to send it: half the median of the last intervals, and at most `limit`; no time at all as long as
-    /// none is known.
+    /// A shard is marked now. Returns how long its transfer may take: half the median of the last intervals, at most `limit`; zero while no
+    /// interval is known.
     pub fn on_mark(&mut self, now: Duration, limit: Duration) -> Duration {
         if let Some(last) = self.last.replace(now) {
             if self.known.len() == INTERVALS {
@@ -30,7 +30,7 @@ impl Intervals {
     }
 }
 
-/// How long the next piece waits if a shard of `all` bytes, of which `sent` were sent, takes `whole`, of which `passed` has passed.
+/// How long the next piece waits, if a shard of `all` bytes is to take `whole`, and `sent` bytes were sent in the `passed` time.
 pub(super) fn wait(sent: u64, all: u64, whole: Duration, passed: Duration) -> Duration {
     let due = whole.mul_f64(sent as f64 / all.max(1) as f64);
     due.saturating_sub(passed)

@@ -1,13 +1,13 @@
-//! Room in the buffer, which is taken in turn and given back in about that order. Pure.
+//! Room in the buffer, which is taken in order and given back in about the same order. Pure.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// So many bytes, and what of them is taken.
+/// A number of bytes, and the parts of them that are taken.
 pub(super) struct Ring {
     bytes: u64,
-    /// In the order in which it was taken; true: it was given back.
+    /// The taken parts, in the order in which they were taken; true: the part was given back.
     taken: VecDeque<(Range<u64>, bool)>,
 }
 
@@ -21,7 +21,7 @@ impl Ring {
         self.bytes
     }
 
-    /// How many bytes are taken, with those that lie before others and were given back.
+    /// How many bytes are taken, including parts that were given back but precede others.
     pub fn used(&self) -> u64 {
         match (self.taken.front(), self.taken.back()) {
             (Some((first, _)), Some((last, _))) if last.end > first.start => last.end - first.start,
@@ -30,14 +30,14 @@ impl Ring {
         }
     }
 
-    /// Takes at most this many bytes in one piece, a multiple of `unit` if they are not all; `None` if there is no room for a unit, or for
-    /// all of them.
+    /// Takes at most `most` bytes in one piece: all of them, or a multiple of `unit`. `None` if there is room neither for all of them nor
+    /// for one unit.
     pub fn take(&mut self, most: u64, unit: u64) -> Option<Range<u64>> {
         let fitting = |room: u64| if room >= most { most } else { room / unit * unit };
         let (start, room) = match (self.taken.front(), self.taken.back()) {
             (Some((first, _)), Some((last, _))) if last.end > first.start => {
                 let behind = self.bytes - last.end;
-                // What is left at the end is given up where it is of no use.
+                // The remainder at the end is given up if it is of no use.
                 if fitting(behind) > 0 { (last.end, behind) } else { (0, first.start) }
             }
             (Some((first, _)), Some((last, _))) => (last.end, first.start - last.end),
@@ -51,7 +51,7 @@ impl Ring {
         Some(start..start + bytes)
     }
 
-    /// Gives a piece back that was taken as a whole.
+    /// Gives back a piece that was taken as a whole.
     pub fn give(&mut self, piece: &Range<u64>) {
         let found = self.taken.iter_mut().find(|(taken, is_free)| taken == piece && !is_free);
         debug_assert!(found.is_some(), "what is given back was taken");

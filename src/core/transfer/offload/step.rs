@@ -1,4 +1,4 @@
-//! What the thread does, step by step: transfers that have ended, the next ones, and the end.
+//! The thread's work, step by step: handling transfers that have ended, the next transfers, and the end of a mark.
 #![forbid(unsafe_code)]
 
 use super::mark::{Batch, Digesting, Doubled, Land, Landed, Mark, Part, Parts, Placed, Snapshot, Source, Terms};
@@ -12,21 +12,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What is to be done next.
+/// The next thing to do.
 pub(super) enum Next {
     /// Another step.
     Again,
-    /// The next piece of a version has about `bytes` of `all`: another step with leave to send it.
+    /// The next piece of a version with `all` bytes has about `bytes` bytes: take another step with permission to send it.
     Ask { version: u64, all: u64, bytes: u64 },
-    /// Nothing before this has come, or a write is declared.
+    /// Wait: nothing can be done before this moment, or before a write is declared.
     Await(Arc<dyn Moment>),
-    /// Nothing for so long.
+    /// Nothing for this long.
     Pause(Duration),
     /// There is no mark.
     Idle,
 }
 
-/// Enqueues a transfer of parts on a stream, which has that number, and moves them on.
+/// Enqueues a transfer of parts on a stream, which has the number `lane`, and updates the state of the parts.
 ///
 /// # Errors
 /// Any error that the device reports.
@@ -38,7 +38,7 @@ pub(super) fn send(
     carrier: Carrier,
 ) -> Result<Batch, DeviceError> {
     let mut sendings: Vec<Sending> = Vec::new();
-    // Parts of one field from one place go together.
+    // Consecutive parts of one field from the same place are sent together.
     let mut last = None;
     for part in &parts {
         let placed = &mark.fields[part.field];
@@ -116,9 +116,9 @@ impl Mark {
         }
     }
 
-    /// Notes what has ended.
+    /// Notes which transfers have ended.
     pub fn reap(&mut self, rings: &mut [Ring]) {
-        // Digests of copies into the buffer first: what comes from there is compared with them.
+        // The digests of copies into the buffer come first, because the bytes from the buffer are compared with them.
         while let Some(doubling) = self.doublings.front() {
             let digests = match doubling.moment.is_done() {
                 Ok(false) => break,
@@ -163,7 +163,7 @@ impl Mark {
             rest = others;
             match source {
                 Source::Live => {
-                    // Somebody may have written to what was doubled meanwhile: its copy in the buffer comes behind.
+                    // Blocks that were doubled may have been written to meanwhile: their copies in the buffer are sent later.
                     let is_moving = |zone| matches!(zone, Zone::Moving | Zone::Awaited);
                     let runs = match self.zones.only_state(&blocks) {
                         Some(zone) if is_moving(zone) => {
@@ -187,21 +187,21 @@ impl Mark {
         }
     }
 
-    /// What is still to come of what is on its way.
+    /// The first moment at which a transfer under way, or a copy into the buffer, has ended.
     fn awaited(&self) -> Option<Arc<dyn Moment>> {
         let batch = self.low.front().or(self.urgent.front()).map(|batch| batch.moment.clone());
         batch.or_else(|| self.doublings.front().map(|doubling| doubling.moment.clone()))
     }
 
-    /// Has a piece only blocks that may be sent?
+    /// Does a piece have only blocks that may be sent?
     fn is_sendable(&self, piece: u32) -> bool {
         self.zones.end_of(piece as usize) <= self.sendable()
     }
 
-    /// Pending blocks in the order in which they are sent, about a piece of them.
+    /// Pending blocks in the order in which they are sent, up to a piece of them.
     fn next_pending(&mut self) -> Vec<Range<usize>> {
         let (mut most, mut runs) = (self.piece, Vec::new());
-        // What has hardly changed is gathered from many pieces: a transfer of a few blocks costs as much as a long one.
+        // Blocks of pieces that have hardly changed are gathered from many pieces: a transfer of a few blocks costs as much as a long one.
         for piece in self.order.iter().rev().filter(|piece| self.is_sendable(**piece)) {
             let some = self.zones.pending_of(*piece as usize, most);
             most -= some.iter().map(Range::len).sum::<usize>();
@@ -218,10 +218,11 @@ impl Mark {
 }
 
 impl Shared {
-    /// Marks what the regions are once the stream has done what is enqueued on it. One mark is open at a time.
+    /// Marks the content that the regions will have once the stream has done the work that is enqueued on it. Only one mark is open at a
+    /// time.
     ///
     /// # Errors
-    /// Any error that the device reports; the snapshot's `land` is not called then.
+    /// Any error that the device reports; in this case, the snapshot's `land` is not called.
     pub(super) fn mark(
         &self,
         mut snapshot: Snapshot,
@@ -237,7 +238,7 @@ impl Shared {
         let whole = books.intervals.on_mark(now, terms.limit);
         let block_bytes = snapshot.block_bytes;
         let enqueue = || -> Result<_, DeviceError> {
-            // Live memory may be read from here on; who writes waits for the digests, too.
+            // Live memory may be read from this moment on; writers also wait for the digests.
             let start = stream.moment()?;
             let digesting = if terms.is_audited { Some(digest(&placed, block_bytes, stream)?) } else { None };
             Ok((start, digesting))
@@ -262,8 +263,8 @@ impl Shared {
         Ok(())
     }
 
-    /// The work that the call that marked has left to the thread: our streams wait for the mark, and without an audit the digests are
-    /// made there.
+    /// The work that the marking call has left to the thread: our streams wait for the mark, and without an audit the digests are computed
+    /// on one of them.
     fn begin(&self, mark: &mut Mark, start: &dyn Moment) -> Result<(), DeviceError> {
         self.lows.iter().try_for_each(|low| low.wait_for(start))?;
         if !mark.terms.is_audited {
@@ -279,7 +280,7 @@ impl Shared {
         is_full || is_urgent || self.hurrying.load(Ordering::Acquire) > 0 || self.is_stopping()
     }
 
-    /// Does what can be done now. `may_send`: the next piece from live memory has leave. `is_waited_for`: somebody else waits for the shard.
+    /// Does what can be done now. `may_send`: the next piece may be sent. `is_waited_for`: somebody else waits for the shard.
     pub(super) fn step(&self, may_send: bool, is_waited_for: bool) -> Next {
         let mut books = self.books.lock();
         let is_hurried = is_waited_for || self.is_hurried(&books);
@@ -310,7 +311,7 @@ impl Shared {
         }
         let sent = self.send_next(mark, may_send, is_hurried, coming.as_ref());
         match sent {
-            // There is more to look at.
+            // There are more digests to examine.
             Ok(Next::Await(_) | Next::Pause(_)) if coming.is_none() && mark.digesting.is_some() => Next::Again,
             Ok(next) => next,
             Err(error) => {
@@ -320,7 +321,7 @@ impl Shared {
         }
     }
 
-    /// Looks at some digests of the mark, if they are here; otherwise when the next ones come.
+    /// Examines some digests of the mark if they have been computed; otherwise returns the moment at which they will be.
     fn look(&self, mark: &mut Mark) -> Option<Arc<dyn Moment>> {
         let next = mark.digesting.as_ref()?.moment.clone();
         match next.is_done() {
@@ -339,7 +340,7 @@ impl Shared {
         None
     }
 
-    /// Sends what is due: first from the buffer.
+    /// Sends what is due, beginning with what is in the buffer.
     fn send_next(
         &self,
         mark: &mut Mark,
@@ -347,7 +348,7 @@ impl Shared {
         is_hurried: bool,
         coming: Option<&Arc<dyn Moment>>,
     ) -> Result<Next, DeviceError> {
-        // The link is theirs for whom a stream waits: what nobody waits for would take half of it from them.
+        // The link belongs to transfers for which a stream waits: other transfers would take half of its bandwidth.
         if let Some(urgent) = mark.urgent.front() {
             return Ok(Next::Await(urgent.moment.clone()));
         }
@@ -365,9 +366,9 @@ impl Shared {
             self.empty(mark, width)?;
             return Ok(Next::Again);
         }
-        // What the slot holds already is not sent, but for a few: so its digests come first.
+        // Blocks that the slot already holds are not sent, except for a few, so their digests are needed first.
         let waiting = mark.zones.pending_until(mark.sendable());
-        // Those that are sent while it waits for digests are too few to be held back.
+        // The blocks that are sent while others wait for digests are too few to be held back.
         if waiting > 0 {
             let passed = self.now().saturating_sub(mark.begun);
             let wait = if is_hurried { Duration::ZERO } else { pace::wait(mark.sent, mark.bytes, mark.whole, passed) };
@@ -382,7 +383,7 @@ impl Shared {
         if pending.is_empty() {
             return Ok(coming.cloned().or_else(|| mark.awaited()).map_or(Next::Again, Next::Await));
         }
-        // Beside the digests of the mark a kernel would get no turn.
+        // At the same time as the digests of the mark, a kernel would get no turn.
         let is_alone = is_hurried && waiting > 0;
         let least = if is_alone { self.sizes.engine } else { self.sizes.engine_beside };
         let Parts { long, short, bytes } = mark.live_parts(&pending, |bytes| bytes >= least);
@@ -391,14 +392,15 @@ impl Shared {
         Ok(Next::Again)
     }
 
-    /// Sends what was doubled, about a piece of it.
+    /// Sends what was doubled, up to about a piece.
     fn empty(&self, mark: &mut Mark, width: u32) -> Result<(), DeviceError> {
         let (mut long, mut short, mut bytes) = (Vec::new(), Vec::new(), 0);
         let lows = &self.lows;
         while bytes < self.sizes.piece
             && let Some(Doubled { field, blocks, ring, place, moment }) = mark.doubled.pop_front()
         {
-            // It was filled, and what is on its way from live memory to the same place has come there.
+            // The streams wait until the buffer has been filled, and until transfers under way from live memory to the same place have
+            // arrived.
             lows.iter().try_for_each(|low| low.wait_for(&*moment))?;
             for batch in mark.low.iter().filter(|batch| batch.meets(std::slice::from_ref(&blocks))) {
                 lows[1 - batch.lane].wait_for(&*batch.moment)?;
@@ -411,7 +413,7 @@ impl Shared {
         self.send_low(mark, long, short, width)
     }
 
-    /// Sends parts on the low streams, one after the other: while one digests what it has sent, the other one has the link.
+    /// Sends parts on the low streams alternately: while one stream digests what it has sent, the other one uses the link.
     fn send_low(&self, mark: &mut Mark, long: Vec<Part>, short: Vec<Part>, width: u32) -> Result<(), DeviceError> {
         for (parts, carrier) in [(long, Carrier::Engine), (short, Carrier::Kernel(width))] {
             if !parts.is_empty() {
@@ -423,7 +425,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The end of a mark, good or bad.
+    /// Ends a mark, successful or not.
     fn land(&self, mark: Mark) {
         let Mark { target, digests, is_digested, land, failure, .. } = mark;
         let is_refused = failure.is_some();
@@ -444,13 +446,13 @@ impl Shared {
     }
 }
 
-/// How many blocks fields have.
+/// The number of blocks of all fields.
 fn count_of(fields: &[Placed]) -> usize {
     fields.last().map_or(0, |placed| placed.blocks.end)
 }
 
-/// Enqueues the digests of all blocks. In one: parts of 2 GiB, to send what has changed in the first while the next is digested, cost the stream more
-/// (0.1 to 0.3 ms of 4 GiB on an H100) than the commit gains.
+/// Enqueues the digests of all blocks in one call. Parts of 2 GiB, with which the changed blocks of the first could be sent while the next
+/// is digested, cost the stream more (0.1 to 0.3 ms for 4 GiB on an H100) than the commit gains.
 fn digest(fields: &[Placed], block_bytes: u64, stream: &dyn Stream) -> Result<Digesting, DeviceError> {
     let some = fields.iter().filter(|placed| !placed.blocks.is_empty());
     let runs = some.map(|placed| Run::whole(placed.field.span.clone(), None, placed.blocks.start as u32)).collect();

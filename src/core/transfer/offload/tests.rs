@@ -1,4 +1,5 @@
-//! Marks on the twin, whose streams do what a seed says: the slot has what was marked, and the program what it would have without us.
+//! Marks on the twin, whose streams behave as a seed determines: the slot must contain what was marked, and the program's memory what it
+//! would contain without us.
 
 use super::mark::{Field, Known, Snapshot, Terms};
 use super::step::Next;
@@ -24,7 +25,7 @@ struct Whole {
     digests: Vec<Digest>,
 }
 
-/// A program with regions on the twin, and the same on paper.
+/// A program with regions on the twin, and a model of the same regions.
 struct World {
     rng: Rng,
     device: HostDevice,
@@ -32,14 +33,14 @@ struct World {
     streams: Vec<Arc<HostStream>>,
     spans: Vec<DeviceSpan>,
     paper: Vec<Vec<u8>>,
-    /// Behind the last mark: without a word to us, the program itself has to see to it that the snapshot comes first.
+    /// The moment after the last mark: if a write is not declared, the program itself has to make sure that the snapshot comes first.
     marked: Option<Arc<dyn Moment>>,
-    /// Behind the last writer of each region.
+    /// The moment after the last writer of each region.
     written: Vec<Option<Arc<dyn Moment>>>,
     is_audited: bool,
     /// Writes are sometimes not declared.
     forgets: bool,
-    /// Region and bytes of what was written without a word since the mark, and has changed something.
+    /// Region and bytes of undeclared writes since the mark that have changed something.
     forgotten: Vec<(usize, Range<usize>)>,
 }
 
@@ -77,7 +78,7 @@ impl World {
         self.streams[self.rng.below(self.streams.len() as u64) as usize].clone()
     }
 
-    /// A kernel that adds something to a part of a region, declared before or not.
+    /// Enqueues a kernel that adds something to a part of a region; the write may be declared before or not.
     fn write(&mut self) {
         let stream = self.stream();
         let region = self.rng.below(self.spans.len() as u64) as usize;
@@ -110,7 +111,7 @@ impl World {
         paper.iter_mut().for_each(|byte| *byte = byte.wrapping_add(add));
     }
 
-    /// Lets others continue.
+    /// Lets other work continue.
     fn go_on(&mut self) {
         for _ in 0..self.rng.below(12) {
             match self.rng.chance(1, 4) {
@@ -120,7 +121,7 @@ impl World {
         }
     }
 
-    /// Marks all regions; the target has `before` in it, of which the digests are known or not.
+    /// Marks all regions; the target contains `before`, whose digests are known or not.
     fn mark(&mut self, before: Vec<u8>, known: Option<Vec<Digest>>) -> Outcome {
         let stream = self.stream();
         for last in self.written.iter().flatten() {
@@ -168,7 +169,7 @@ impl World {
         }
     }
 
-    /// What the shard is to be, and its digests.
+    /// The expected content of the shard, and its digests.
     fn expected(&self) -> (Vec<u8>, Vec<Digest>) {
         let mut bytes = Vec::new();
         let mut digests = Vec::new();
@@ -180,7 +181,7 @@ impl World {
         (bytes, digests)
     }
 
-    /// The program's memory is what it would be without us.
+    /// Checks that the program's memory is what it would be without us.
     fn check_program(&self) {
         self.streams.iter().for_each(|stream| stream.finish().expect("no error"));
         for (span, paper) in self.spans.iter().zip(&self.paper) {
@@ -189,7 +190,7 @@ impl World {
         }
     }
 
-    /// Is a refusal one of a write that was forgotten?
+    /// Checks that a refusal is due to an undeclared write.
     fn check_refusal(&self, why: &str) {
         let number = |before: &str| -> usize {
             let rest = why.split_once(before).unwrap_or_else(|| panic!("{why}")).1;
@@ -202,7 +203,7 @@ impl World {
     }
 }
 
-/// How many of the rounds of a seed were refused, and how many there were.
+/// How many rounds of a seed were refused, and how many rounds there were.
 fn run(seed: u64, forgets: bool) -> (usize, usize) {
     let mut world = World::new(seed, forgets);
     let (bytes, blocks) = (world.expected().0.len(), world.expected().1.len());
@@ -224,7 +225,7 @@ fn run(seed: u64, forgets: bool) -> (usize, usize) {
                 let landed = target.take_back::<Vec<u8>>().expect("nothing is on its way there");
                 assert!(landed == expected, "another state than the one that was marked");
                 assert!(found == digests && found.len() == blocks);
-                // Sometimes the next one goes elsewhere.
+                // Sometimes the next shard is sent to another slot.
                 let is_there = world.rng.chance(2, 3);
                 (slot, known) = if is_there { (landed, Some(found)) } else { (vec![0; bytes], None) };
             }
@@ -252,7 +253,7 @@ fn named<T>(seed: u64, run: impl FnOnce() -> T + std::panic::UnwindSafe) -> T {
     })
 }
 
-/// All of them: `BIVOUAC_TEST_SEEDS=200000 cargo nextest run --release -p bivouac-core offload`.
+/// Runs all seeds with `BIVOUAC_TEST_SEEDS=200000 cargo nextest run --release -p bivouac-core offload`.
 #[test]
 fn the_slot_has_what_was_marked_and_the_program_what_it_wrote() {
     for seed in seeds(2000) {
@@ -293,7 +294,7 @@ fn nobody_waits_for_a_thread_that_has_died() {
     let stream = device.stream(Priority::High).expect("a stream");
     let offloader = Offloader::open(streams, Vec::new(), Arc::default(), Broken, || {}).expect("a thread");
     let span = device.allocate(4 * BLOCK).expect("room");
-    // It is dropped with the shard, and not called.
+    // `land` is dropped together with the shard, and not called.
     let told = Arc::new(());
     let kept = told.clone();
     let snapshot = Snapshot {

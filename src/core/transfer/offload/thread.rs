@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 /// How long the thread sleeps at most before it looks again.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// What the thread asks before each piece: it may sleep to hold it back. And whether somebody waits for the shard.
+/// What the thread calls before each piece. The call may sleep to hold the piece back. The gate also knows whether somebody waits for the
+/// shard.
 pub(in crate::transfer) trait Gate: Send {
-    /// So many bytes of a version, which has `all`, are next.
+    /// The next piece has `bytes` bytes of a version with `all` bytes.
     fn pass(&mut self, version: u64, all: u64, bytes: u64);
     /// Does a call or a later vote wait?
     fn is_waited_for(&self) -> bool;
@@ -25,7 +26,7 @@ pub(in crate::transfer) trait Gate: Send {
     fn over(&mut self);
 }
 
-/// Marks shards on one device and sends them. Dropping it waits until what is marked has landed.
+/// Marks shards on one device and sends them. Dropping it waits until the marked shard has landed.
 pub(in crate::transfer) struct Offloader {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -33,7 +34,7 @@ pub(in crate::transfer) struct Offloader {
 }
 
 impl Offloader {
-    /// With these streams and this buffer; the thread runs what `prepare` does first.
+    /// Starts the thread with these streams and this buffer; the thread first runs `prepare`.
     ///
     /// # Errors
     /// A thread could not be started.
@@ -54,10 +55,10 @@ impl Offloader {
         Ok(Offloader { shared, thread: Some(thread), process: std::process::id() })
     }
 
-    /// Waits until the next shard can be marked, and counts that.
+    /// Waits until the next shard can be marked, and counts the wait.
     ///
     /// # Blocking
-    /// For the shard before, if it is on its way.
+    /// For the previous shard, if it is still under way.
     pub fn wait_for_turn(&self) {
         let waited = self.settle();
         if !waited.is_zero() {
@@ -74,13 +75,13 @@ impl Offloader {
     /// As [`Offloader::wait_for_turn`].
     ///
     /// # Errors
-    /// Any error that the device reports; the snapshot's `land` comes back.
+    /// Any error that the device reports; the snapshot's `land` is returned.
     pub fn mark(&self, snapshot: Snapshot, terms: Terms, stream: &dyn Stream) -> Result<(), (DeviceError, Land)> {
         self.wait_for_turn();
         self.shared.mark(snapshot, terms, stream)
     }
 
-    /// Work that is enqueued on the stream from now on may write to these.
+    /// Work that is enqueued on the stream from now on may write to these spans.
     ///
     /// # Errors
     /// [`OffloadError`].
@@ -88,7 +89,7 @@ impl Offloader {
         self.shared.before(spans, stream)
     }
 
-    /// Waits until nothing is marked that has not landed; how long that took.
+    /// Waits until every marked shard has landed; returns how long that took.
     pub fn settle(&self) -> Duration {
         let begun = Instant::now();
         let shared = &self.shared;
@@ -116,7 +117,8 @@ impl Offloader {
     }
 }
 
-/// The end of the thread, also by a panic: nobody waits for it any more, and who waits for what is marked hears that it will not land.
+/// Marks the end of the thread, even by a panic: nobody waits for the thread any more, and those who wait for a marked shard are told that
+/// it will not land.
 struct End<'a>(&'a Shared);
 
 impl Drop for End<'_> {
@@ -133,11 +135,12 @@ impl Drop for End<'_> {
 }
 
 impl Shared {
-    /// The thread's life.
+    /// The thread's main loop.
     fn run(&self, gate: &mut impl Gate) {
         let mut may_send = false;
         loop {
-            // A lock goes to whoever asks at the right moment, which is mostly who has just had it: the application's calls come first.
+            // The application's calls come first: a lock goes to the thread that asks for it at the right moment, usually the one that has
+            // just released it.
             while self.calling.load(Ordering::Acquire) > 0 {
                 std::thread::yield_now();
             }

@@ -1,4 +1,4 @@
-//! What the application is about to write to: copied into the buffer, or sent at once.
+//! Memory that the application is about to write to is copied into the buffer, or sent at once.
 #![forbid(unsafe_code)]
 
 use super::mark::{Batch, Doubled, Doubling, Mark, Parts, meets};
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 impl Shared {
-    /// Work that is enqueued on the stream from now on may write to these.
+    /// Work that is enqueued on the stream from now on may write to these spans.
     ///
     /// # Errors
     /// [`OffloadError`]. If the device fails, the shard is refused.
@@ -43,7 +43,7 @@ impl Shared {
         spans: &[DeviceSpan],
         stream: &dyn Stream,
     ) -> Result<(), DeviceError> {
-        // Whatever stream it is: the snapshot comes first.
+        // The snapshot comes first, whichever stream this is.
         if !mark.is_past {
             stream.wait_for(&*mark.moment)?;
         }
@@ -58,7 +58,7 @@ impl Shared {
             is_joined
         });
         blocks.iter().for_each(|blocks| order.on_write(mark.zones.pieces_of(blocks)));
-        // What another stream is doubling must be there before this one writes.
+        // Blocks that another stream is doubling must be in the buffer before this stream's work writes to them.
         let is_touched = |doubling: &&Doubling| meets(&doubling.blocks, &blocks);
         for doubling in mark.doublings.iter().filter(is_touched) {
             stream.wait_for(&*doubling.moment)?;
@@ -86,7 +86,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Room in the buffer for blocks, and which have none.
+    /// Finds room in the buffer for blocks; blocks without room are added to `rest`.
     fn find_room(
         &self,
         mark: &Mark,
@@ -98,7 +98,7 @@ impl Shared {
         for (placed, mut blocks) in mark.cut(&run) {
             while !blocks.is_empty() {
                 let bytes = mark.bytes_of(placed, &blocks);
-                // In pieces, so that room comes back soon.
+                // In pieces, so that the room is soon free again.
                 let most = (bytes.end - bytes.start).min(self.sizes.piece.max(mark.block_bytes));
                 let taken = rings.iter_mut().enumerate().find_map(|(index, ring)| {
                     let place = ring.take(most, mark.block_bytes)?;
@@ -115,8 +115,8 @@ impl Shared {
         }
     }
 
-    /// Copies blocks into the buffer, on the stream whose work may write to them; the bytes. If the device has no memory for the copy's tables,
-    /// they are put to the rest.
+    /// Copies blocks into the buffer, on the stream whose work may write to them; returns the number of bytes. If the device has no memory
+    /// for the copy's tables, the blocks are added to `rest`.
     fn double(
         &self,
         mark: &mut Mark,
@@ -158,7 +158,7 @@ impl Shared {
         Ok(bytes)
     }
 
-    /// Sends blocks at once, and lets the stream wait for them and for those that are on their way already; the bytes.
+    /// Sends blocks at once, and makes the stream wait for them and for those that are already on their way; returns the number of bytes.
     fn urge(&self, mark: &mut Mark, rest: &[Range<usize>], stream: &dyn Stream) -> Result<u64, DeviceError> {
         let is_moving = |zone| matches!(zone, Zone::Moving | Zone::Awaited);
         let moving: Vec<Range<usize>> =
@@ -173,7 +173,8 @@ impl Shared {
             return Ok(0);
         }
         self.urgent.wait_for(&*mark.moment)?;
-        // What the engine sends is digested behind that only, where somebody has digested it before.
+        // The copy engine is only used for blocks that were already digested, because the digests of what it sends are computed after the
+        // transfer.
         let parts = mark.live_parts(&pending, |bytes| mark.terms.is_audited && bytes >= self.sizes.engine);
         let Parts { long, short, bytes } = parts;
         for (parts, carrier) in [(long, Carrier::Engine), (short, Carrier::Kernel(WIDTH_HURRIED))] {

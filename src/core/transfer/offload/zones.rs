@@ -1,4 +1,4 @@
-//! What has become of each block of a marked shard. Pure.
+//! The state of each block of a marked shard. Pure.
 //!
 //! ```text
 //!   mark ──▶ Pending ──── sent ───▶ Moving ── a write waits ──▶ Awaited
@@ -9,35 +9,36 @@
 //!               └───────────── equal to what the slot holds ┘
 //! ```
 //!
-//! A block is a zone of the paper. *Exposed* are those that a write would spoil: Pending, Moving and Awaited ones. An Awaited one cannot be
-//! doubled any more: the write that waits for it may begin before another stream comes to copy it. If a block was doubled while it was in
-//! transit, the bytes that arrive are not used, because somebody may have written meanwhile: its copy in the buffer is sent after them.
+//! A block is what the paper calls a zone. A block that a write would spoil is *exposed*: these are the Pending, Moving and Awaited ones.
+//! An Awaited block can no longer be doubled: the write that waits for it may begin before another stream copies it. If a block was doubled
+//! while it was in transit, the bytes that arrive are not used, because somebody may have written meanwhile: its copy in the buffer is sent
+//! after them.
 //!
 //! Source: ICS'19, sections 4.1.3 and 4.3.2.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
 
-/// What has become of a block.
+/// The state of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Zone {
-    /// It is in live memory only. Zero: a table of these costs nothing before it is looked at.
+    /// It is in live memory only. The value is zero, so that a table of these states costs nothing before it is read.
     Pending = 0,
     /// It is on its way from live memory to the slot.
     Moving,
     /// It is on its way from live memory to the slot, and a write waits for it.
     Awaited,
-    /// It is in the buffer, and on its way to the slot sooner or later.
+    /// It is in the buffer, and will sooner or later be sent to the slot.
     Doubled,
     /// It is in the slot.
     Safe,
 }
 
-/// What happens to a block.
+/// An event in the life of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Happens {
-    /// The slot holds it already.
+    /// The slot already holds it.
     Equal,
     /// Its transfer is enqueued.
     Sent,
@@ -52,10 +53,10 @@ pub(super) enum Happens {
 }
 
 impl Zone {
-    /// All of them, by their numbers.
+    /// All states, by their numbers.
     const ALL: [Zone; 5] = [Zone::Pending, Zone::Moving, Zone::Awaited, Zone::Doubled, Zone::Safe];
 
-    /// The state after it; `None` if that cannot happen.
+    /// The state after an event; `None` if the event is impossible in this state.
     pub fn after(self, happens: Happens) -> Option<Zone> {
         match (self, happens) {
             (Zone::Pending, Happens::Equal) => Some(Zone::Safe),
@@ -64,34 +65,35 @@ impl Zone {
             (Zone::Moving | Zone::Awaited, Happens::Awaited) => Some(Zone::Awaited),
             (Zone::Moving | Zone::Awaited, Happens::Arrived) => Some(Zone::Safe),
             (Zone::Doubled, Happens::Emptied) => Some(Zone::Safe),
-            // It was doubled while it was under way.
+            // The block was doubled while it was on its way.
             (Zone::Doubled, Happens::Arrived) => Some(Zone::Doubled),
             _ => None,
         }
     }
 
-    /// Would a write spoil it?
+    /// Would a write spoil the block?
     pub fn is_exposed(self) -> bool {
         matches!(self, Zone::Pending | Zone::Moving | Zone::Awaited)
     }
 }
 
-/// All blocks of a shard that are on the device, in the order of the shard.
+/// The states of all blocks of a shard that are on the device, in the order of the shard.
 pub(super) struct Zones {
-    /// Numbers of states.
+    /// The states, as numbers.
     states: Vec<u8>,
-    /// Blocks of a piece, a power of two by its exponent, and for each piece how many are exposed and how many Pending.
+    /// The number of blocks in a piece, a power of two, as its exponent; and for each piece, how many blocks are exposed and how many are
+    /// Pending.
     shift: u32,
     exposed: Vec<u32>,
     pending: Vec<u32>,
-    /// How many are not Safe.
+    /// How many blocks are not Safe.
     left: usize,
-    /// How many are Pending.
+    /// How many blocks are Pending.
     all_pending: usize,
 }
 
 impl Zones {
-    /// This many blocks, all Pending, in pieces of `piece` blocks, a power of two.
+    /// `blocks` blocks, all Pending, in pieces of `piece` blocks, a power of two.
     pub fn new(blocks: usize, piece: usize) -> Zones {
         debug_assert!(piece.is_power_of_two());
         let counts = |index: usize| piece.min(blocks - index * piece) as u32;
@@ -100,7 +102,7 @@ impl Zones {
         Zones { states: vec![0; blocks], shift: piece.ilog2(), pending, exposed, left: blocks, all_pending: blocks }
     }
 
-    /// Moves a block on. A block to which that cannot happen is a broken invariant.
+    /// Applies an event to a block. If the event is impossible for the block, an invariant is broken.
     pub fn happens(&mut self, block: usize, happens: Happens) -> Zone {
         let before = self.state(block);
         let after = before.after(happens);
@@ -149,17 +151,17 @@ impl Zones {
     pub fn only_state(&self, blocks: &Range<usize>) -> Option<Zone> {
         let states = &self.states[blocks.clone()];
         let first = *states.first()?;
-        // One comparison of whole words, where this is true.
+        // If all are in the same state, this takes one comparison of whole words.
         let is_only = states.iter().fold(0, |differs, state| differs | (state ^ first)) == 0;
         is_only.then(|| Zone::ALL[usize::from(first)])
     }
 
-    /// What a block is.
+    /// The state of a block.
     pub fn state(&self, block: usize) -> Zone {
         Zone::ALL[usize::from(self.states[block])]
     }
 
-    /// How many are Pending in pieces that end before this block, or with it.
+    /// How many blocks are Pending, counting only pieces that end at or before this block.
     pub fn pending_until(&self, end: usize) -> usize {
         match end >= self.states.len() {
             true => self.all_pending,
@@ -172,17 +174,17 @@ impl Zones {
         self.states.len().min((piece + 1) << self.shift)
     }
 
-    /// How many are not Safe.
+    /// How many blocks are not Safe.
     pub fn left(&self) -> usize {
         self.left
     }
 
-    /// The pieces that blocks lie in.
+    /// The pieces that contain these blocks.
     pub fn pieces_of(&self, blocks: &Range<usize>) -> Range<usize> {
         blocks.start >> self.shift..(blocks.end + (1 << self.shift) - 1) >> self.shift
     }
 
-    /// Pending blocks of a piece, in runs, each of at most `most`, until those are `most` together.
+    /// Pending blocks of a piece, in runs, `most` blocks in total at most.
     pub fn pending_of(&self, piece: usize, most: usize) -> Vec<Range<usize>> {
         if self.pending[piece] == 0 {
             return Vec::new();
@@ -200,12 +202,12 @@ impl Zones {
         runs
     }
 
-    /// Has a piece anything Pending?
+    /// Does a piece have Pending blocks?
     pub fn has_pending(&self, piece: usize) -> bool {
         self.pending[piece] > 0
     }
 
-    /// Exposed blocks of a range, in runs of equal state. Costs little where most pieces have none.
+    /// Exposed blocks of a range, in runs of equal state. Cheap if most pieces have none.
     pub fn exposed_of(&self, blocks: &Range<usize>) -> Vec<(Range<usize>, Zone)> {
         let mut runs: Vec<(Range<usize>, Zone)> = Vec::new();
         for piece in self.pieces_of(blocks).filter(|piece| self.exposed[*piece] > 0) {
@@ -224,7 +226,7 @@ impl Zones {
         runs
     }
 
-    /// Runs of blocks of a range that are so.
+    /// Runs of blocks of a range whose state satisfies `is_so`.
     pub fn runs(&self, blocks: Range<usize>, is_so: impl Fn(Zone) -> bool) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for piece in self.pieces_of(&blocks) {
@@ -286,7 +288,7 @@ mod tests {
         assert_eq!(zones.pieces_of(&(3..9)), 0..3);
     }
 
-    /// Whole pieces at a time are the same as block by block.
+    /// Changing whole pieces at a time has the same result as changing block by block.
     #[test]
     fn many_at_once_are_as_one_by_one() {
         let mut rng = Rng::new(7);

@@ -5,34 +5,34 @@ use std::fmt::Write;
 
 /// The colour of words.
 pub const INK: &str = "#1f2933";
-/// That of words that matter less.
+/// The colour of less important words.
 pub const FAINT: &str = "#5f6b7a";
-/// The mean width of a letter, in parts of the size of the type.
+/// The mean width of a letter, as a part of the type size.
 const LETTER: f64 = 0.57;
 
-/// A drawing that grows.
+/// A drawing in the making.
 #[derive(Default)]
 pub struct Canvas {
     body: String,
 }
 
-/// Where words are placed at a point.
+/// How words are placed relative to a point.
 #[derive(Clone, Copy)]
 pub enum Anchor {
-    /// They begin there.
+    /// The words begin there.
     Start,
-    /// Their middle is there.
+    /// The middle of the words is there.
     Middle,
 }
 
 /// How words look.
 #[derive(Clone, Copy)]
 pub struct Type {
-    /// In pixels.
+    /// The size in pixels.
     pub size: f64,
-    /// A colour.
+    /// The colour.
     pub fill: &'static str,
-    /// Bold.
+    /// Is the type bold?
     pub is_bold: bool,
 }
 
@@ -42,12 +42,12 @@ impl Type {
         Type { size, fill: INK, is_bold: false }
     }
 
-    /// Words that matter less.
+    /// Less important words of this size.
     pub const fn faint(size: f64) -> Type {
         Type { size, fill: FAINT, is_bold: false }
     }
 
-    /// Words that matter more.
+    /// More important words of this size.
     pub const fn bold(size: f64) -> Type {
         Type { size, fill: INK, is_bold: true }
     }
@@ -72,7 +72,7 @@ macro_rules! line {
 }
 
 impl Canvas {
-    /// A rectangle with a colour and a border (a colour, or `none`); what `hint` says is shown where a pointer rests.
+    /// Adds a rectangle with a colour and a border (a colour, or `none`); `hint` is shown when a pointer rests on it.
     pub fn area(&mut self, area: Area, fill: &str, border: &str, hint: &str) {
         let Area { x, y, width, height } = area;
         let shape = format!(
@@ -95,7 +95,7 @@ impl Canvas {
         );
     }
 
-    /// Words on one line, whose base is at `y`.
+    /// Adds words on one line, whose baseline is at `y`.
     pub fn words(&mut self, x: f64, y: f64, anchor: Anchor, how: Type, words: &str) {
         let anchor = match anchor {
             Anchor::Start => "",
@@ -110,7 +110,7 @@ impl Canvas {
         );
     }
 
-    /// The whole document.
+    /// Finishes the drawing and returns the whole document.
     pub fn finish(self, width: f64, height: f64) -> String {
         format!(
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
@@ -124,12 +124,12 @@ impl Canvas {
     }
 }
 
-/// The width of words, roughly.
+/// The approximate width of words.
 pub fn width_of(words: &str, size: f64) -> f64 {
     words.chars().count() as f64 * size * LETTER
 }
 
-/// Words that fit into a width: their middle is left out if need be, because paths differ at their ends.
+/// Shortens words to fit into a width: their middle is left out if necessary, because paths differ at their ends.
 pub fn fitted(words: &str, width: f64, size: f64) -> String {
     let room = (width / (size * LETTER)).max(3.0) as usize;
     let letters: Vec<char> = words.chars().collect();
@@ -141,7 +141,7 @@ pub fn fitted(words: &str, width: f64, size: f64) -> String {
     first.iter().chain(['…'].iter()).chain(last).collect()
 }
 
-/// Text of a file as text of XML, which has no control characters.
+/// Escapes text of a file as XML text, which has no control characters.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {

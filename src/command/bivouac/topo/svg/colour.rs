@@ -1,12 +1,13 @@
 //! A colour for each rank, light enough for dark words on it.
 #![forbid(unsafe_code)]
 
-/// For a few ranks: easy to tell apart.
+/// The colours for a few ranks, which are easy to tell apart.
 const FEW: [&str; 8] = ["#7fb3e6", "#f6b26b", "#86cf94", "#f08f8f", "#bfa2e0", "#f2dc6d", "#7ed3d1", "#f0a3cf"];
-/// Around the wheel by this part of it no two of many ranks meet, and neighbours are far apart: the golden angle.
+/// The golden angle in degrees. In steps of this angle around the colour wheel, no two of many ranks meet, and
+/// neighbours are far apart.
 const ANGLE: f64 = 137.508;
 
-/// The colour of the rank at this place among this many.
+/// The colour of the rank at an index among `count` ranks.
 pub fn of(place: usize, count: usize) -> String {
     match FEW.get(place).filter(|_| count <= FEW.len()) {
         Some(colour) => (*colour).to_owned(),
@@ -17,7 +18,7 @@ pub fn of(place: usize, count: usize) -> String {
     }
 }
 
-/// Hue in degrees, saturation and lightness from 0 to 1.
+/// Makes a colour from a hue in degrees, and a saturation and a lightness from 0 to 1.
 fn hex(hue: f64, saturation: f64, lightness: f64) -> String {
     let chroma = saturation * lightness.min(1.0 - lightness);
     let part = |offset: f64| {

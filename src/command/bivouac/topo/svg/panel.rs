@@ -1,5 +1,5 @@
-//! Sizes, and drawing one machine: boxes are as large as what is in them, nodes of a machine are equally wide, and boxes that do not
-//! fit side by side go below.
+//! Sizes, and the drawing of one machine: boxes are as large as their contents, all nodes of a machine are equally wide, and boxes that do
+//! not fit side by side are placed below.
 #![forbid(unsafe_code)]
 
 use super::super::gather::Kind;
@@ -9,44 +9,44 @@ use super::plan::{Cpu, Device, NodePlan, Package, Part, Plan};
 use crate::output;
 use bivouac_core::affinity::machine::PciKind;
 
-/// How wide packages may be that are side by side.
+/// The maximum width of packages side by side.
 const PAGE: f64 = 1300.0;
-/// How wide caches may be that are side by side in a node: two of 8 cores.
+/// The maximum width of caches side by side in a node: two caches of 8 cores.
 const NODE_MAX: f64 = 600.0;
-/// How wide caches may be that are side by side in a node of up to [`FEW_CORES`]: one of 8 cores. The others are below it, so that
+/// The maximum width of caches side by side in a node of up to [`FEW_CORES`]: one cache of 8 cores. The other caches are below it, so that
 /// two packages with two nodes each fit side by side.
 const NODE_NARROW: f64 = 300.0;
 /// See [`NODE_NARROW`].
 const FEW_CORES: usize = 32;
-/// A node is wide enough for its title, and for two devices.
+/// The minimum width of a node: room for its title, and for two devices.
 const NODE_MIN: f64 = 212.0;
-/// The box of a CPU.
+/// The size of the box of a CPU.
 const CPU: (f64, f64) = (31.0, 24.0);
-/// Between cores.
+/// The space between cores.
 const GAP: f64 = 4.0;
-/// Between boxes, and between a box and what is in it.
+/// The space between boxes, and between a box and its contents.
 const PAD: f64 = 8.0;
-/// The line of a title.
+/// The height of the line of a title.
 const TITLE: f64 = 18.0;
-/// The line of a small word.
+/// The height of a line of small words.
 const SMALL: f64 = 13.0;
 /// The height of a bar.
 const BAR: f64 = 16.0;
-/// The box of a device.
+/// The size of the box of a device.
 const CHIP: (f64, f64) = (104.0, 18.0);
-/// A part of a bar from this width on has its rank's number in it.
+/// A part of a bar that is at least this wide has its rank's number in it.
 const NUMBERED: f64 = 12.0;
-/// Ranks on one CPU that are drawn side by side.
+/// The maximum number of ranks on one CPU that are drawn side by side.
 const STRIPES_MAX: usize = 5;
-/// Ranks that the legend explains one by one.
+/// The maximum number of ranks that the legend explains one by one.
 const EXPLAINED_MAX: usize = 16;
-/// Ranks that it shows at all.
+/// The maximum number of ranks that the legend shows at all.
 const SHOWN_MAX: usize = 512;
 
 /// Width and height.
 type Size = (f64, f64);
 
-/// Puts boxes in rows no wider than `width`, and gives the place of each and the size of all.
+/// Arranges boxes in rows no wider than `width`, and returns the place of each box and the total size.
 pub fn flow(sizes: &[Size], width: f64, gap: f64) -> (Vec<Size>, Size) {
     let (mut places, mut x, mut y, mut row, mut widest) = (Vec::new(), 0.0f64, 0.0f64, 0.0f64, 0.0f64);
     for (own, height) in sizes {
@@ -61,7 +61,7 @@ pub fn flow(sizes: &[Size], width: f64, gap: f64) -> (Vec<Size>, Size) {
     (places, (widest, y + row))
 }
 
-/// Things with their sizes and places; those of a row are equally high.
+/// Combines things with their sizes and places; things in the same row have the same height.
 fn rows<'a, T>(things: &'a [T], sizes: &[Size], places: &[Size]) -> Vec<(&'a T, Size, Size)> {
     let mut heights: Vec<(f64, f64)> = Vec::new();
     for (place, size) in places.iter().zip(sizes) {
@@ -75,12 +75,12 @@ fn rows<'a, T>(things: &'a [T], sizes: &[Size], places: &[Size]) -> Vec<(&'a T, 
     things.iter().zip(sizes).zip(places).map(thing).collect()
 }
 
-/// A machine that is going to be drawn.
+/// A machine to be drawn.
 pub struct Panel {
     title: String,
     plan: Plan,
     colours: Vec<String>,
-    /// The width of what is in a node.
+    /// The width of the contents of a node.
     node_width: f64,
 }
 
@@ -99,7 +99,8 @@ impl Panel {
         Panel { title, plan, colours, node_width }
     }
 
-    /// Draws it with the upper left corner at `y`, and gives its size. It may be drawn on a canvas that nobody keeps, to measure it.
+    /// Draws the machine with its upper left corner at `left` and `top`, and returns its size. To measure it, it may be drawn on a
+    /// canvas that nobody keeps.
     pub fn draw(&self, canvas: &mut Canvas, left: f64, top: f64, width: f64) -> Size {
         let sizes: Vec<Size> = self.plan.packages.iter().map(|package| self.package_size(package)).collect();
         let (places, (boxes, height)) = flow(&sizes, PAGE, PAD * 1.5);
@@ -133,7 +134,7 @@ impl Panel {
     fn nodes(&self, package: &Package) -> (Vec<Size>, Vec<Size>, Size) {
         let sizes: Vec<Size> = package.nodes.iter().map(|node| self.node_size(node)).collect();
         let pair = 2.0 * (self.node_width + 2.0 * PAD) + PAD;
-        // Two beside each other, so that two packages fit beside each other, unless they are wide anyway.
+        // Two nodes are side by side so that two packages fit side by side, unless the packages are too wide anyway.
         let width = if pair <= PAGE / 2.0 - 2.0 * PAD { pair } else { PAGE - 2.0 * PAD };
         let (places, size) = flow(&sizes, width, PAD);
         (sizes, places, size)
@@ -279,7 +280,7 @@ impl Panel {
             canvas.frame(area, fill, border, false);
             let label = fitted(&device.label, CHIP.0 - 6.0, 9.5);
             canvas.words(area.x + 5.0, area.y + 12.5, Anchor::Start, Type::plain(9.5), &label);
-            // Whose regions it holds, as a strip at its right end.
+            // The ranks whose regions it holds are a strip at its right end.
             let strip = (CHIP.0 - width_of(&label, 9.5) - 12.0).clamp(6.0, 24.0);
             let each = strip / device.ranks.len().max(1) as f64;
             for (index, place) in device.ranks.iter().enumerate() {
@@ -339,7 +340,7 @@ impl Panel {
         y - top
     }
 
-    /// What cannot be seen from colours.
+    /// The facts that the colours do not show.
     fn notes(&self) -> Vec<String> {
         let loose = self.plan.ranks.iter().filter(|rank| rank.threads > 0 && rank.pinned == 0);
         let loose: Vec<u32> = loose.map(|rank| rank.number).collect();
@@ -351,7 +352,7 @@ impl Panel {
         notes
     }
 
-    /// The signs that occur.
+    /// Draws the signs that occur.
     fn draw_signs(&self, canvas: &mut Canvas, left: f64, y: f64, width: f64) -> f64 {
         let nodes = || self.plan.packages.iter().flat_map(|package| &package.nodes);
         let cpus = || nodes().flat_map(|node| &node.caches).flat_map(|(_, cores)| cores.iter().flatten());
@@ -394,14 +395,14 @@ fn explain(rank: &super::plan::Rank) -> String {
     format!("{} {}: {threads}{bytes}", rank.kind.one(), rank.number)
 }
 
-/// Places of the cores of a cache, and the size of all.
+/// The places of the cores of a cache, and their total size.
 fn cores_flow(cores: &[Vec<Cpu>]) -> (Vec<Size>, Size) {
     let columns = if cores.len() <= 32 { 8 } else { 16 };
     let sizes: Vec<Size> = cores.iter().map(|core| (CPU.0, core.len() as f64 * CPU.1)).collect();
     flow(&sizes, columns as f64 * (CPU.0 + GAP), GAP)
 }
 
-/// Places of the caches of a node, and the size of all.
+/// The places of the caches of a node, and their total size.
 fn caches(node: &NodePlan) -> (Vec<Size>, Size) {
     let is_framed = node.caches.len() > 1;
     let size = |cores: &Vec<Vec<Cpu>>| {
@@ -411,7 +412,7 @@ fn caches(node: &NodePlan) -> (Vec<Size>, Size) {
     let sizes: Vec<Size> = node.caches.iter().map(|(_, cores)| size(cores)).collect();
     let is_single = node.caches.iter().all(|(_, cores)| cores.len() <= 1);
     let cores: usize = node.caches.iter().map(|(_, cores)| cores.len()).sum();
-    // Cores with a cache each are as many in a row as those that share one.
+    // If each core has its own cache, a row has as many cores as if they shared one.
     let width = match (cores <= FEW_CORES, is_single) {
         (true, true) => 8.0 * (CPU.0 + GAP),
         (true, false) => NODE_NARROW,

@@ -1,5 +1,5 @@
-//! What is drawn of one machine: packages with their nodes, caches and cores, which ranks are on each CPU and how much memory each has on
-//! each node. Pure, and without sizes.
+//! What is drawn of one machine: packages with their nodes, caches and cores, the ranks on each CPU, and the memory of each rank on each
+//! node. Pure, and without sizes.
 #![forbid(unsafe_code)]
 
 use super::super::gather::{Kind, Placed};
@@ -16,11 +16,11 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Plan {
     /// Packages in logical order.
     pub packages: Vec<Package>,
-    /// Devices that hang at nodes of several packages, or nobody knows where.
+    /// Devices that are attached to nodes of several packages, or whose nodes are unknown.
     pub devices: Vec<Device>,
-    /// Those that colours stand for.
+    /// The ranks that colours stand for.
     pub ranks: Vec<Rank>,
-    /// The largest sum of bytes on a node: how long a whole bar is. 0: there are no bars.
+    /// The largest sum of bytes on a node, which a whole bar stands for. 0: there are no bars.
     pub bar_bytes: u64,
     /// What cannot be drawn, in words.
     pub notes: Vec<String>,
@@ -28,15 +28,15 @@ pub struct Plan {
 
 /// A rank.
 pub struct Rank {
-    /// Its number, or that of the process.
+    /// The number of the rank, or that of the process.
     pub number: u32,
-    /// Which of these.
+    /// Whether the number is that of a rank or of a process.
     pub kind: Kind,
     /// How many of its application's threads are pinned, and how many there are.
     pub pinned: usize,
-    /// See there.
+    /// See `pinned`.
     pub threads: usize,
-    /// Bytes of its regions in host memory that are somewhere.
+    /// Bytes of its regions in host memory whose node is known.
     pub bytes: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct Package {
     pub title: String,
     /// In logical order.
     pub nodes: Vec<NodePlan>,
-    /// Devices that hang at several of its nodes.
+    /// Devices that are attached to several of its nodes.
     pub devices: Vec<Device>,
 }
 
@@ -60,13 +60,13 @@ pub struct NodePlan {
     pub number: u32,
     /// What it is called.
     pub title: String,
-    /// The machine has no such node; a record names it all the same.
+    /// The machine has no such node, but a record names it.
     pub is_foreign: bool,
     /// Its caches, or parts of them, with their cores; a core is the list of its CPUs.
     pub caches: Vec<(u32, Vec<Vec<Cpu>>)>,
-    /// Who has memory there.
+    /// The ranks that have memory there.
     pub memory: Vec<Part>,
-    /// What hangs at it.
+    /// The devices that are attached to it.
     pub devices: Vec<Device>,
 }
 
@@ -74,15 +74,15 @@ pub struct NodePlan {
 pub struct Cpu {
     /// Its number.
     pub number: u32,
-    /// Which ranks have pinned threads that may run there: places in the list, ascending.
+    /// The ranks with pinned threads that may run there, as ascending indices of the list.
     pub ranks: Vec<usize>,
-    /// Was it given to a job of one of the ranks? Without ranks all are.
+    /// Was it given to a job of one of the ranks? Without ranks, all CPUs count as given.
     pub is_given: bool,
 }
 
 /// The memory of one rank on a node.
 pub struct Part {
-    /// Its place in the list.
+    /// The index of the rank in the list.
     pub rank: usize,
     /// Bytes.
     pub bytes: u64,
@@ -96,11 +96,11 @@ pub struct Device {
     pub label: String,
     /// What it is.
     pub kind: PciKind,
-    /// Which ranks have regions there: places in the list.
+    /// The ranks that have regions there, as indices of the list.
     pub ranks: Vec<usize>,
 }
 
-/// Which ranks are on each CPU.
+/// The ranks that are on each CPU.
 type Ranks = BTreeMap<usize, Vec<usize>>;
 
 /// Makes the plan of a machine with these ranks.
@@ -238,7 +238,7 @@ fn add_device(plan: &mut Plan, homes: &BTreeMap<u32, u32>, device: &PciDevice, r
     devices.push(drawn);
 }
 
-/// What the records name and the machine has not, and pages that nobody knows the place of.
+/// What the records name but the machine does not have, and pages whose place is unknown.
 fn strays(machine: &Machine, ranks: &[&Placed], on_cpus: &Ranks) -> Vec<String> {
     let all = machine.all_cpus();
     let cpus: Cpus = on_cpus.keys().copied().filter(|cpu| !all.contains(cpu)).collect();
